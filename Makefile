@@ -1,0 +1,65 @@
+# Two commands for everyone: `make demo` and `make test`. `make check` is for those who change the code.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCKS := requirements/bootstrap.lock requirements/environment.lock
+CORES ?= $(shell getconf _NPROCESSORS_ONLN)
+
+.PHONY: help environment demo test check format schema lock clean
+
+help:
+	@echo "make demo     set everything up, run the default study, show its results"
+	@echo "make test     run the tests"
+	@echo "make check    lint, formatting, types, workflow lint"
+	@echo "make format   format code and rules"
+	@echo "make schema   regenerate workflow/schemas from the code"
+	@echo "make lock     resolve requirements/*.in again"
+	@echo "make clean    remove the environment and the default study's results"
+
+environment: $(READY)
+
+# Byte-compiled once: a start of Snakemake then costs less than half, also where PYTHONDONTWRITEBYTECODE is set.
+$(READY): $(LOCKS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "dpprobe needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.lock
+	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements/environment.lock
+	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet progress rules
+	@$(BIN)/python -m dpprobe results results/summary/*.parquet
+	@echo
+	@echo "Figure:  results/figures/digits/accuracy.png"
+	@echo "Browse:  $(BIN)/mlflow server --backend-store-uri sqlite:///results/mlflow.db --port 5000"
+	@echo "         then open http://127.0.0.1:5000/?workflowType=machine_learning"
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow
+
+schema: $(READY)
+	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
+
+LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-header --no-emit-index-url --quiet --upgrade
+lock: $(READY)
+	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
+	$(LOCK) requirements/environment.in -o requirements/environment.lock
+	$(BIN)/python envs/from_lock.py
+
+clean:
+	rm -rf $(VENV) .snakemake data results logs benchmarks

@@ -1,0 +1,37 @@
+"""dpprobe: differentially private heads on frozen features.
+
+Run `snakemake` for the default study (config.yaml), `snakemake --configfile FILE` for another.
+"""
+
+from snakemake.utils import min_version
+
+min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
+
+
+# A study given with --configfile replaces the default one. Snakemake would merge the two, and a
+# study of one dataset would silently train on the default's as well.
+if not workflow.overwrite_configfiles:
+
+    configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/features.smk"
+include: "workflow/rules/calibration.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/analysis.smk"
+include: "workflow/rules/gathering.smk"
+include: "workflow/rules/tracking.smk"
+include: "workflow/rules/targets.smk"
+
+
+rule all:
+    input:
+        rules.data.input,
+        rules.features.input,
+        rules.heads.input,
+        rules.embeddings.input,
+        rules.figures.input,
+        rules.tables.input,
+        rules.tracking.input,

@@ -1,0 +1,25 @@
+"""Finds the noise multipliers of every method at one epsilon."""
+
+from pathlib import Path
+
+from dpprobe import config
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.data.table import read_info
+        from dpprobe.plans import write_plans
+
+        privacy = snakemake.params.privacy
+        write_plans(
+            {
+                name: config.method_options(options)
+                for name, options in snakemake.params.methods.items()
+            },
+            output=Path(snakemake.output[0]),
+            cache=Path(snakemake.params.cache),
+            n=read_info(Path(snakemake.input.info)).train_rows,
+            epsilon=config.epsilon_value(snakemake.wildcards.epsilon),
+            delta=privacy["delta"],
+            accountant=privacy["accountant"],
+        )

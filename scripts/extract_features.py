@@ -1,0 +1,28 @@
+"""Writes one shard of features."""
+
+from pathlib import Path
+
+from dpprobe import config
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.devices import limit_threads
+        from dpprobe.features.extract import extract_shard
+
+        study = config.load(snakemake.config)
+        limit_threads(snakemake.threads)
+        extract_shard(
+            table=Path(snakemake.input.table),
+            info=Path(snakemake.input.info),
+            backbone=config.backbone_options(snakemake.params.backbone),
+            backbone_name=snakemake.wildcards.backbone,
+            split=snakemake.wildcards.split,
+            shard=int(snakemake.wildcards.shard),
+            shards=int(snakemake.wildcards.shards),
+            output=Path(snakemake.output[0]),
+            batch_size=snakemake.params.batch_size,
+            dtype=snakemake.params.dtype,
+            workers=study.features.workers,
+            device=study.device,
+        )

@@ -1,0 +1,15 @@
+"""Gathers the cells of one dataset in one tidy table."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.summary import summarise_cells
+
+        summarise_cells(
+            [Path(path) for path in snakemake.input],
+            Path(snakemake.output[0]),
+            study=snakemake.params.study,
+        )

@@ -1,0 +1,32 @@
+"""Trains every method of one (dataset, backbone, epsilon)."""
+
+from pathlib import Path
+
+from dpprobe import config
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.cells import Job, train_job
+        from dpprobe.devices import limit_threads
+
+        limit_threads(snakemake.threads)
+        params = snakemake.params
+        train_job(
+            Job(
+                dataset=snakemake.wildcards.dataset,
+                backbone=snakemake.wildcards.backbone,
+                epsilon=snakemake.wildcards.epsilon,
+                methods={
+                    name: config.method_options(options) for name, options in params.methods.items()
+                },
+                seeds=params.seeds,
+                study_seed=params.seed,
+                mode=params.mode,
+            ),
+            train=Path(snakemake.input.train),
+            test=Path(snakemake.input.test),
+            plans=Path(snakemake.input.plans),
+            cells=Path(params.cells),
+            device=config.load(snakemake.config).device,
+        )

@@ -1,0 +1,15 @@
+"""Writes the table of accuracies of a study."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.tables import accuracy_table
+
+        accuracy_table(
+            [Path(path) for path in snakemake.input],
+            csv=Path(snakemake.output.csv),
+            markdown=Path(snakemake.output.markdown),
+        )

@@ -1,0 +1,85 @@
+"""Files that are whole or absent: atomic writes, canonical JSON, content hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A temporary file carries this suffix and a random token: it never matches a pattern of finished
+# files, and two processes never share one.
+PARTIAL_SUFFIX = ".partial"
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it is synced and renamed to `path`.
+
+    On an exception the temporary file is removed and `path` keeps its earlier content, if any.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL_SUFFIX}")
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Flushes a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text. NaN is refused."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+
+
+def fingerprint(value: Any) -> str:
+    """SHA-256 (hex) of a JSON-compatible value's canonical text."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes readable JSON; NaN and infinity are refused, as JSON has neither."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Writes an Arrow table as parquet (zstd)."""
+    import pyarrow.parquet as pq
+
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")

@@ -1,0 +1,106 @@
+"""Frozen feature extractors: a name in the study -> a model with its own preprocessing.
+
+A family is one module with an `Options` class and a `load` function, named in
+`dpprobe.config.FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dpprobe import artifacts
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from dpprobe.config import BackboneOptions
+
+# Raised when the same options come to mean other features: all shards are then stale.
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """A loaded feature extractor, in evaluation mode.
+
+    Attributes:
+      dimension: the length of a feature row; None where the images' size decides it.
+      preprocessing: how an image becomes a tensor, resolved, JSON-compatible.
+      weights_sha256: of the checkpoint file, or of the state dict; None without weights.
+      fingerprint: of all that decides the features: options, preprocessing, weights, versions.
+      transform: image -> float32 [channels, height, width]; can be sent to another process.
+      forward: float32 [batch, channels, height, width] -> float32 [batch, dimension] on the
+        device, in inference mode, with autocast on CUDA.
+    """
+
+    dimension: int | None
+    preprocessing: Mapping[str, Any]
+    weights_sha256: str | None
+    fingerprint: str
+    transform: Callable[[Image.Image], torch.Tensor]
+    forward: Callable[[torch.Tensor], torch.Tensor]
+
+
+def load(options: BackboneOptions, *, device: str) -> Backbone:
+    """Loads a backbone onto a device: "cpu", "cuda", or "auto" for a GPU if there is one.
+
+    Raises:
+      ConfigError: when the options name something that is not there or does not fit together.
+    """
+    from dpprobe.config import FAMILIES
+
+    options.check()
+    backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(
+        options, device=resolve_device(device)
+    )
+    return backbone
+
+
+def resolve_device(device: str) -> str:
+    """The device's name, "auto" resolved.
+
+    Raises:
+      ConfigError: for "cuda" on a machine where torch sees no GPU.
+    """
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda, but torch sees no GPU here; write cpu or auto")
+    return device
+
+
+def identity(
+    options: BackboneOptions,
+    *,
+    preprocessing: Mapping[str, Any],
+    weights_sha256: str | None,
+    libraries: Sequence[str],
+    exclude: frozenset[str] = frozenset(),
+) -> str:
+    """The fingerprint of a backbone.
+
+    Args:
+      options: as the study gives them.
+      preprocessing: as resolved.
+      weights_sha256: of the weights, if any.
+      libraries: distributions whose version decides the features.
+      exclude: options that do not, such as where a checkpoint lies.
+    """
+    from importlib.metadata import version
+
+    return artifacts.fingerprint(
+        {
+            "version": VERSION,
+            "options": options.model_dump(mode="json", exclude=set(exclude)),
+            "preprocessing": dict(preprocessing),
+            "weights_sha256": weights_sha256,
+            "libraries": {name: version(name) for name in libraries},
+        }
+    )

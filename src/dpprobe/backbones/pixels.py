@@ -1,0 +1,61 @@
+"""The image itself as features: what a backbone must beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dpprobe.backbones import Backbone, identity
+from dpprobe.config import BackboneOptions
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Options(BackboneOptions):
+    """Raw pixels in 0..1, flattened."""
+
+    family: Literal["pixels"] = "pixels"
+    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+    size: int | None = Field(
+        None, ge=1, description="Resize to size x size; absent, all images must have one size."
+    )
+    mean: float = Field(0.0, description="Subtracted: a public constant, not the dataset's mean.")
+    std: float = Field(1.0, gt=0, description="Divided by: a public constant.")
+
+    def check(self) -> None:
+        """Nothing to look for."""
+
+
+def load(options: Options, *, device: str) -> Backbone:
+    """Pixels as a backbone; `dimension` is None unless a size is given."""
+    from dpprobe.backbones.images import ToTensor
+
+    channels = 1 if options.color == "gray" else 3
+    preprocessing: dict[str, Any] = {
+        "color": options.color,
+        "size": options.size,
+        "interpolation": "bicubic",
+        "mean": options.mean,
+        "std": options.std,
+    }
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        return batch.to(device).flatten(1)
+
+    return Backbone(
+        dimension=None if options.size is None else channels * options.size**2,
+        preprocessing=preprocessing,
+        weights_sha256=None,
+        fingerprint=identity(
+            options, preprocessing=preprocessing, weights_sha256=None, libraries=["pillow"]
+        ),
+        transform=ToTensor(
+            mode="L" if options.color == "gray" else "RGB",
+            size=options.size,
+            mean=options.mean,
+            std=options.std,
+        ),
+        forward=forward,
+    )

@@ -1,0 +1,74 @@
+"""Wavelet scattering (Bruna and Mallat 2013): features without weights.
+
+As a private baseline: Tramer and Boneh 2021, "Differentially Private Learning Needs Better
+Features (or Much More Data)".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dpprobe.backbones import Backbone, identity
+from dpprobe.config import BackboneOptions
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Options(BackboneOptions):
+    """Scattering coefficients of order 0, 1 and 2, flattened."""
+
+    family: Literal["scattering"] = "scattering"
+    J: int = Field(2, ge=1, le=8, description="Scales: coefficients stand 2^J pixels apart.")
+    L: int = Field(8, ge=1, le=32, description="Orientations of the wavelets.")
+    size: int = Field(32, ge=2, description="Images are resized to size x size.")
+    color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
+
+    def check(self) -> None:
+        if self.size < 2**self.J:
+            raise ConfigError(
+                f"size: {self.size} is smaller than 2^J = {2**self.J}; "
+                "write a larger size or a smaller J"
+            )
+
+
+def load(options: Options, *, device: str) -> Backbone:
+    """Scattering as a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 features."""
+    import torch
+
+    # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
+    from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
+
+    from dpprobe.backbones.images import ToTensor
+
+    preprocessing: dict[str, Any] = {
+        "color": options.color,
+        "size": options.size,
+        "interpolation": "bicubic",
+    }
+    scattering = ScatteringTorch2D(J=options.J, shape=(options.size,) * 2, L=options.L)
+    scattering = scattering.to(device).eval()
+
+    @torch.inference_mode()
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = scattering(batch.to(device))
+        return features.flatten(1)
+
+    channels = 1 if options.color == "gray" else 3
+    blank = torch.zeros(1, channels, options.size, options.size)
+    return Backbone(
+        dimension=forward(blank).shape[1],
+        preprocessing=preprocessing,
+        weights_sha256=None,
+        fingerprint=identity(
+            options,
+            preprocessing=preprocessing,
+            weights_sha256=None,
+            libraries=["kymatio", "pillow"],
+        ),
+        transform=ToTensor(mode="L" if options.color == "gray" else "RGB", size=options.size),
+        forward=forward,
+    )

@@ -1,0 +1,425 @@
+"""The study: what a user writes, checked before any job starts.
+
+A study names datasets, backbones, methods, epsilons, delta and seeds. Datasets, backbones and
+methods are open sets: each `source`, `family` or `head` is one module that defines an `Options`
+class, found through a registry below. Those modules import nothing heavy at the top, so that
+checking a study stays cheap: it happens at every start of Snakemake, on every cluster node.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpprobe.privacy.plan import Mechanism
+
+# Every name a user may write, and the module that gives it meaning.
+SOURCES: dict[str, str] = {
+    "imagefolder": "dpprobe.data.imagefolder",
+    "parquet": "dpprobe.data.parquet",
+    "sklearn": "dpprobe.data.sklearn_datasets",
+}
+FAMILIES: dict[str, str] = {
+    "pixels": "dpprobe.backbones.pixels",
+    "scattering": "dpprobe.backbones.scattering",
+    "timm": "dpprobe.backbones.timm_models",
+}
+HEADS: dict[str, str] = {
+    "nonprivate": "dpprobe.heads.nonprivate",
+    "sgd": "dpprobe.heads.sgd",
+}
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
+INFINITE = "inf"
+
+
+class Options(BaseModel):
+    """A block of the configuration: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DatasetOptions(Options, ABC):
+    """A dataset; `source` selects the module that reads it."""
+
+    source: str
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="The delta of this dataset; the study's where absent."
+    )
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises ConfigError when what the options name is not there. Cheap: no image is read."""
+
+    @abstractmethod
+    def count_train(self) -> int:
+        """The number of training rows the split table will hold, found cheaply."""
+
+
+class BackboneOptions(Options, ABC):
+    """A frozen feature extractor; `family` selects the module that loads it."""
+
+    family: str
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises ConfigError when what the options name is missing. Cheap: reads no weights."""
+
+
+class MethodOptions(Options, ABC):
+    """A way to train a head; `head` selects the module that fits it."""
+
+    private: ClassVar[bool] = True
+
+    head: str
+    normalize: Literal["none", "l2", "layer_norm"] = Field(
+        "none",
+        description="What is done to each feature row, by itself: nothing, scaling to unit L2 "
+        "norm, or LayerNorm without parameters. No statistic of the dataset enters.",
+    )
+
+    @abstractmethod
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        """What a fit on n rows releases, noise multipliers up to a common factor."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
+    """The `Options` of a registered module."""
+    cls: type[Options] = importlib.import_module(registry[name]).Options
+    return cls
+
+
+def _dispatch(registry: Mapping[str, str], key: str) -> BeforeValidator:
+    def validate(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get(key)
+        if name not in registry:
+            known = ", ".join(sorted(registry))
+            raise ValueError(f"unknown {key} {name!r}; write one of: {known}")
+        return options_class(registry, str(name)).model_validate(dict(value))
+
+    return BeforeValidator(validate)
+
+
+AnyDataset = Annotated[SerializeAsAny[DatasetOptions], _dispatch(SOURCES, "source")]
+AnyBackbone = Annotated[SerializeAsAny[BackboneOptions], _dispatch(FAMILIES, "family")]
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], _dispatch(HEADS, "head")]
+Name = Annotated[
+    str,
+    Field(
+        pattern=f"^{NAME_PATTERN}$",
+        description="Lower-case letters, digits and underscores; it becomes part of paths.",
+    ),
+]
+
+
+class FeatureOptions(Options):
+    """How features are extracted and stored."""
+
+    shards: int = Field(1, ge=1, description="Files a split is cut into; each is one job.")
+    batch_size: int = Field(256, ge=1, description="Images a forward pass.")
+    dtype: Literal["float16", "float32"] = Field("float16", description="The type on disk.")
+    workers: int = Field(
+        0, ge=0, description="Processes that decode images; 0 decodes in the job's own process."
+    )
+
+
+class TsneOptions(Options):
+    """The t-SNE plot of each (dataset, backbone)."""
+
+    split: Literal["train", "test"] = Field("test", description="Whose features are embedded.")
+    points: int = Field(5000, ge=50, description="At most so many rows, a seeded sample beyond.")
+    perplexity: float = Field(30.0, gt=1)
+    components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
+
+
+class TrackingOptions(Options):
+    """Where MLflow runs are written."""
+
+    uri: str | None = Field(
+        None,
+        description="MLflow tracking URI; SQLite beside the results where absent. "
+        "sqlite:///relative/path or http(s)://server.",
+    )
+
+
+class Study(Options):
+    """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
+
+    study: Name = Field("study", description="The study's name: a tag on every MLflow run.")
+    datasets: dict[Name, AnyDataset] = Field(min_length=1)
+    backbones: dict[Name, AnyBackbone] = Field(min_length=1)
+    methods: dict[Name, AnyMethod] = Field(min_length=1)
+    epsilons: tuple[str, ...] = Field(
+        min_length=1, description='Privacy budgets: positive numbers, or "inf" for none.'
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="At most 1 / (training rows).")
+    accountant: Literal["pld", "rdp"] = Field(
+        "pld", description="What prices sampled steps; unsampled ones are priced exactly."
+    )
+    seeds: int = Field(5, ge=1, le=1000, description="Repetitions of each cell.")
+    seed: int = Field(0, ge=0, description="The number all of the study's seeds derive from.")
+    mode: Literal["benchmark"] = Field(
+        "benchmark",
+        description="Seeded and reproducible, so the noise can be recomputed: not for release.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where features and heads are computed; auto takes a GPU if there is."
+    )
+    features: FeatureOptions = FeatureOptions()
+    tsne: TsneOptions = TsneOptions()
+    tracking: TrackingOptions = TrackingOptions()
+    data_dir: str = Field("data", min_length=1, description="Split tables go here.")
+    results_dir: str = Field("results", min_length=1, description="Everything else goes here.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_epsilons(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and isinstance(value.get("epsilons"), Sequence):
+            if isinstance(value["epsilons"], str):
+                raise ValueError("epsilons: write a list, such as [0.5, 1, 2, inf]")
+            tokens = [epsilon_token(item) for item in value["epsilons"]]
+            for token in tokens:
+                if tokens.count(token) > 1:
+                    raise ValueError(f"epsilons: {token} stands twice in the list; remove one")
+            value = {**value, "epsilons": tokens}
+        return value
+
+    @model_validator(mode="after")
+    def _check_cells(self) -> Study:
+        if not self.cells():
+            raise ValueError(
+                "no cell to train: the methods are all non-private, or epsilons is empty"
+            )
+        return self
+
+    def dataset_delta(self, dataset: str) -> float:
+        own = self.datasets[dataset].delta
+        return self.delta if own is None else own
+
+    def job_epsilons(self) -> tuple[str, ...]:
+        """The epsilons that have at least one method; non-private ones train at inf alone."""
+        tokens = list(self.epsilons)
+        if INFINITE not in tokens:
+            tokens.append(INFINITE)
+        return tuple(token for token in tokens if self.job_methods(token))
+
+    def job_methods(self, epsilon: str) -> tuple[str, ...]:
+        """The methods a training job at this epsilon trains."""
+        return tuple(
+            name
+            for name, method in self.methods.items()
+            if (epsilon in self.epsilons if method.private else epsilon == INFINITE)
+        )
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell(dataset, backbone, method, epsilon)
+            for dataset in self.datasets
+            for backbone in self.backbones
+            for epsilon in self.job_epsilons()
+            for method in self.job_methods(epsilon)
+        ]
+
+
+class Cell(NamedTuple):
+    """The unit of results: all seeds of one method at one epsilon on one set of features."""
+
+    dataset: str
+    backbone: str
+    method: str
+    epsilon: str
+
+
+def epsilon_token(value: Any) -> str:
+    """The one spelling of an epsilon, used in paths: "0.5", "8", "inf".
+
+    Raises:
+      ValueError: when the value is not a positive number or "inf".
+    """
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number > 0:
+        raise ValueError(f"epsilons: {value!r} is not a positive number or inf")
+    return INFINITE if math.isinf(number) else f"{number:.12g}"
+
+
+def epsilon_value(token: str) -> float:
+    """The number an epsilon token stands for."""
+    return math.inf if token == INFINITE else float(token)
+
+
+def load(values: Mapping[str, Any]) -> Study:
+    """Checks a configuration as read from YAML.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    return _validated(Study, values, "config")
+
+
+def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
+    """A dataset's options from their serialised form, as a rule's params carry them."""
+    return _by_registry(SOURCES, "source", values, DatasetOptions)  # type: ignore[type-abstract]
+
+
+def backbone_options(values: Mapping[str, Any]) -> BackboneOptions:
+    """A backbone's options from their serialised form."""
+    return _by_registry(FAMILIES, "family", values, BackboneOptions)  # type: ignore[type-abstract]
+
+
+def method_options(values: Mapping[str, Any]) -> MethodOptions:
+    """A method's options from their serialised form."""
+    return _by_registry(HEADS, "head", values, MethodOptions)  # type: ignore[type-abstract]
+
+
+def _by_registry(
+    registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
+) -> OptionsT:
+    name = values.get(key)
+    if name not in registry:
+        known = ", ".join(sorted(registry))
+        raise ConfigError(f"unknown {key} {name!r}; write one of: {known}")
+    options = _validated(options_class(registry, str(name)), values, key)
+    assert isinstance(options, base)
+    return options
+
+
+def _validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
+    try:
+        return cls.model_validate(dict(values))
+    except ValidationError as error:
+        lines = [f"{where}: {_explain(item)}" for item in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _explain(item: Any) -> str:
+    """One line for one of pydantic's errors: where, what was written, what to write."""
+    path = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        return f"{path}: unknown key; remove it or correct its spelling"
+    if item["type"] == "missing":
+        return f"{path}: missing; it must be given"
+    if item["type"] == "string_pattern_mismatch" and "[key]" in item["loc"]:
+        return f"{path}: a name is lower-case letters, digits and underscores"
+    if item["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {item['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def check(study: Study) -> list[str]:
+    """Checks a study against the machine: files exist, delta fits each dataset's size.
+
+    Returns:
+      Warnings, one line each.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    errors: list[str] = []
+    warnings: list[str] = []
+    for name, dataset in study.datasets.items():
+        try:
+            dataset.check()
+            rows = dataset.count_train()
+        except ConfigError as error:
+            errors.append(f"config: datasets.{name}: {error}")
+            continue
+        _check_delta(name, study.dataset_delta(name), rows, errors, warnings)
+        errors.extend(_check_methods(study, name, rows))
+        if study.features.shards > rows:
+            errors.append(
+                f"config: features.shards: {study.features.shards} is above the {rows} training "
+                f"rows of {name}; write fewer"
+            )
+    for name, backbone in study.backbones.items():
+        try:
+            backbone.check()
+        except ConfigError as error:
+            errors.append(f"config: backbones.{name}: {error}")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return warnings
+
+
+def _check_delta(
+    name: str, delta: float, rows: int, errors: list[str], warnings: list[str]
+) -> None:
+    if math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+        warnings.append(
+            f"datasets.{name}: delta {delta:g} is 1/n (n = {rows}); "
+            "a mechanism that publishes one row at random satisfies it. Prefer a smaller delta."
+        )
+    elif delta * rows > 1.0:
+        errors.append(
+            f"config: datasets.{name}: delta {delta:g} is above 1/n = {1 / rows:.3g} "
+            f"(n = {rows} training rows); write a smaller delta"
+        )
+
+
+def _check_methods(study: Study, dataset: str, rows: int) -> list[str]:
+    """Plans that cannot exist on this many rows, such as a batch larger than the dataset."""
+    errors = []
+    for name, method in study.methods.items():
+        try:
+            method.mechanisms(rows)
+        except ConfigError as error:
+            errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
+    return errors
+
+
+def resolve_path(path: str) -> Path:
+    """A path a user wrote: `~` expanded, relative to the working directory."""
+    return Path(path).expanduser()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a study's file, for editors and for reviewers."""
+    schema = Study.model_json_schema(mode="validation")
+    definitions = schema["$defs"]
+    for field, key, registry in (
+        ("datasets", "source", SOURCES),
+        ("backbones", "family", FAMILIES),
+        ("methods", "head", HEADS),
+    ):
+        choices = []
+        for name in sorted(registry):
+            own = options_class(registry, name).model_json_schema(mode="validation")
+            definitions.update(own.pop("$defs", {}))
+            own["properties"][key] = {"const": name}
+            own["required"] = sorted({*own.get("required", []), key})
+            definitions[f"{key}_{name}"] = own
+            choices.append({"$ref": f"#/$defs/{key}_{name}"})
+        schema["properties"][field]["additionalProperties"] = {"oneOf": choices}
+        schema["properties"][field].pop("patternProperties", None)
+        schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
+    epsilon = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": INFINITE}]}
+    schema["properties"]["epsilons"].update({"items": epsilon, "uniqueItems": True})
+    for unused in ("DatasetOptions", "BackboneOptions", "MethodOptions"):
+        definitions.pop(unused, None)
+    schema["title"] = "dpprobe study"
+    return schema

@@ -1,0 +1,196 @@
+"""Images in folders, one folder a class.
+
+Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
+Class names are the sorted names of the folders.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import Field
+
+from dpprobe.config import DatasetOptions, resolve_path
+from dpprobe.data import split
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("dpprobe")
+
+EXTENSIONS = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+BATCH_ROWS = 128
+
+
+class Options(DatasetOptions):
+    """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
+
+    source: Literal["imagefolder"] = "imagefolder"
+    path: str = Field(min_length=1, description="The folder, relative to the working directory.")
+    embed: bool = Field(
+        False,
+        description="Copy the images into the split tables; otherwise the tables name the files, "
+        "which must then stay where they are, unchanged.",
+    )
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="The part of each class tested on, without train/ and test/."
+    )
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    def check(self) -> None:
+        list_images(self)
+
+    def count_train(self) -> int:
+        listing = list_images(self)
+        if "test" in listing.files:
+            return sum(len(files) for files in listing.files["train"].values())
+        return split.count_train(
+            [len(files) for files in listing.files["train"].values()], self.test_fraction
+        )
+
+
+class Listing(NamedTuple):
+    """What a folder holds: split -> class name -> files relative to the folder, sorted."""
+
+    files: dict[str, dict[str, list[str]]]
+    class_names: tuple[str, ...]
+
+
+def list_images(options: Options) -> Listing:
+    """Lists the images; opens none of them.
+
+    Without `train/` and `test/` all files stand under "train".
+
+    Raises:
+      ConfigError: when the folder is missing or not laid out as it should be.
+    """
+    root = resolve_path(options.path)
+    if not root.is_dir():
+        raise ConfigError(f"path: no folder {options.path}; correct it or put the images there")
+    parts = {name for name in ("train", "test") if (root / name).is_dir()}
+    if len(parts) == 1:
+        missing = ({"train", "test"} - parts).pop()
+        raise ConfigError(
+            f"path: {options.path} has {parts.pop()}/ but no {missing}/; make both, "
+            "or put the class folders directly under it"
+        )
+    if not parts:
+        files = {"train": _list_classes(root, root)}
+    else:
+        files = {name: _list_classes(root, root / name) for name in ("train", "test")}
+        unknown = sorted(files["test"].keys() - files["train"].keys())
+        if unknown:
+            raise ConfigError(
+                f"path: {options.path}: classes in test/ but not in train/: {', '.join(unknown)}; "
+                "add training images of them or remove them"
+            )
+    if len(files["train"]) < 2:
+        raise ConfigError(f"path: {options.path} has fewer than two class folders; add the others")
+    return Listing(files, tuple(sorted(files["train"])))
+
+
+def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+    classes: dict[str, list[str]] = {}
+    for entry in sorted(path.name for path in folder.iterdir()):
+        if entry.startswith("."):
+            continue
+        if not (folder / entry).is_dir():
+            raise ConfigError(
+                f"path: {folder / entry} stands among the class folders but is no folder; "
+                "move it elsewhere"
+            )
+        classes[entry] = _list_files(root, folder / entry)
+        if not classes[entry]:
+            raise ConfigError(f"path: {folder / entry} holds no image; add some or remove it")
+    return classes
+
+
+def _list_files(root: Path, folder: Path) -> list[str]:
+    files = []
+    for current, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            if name.startswith("."):
+                continue
+            if os.path.splitext(name)[1].lower() not in EXTENSIONS:  # noqa: PTH122
+                raise ConfigError(
+                    f"path: {Path(current) / name} is not an image by its extension; "
+                    f"move it elsewhere (known: {', '.join(sorted(EXTENSIONS))})"
+                )
+            files.append(Path(current, name).relative_to(root).as_posix())
+    return sorted(files)
+
+
+def prepare(options: Options, directory: Path) -> None:
+    """Writes the split tables of a folder of images.
+
+    Every file is read once, for the fingerprint; a row's id is its path under the folder.
+
+    Raises:
+      ConfigError: when the folder is not laid out as it should be.
+      DataError: when a file cannot be read.
+    """
+    from dpprobe.data import table
+
+    listing = list_images(options)
+    root = resolve_path(options.path)
+    labels_of = {name: label for label, name in enumerate(listing.class_names)}
+    rows: dict[str, list[tuple[str, int]]] = {
+        name: [(file, labels_of[folder]) for folder, files in classes.items() for file in files]
+        for name, classes in listing.files.items()
+    }
+    if "test" not in rows:
+        ids, labels = zip(*rows["train"], strict=True)
+        tested = split.choose_test(
+            ids, labels, fraction=options.test_fraction, seed=options.split_seed
+        )
+        everything = rows["train"]
+        for name in table.SPLITS:
+            rows[name] = [
+                row
+                for row, is_test in zip(everything, tested, strict=True)
+                if is_test == (name == "test")
+            ]
+    else:
+        unused = sorted({path.name for path in root.iterdir()} - {"train", "test"})
+        if unused:
+            logger.warning("%s: not used: %s", options.path, ", ".join(unused))
+    table.write_dataset(
+        directory,
+        _batches(rows, root, embed=options.embed),
+        options=options,
+        class_names=listing.class_names,
+        rows=sum(len(part) for part in rows.values()),
+    )
+
+
+def _batches(
+    rows: dict[str, list[tuple[str, int]]], root: Path, *, embed: bool
+) -> Iterator[tuple[str, pa.Table]]:
+    from dpprobe.data import table
+
+    for name in table.SPLITS:
+        for start in range(0, len(rows[name]), BATCH_ROWS):
+            part = rows[name][start : start + BATCH_ROWS]
+            files = [str(root / file) for file, _ in part]
+            yield (
+                name,
+                table.make_batch(
+                    ids=[file for file, _ in part],
+                    labels=[label for _, label in part],
+                    images=_contents(files) if embed else [None] * len(files),
+                    paths=files,
+                ),
+            )
+
+
+def _contents(files: Sequence[str]) -> list[bytes | None]:
+    from dpprobe.data import table
+
+    return [table.read_image_file(file) for file in files]

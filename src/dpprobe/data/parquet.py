@@ -1,0 +1,284 @@
+"""Parquet files in the Hugging Face image convention.
+
+An image column (struct of bytes and path), a label column (integers, or lists of 0 and 1 for
+multi-label sets), class names in the schema's metadata. Files are streamed: images are never all
+in memory.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from dpprobe.config import DatasetOptions, resolve_path
+from dpprobe.config import Options as Block
+from dpprobe.data import split
+from dpprobe.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 128
+Paths = str | tuple[str, ...]
+SplitName = Literal["train", "test"]
+
+
+class Limit(Block):
+    """Use only the first rows of what `train` and `test` name."""
+
+    train: int | None = Field(None, ge=1)
+    test: int | None = Field(None, ge=1)
+
+
+class Options(DatasetOptions):
+    """Parquet files in the Hugging Face image convention."""
+
+    source: Literal["parquet"] = "parquet"
+    train: Paths = Field(min_length=1, description="A file, a glob pattern, or a list of them.")
+    test: Paths | None = Field(
+        None, min_length=1, description="The same for the test split; absent, train is split."
+    )
+    image_column: str = Field("image", description="A struct of `bytes` and `path`.")
+    label_column: str = Field("label", description="Integers, or lists of 0 and 1.")
+    id_column: str | None = Field(
+        None, description="Unique ids; rows are numbered where it is absent."
+    )
+    group_columns: tuple[str, ...] = Field(
+        (), description="Columns that name subgroups, such as age and sex."
+    )
+    class_names: tuple[str, ...] | None = Field(
+        None, min_length=2, description="Needed only where the files do not say them."
+    )
+    limit: Limit = Limit()
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="The part of each class tested on, without `test`."
+    )
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    def check(self) -> None:
+        if self.test is None and self.limit.test is not None:
+            raise ConfigError("limit.test: there is no `test` to limit; remove it")
+        headers = [_header(self, path) for name in self._splits() for path in self._files(name)]
+        for other in headers[1:]:
+            if (other.multi_label, other.class_names) != headers[0][1:3]:
+                raise ConfigError(
+                    f"{other.path}: labels or class names differ from those of "
+                    f"{headers[0].path}; name files of one dataset"
+                )
+        named = headers[0].class_names
+        if self.class_names and named and self.class_names != named:
+            raise ConfigError(
+                f"class_names: {headers[0].path} names its classes {', '.join(named)}; "
+                "remove the option"
+            )
+
+    def count_train(self) -> int:
+        headers = [_header(self, path) for path in self._files("train")]
+        rows = sum(header.rows for header in headers)
+        rows = min(rows, self.limit.train or rows)
+        if self.test is not None:
+            return rows
+        if headers[0].multi_label:
+            return split.count_train([rows], self.test_fraction)
+        labels = _column(self, "train", self.label_column)
+        return split.count_train(Counter(labels).values(), self.test_fraction)
+
+    def _splits(self) -> tuple[SplitName, ...]:
+        return ("train",) if self.test is None else ("train", "test")
+
+    def _files(self, name: SplitName) -> list[Path]:
+        written = self.train if name == "train" else self.test
+        assert written is not None
+        files: list[Path] = []
+        for pattern in [written] if isinstance(written, str) else written:
+            path = resolve_path(pattern)
+            found = [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+            if not found:
+                raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
+            files.extend(found)
+        return files
+
+
+class Header(NamedTuple):
+    """What a file says before any row is read."""
+
+    path: Path
+    multi_label: bool
+    class_names: tuple[str, ...] | None
+    rows: int
+
+
+def _header(options: Options, path: Path) -> Header:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
+    with file:
+        schema = file.schema_arrow
+        rows = file.metadata.num_rows
+    wanted = [options.image_column, options.label_column, *options.group_columns]
+    wanted += [options.id_column] if options.id_column else []
+    for column in wanted:
+        if column not in schema.names:
+            raise ConfigError(
+                f"{path}: no column {column!r}; it has {', '.join(schema.names)}: name one of them"
+            )
+    image = schema.field(options.image_column).type
+    if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
+        raise ConfigError(
+            f"{path}: column {options.image_column!r} is {image}, not a struct of bytes and path; "
+            "name the image column"
+        )
+    feature = _label_feature(schema, options.label_column)
+    multi_label = _is_multi_label(schema.field(options.label_column).type, feature, path)
+    names = feature.get("names")
+    own = (schema.metadata or {}).get(b"dpprobe")
+    if names is None and own is not None:
+        names = json.loads(own).get("class_names")
+    return Header(path, multi_label, tuple(names) if names else None, rows)
+
+
+def _label_feature(schema: pa.Schema, column: str) -> dict[str, Any]:
+    """What the Hugging Face metadata says of the label column; empty where it says nothing."""
+    written = (schema.metadata or {}).get(b"huggingface")
+    features = json.loads(written).get("info", {}).get("features", {}) if written else {}
+    feature = features.get(column, {})
+    return feature if isinstance(feature, dict) else {}
+
+
+def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_integer(kind):
+        return False
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list or pa.types.is_fixed_size_list(kind)) or not pa.types.is_integer(
+        kind.value_type
+    ):
+        raise ConfigError(f"{path}: labels are {kind}; write integers, or lists of 0 and 1")
+    inner = feature.get("feature")
+    if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+        raise ConfigError(
+            f"{path}: labels are lists of class numbers; write lists of 0 and 1, one a class"
+        )
+    return True
+
+
+def prepare(options: Options, directory: Path) -> None:
+    """Writes the split tables of parquet files.
+
+    Raises:
+      ConfigError: when a file or a column is missing.
+      DataError: when a row has no label, no image, an id twice, or a label without a class.
+    """
+    from dpprobe.data import table
+
+    options.check()
+    header = _header(options, options._files("train")[0])
+    ids = {name: _ids(options, name) for name in options._splits()}
+    tested: list[bool] | None = None
+    if options.test is None:
+        strata = ["" for _ in ids["train"]]
+        if not header.multi_label:
+            strata = _column(options, "train", options.label_column)
+        tested = split.choose_test(
+            ids["train"], strata, fraction=options.test_fraction, seed=options.split_seed
+        )
+    table.write_dataset(
+        directory,
+        _batches(options, ids, tested),
+        options=options,
+        class_names=options.class_names or header.class_names or _numbered(options, header),
+        multi_label=header.multi_label,
+        groups=[table.group_column(name) for name in options.group_columns],
+        rows=sum(len(part) for part in ids.values()),
+    )
+
+
+def _numbered(options: Options, header: Header) -> list[str]:
+    """Names for classes that have none: their numbers."""
+    labels = _column(options, "train", options.label_column)
+    if header.multi_label:
+        return [str(label) for label in range(len(labels[0] or ()))]
+    known = [label for label in labels if label is not None]
+    return [str(label) for label in range(max(known, default=-1) + 1)]
+
+
+def _ids(options: Options, name: SplitName) -> list[str]:
+    if options.id_column is not None:
+        values = _column(options, name, options.id_column)
+        for row, value in enumerate(values):
+            if value is None:
+                raise DataError(f"{name} row {row}: no {options.id_column}; give every row its id")
+        return [str(value) for value in values]
+    files = options._files(name)
+    rows = sum(_header(options, path).rows for path in files)
+    rows = min(rows, getattr(options.limit, name) or rows)
+    prefix = "row" if options.test is None else name
+    return [f"{prefix}-{row:08d}" for row in range(rows)]
+
+
+def _column(options: Options, name: SplitName, column: str) -> list[Any]:
+    """One column of a split's files, up to the split's limit; not for images."""
+    values: list[Any] = []
+    for batch in _stream(options, name, [column], rows=65_536):
+        values.extend(batch.column(0).to_pylist())
+    return values
+
+
+def _stream(
+    options: Options, name: SplitName, columns: Sequence[str], *, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    left = getattr(options.limit, name)
+    for path in options._files(name):
+        with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+                part = batch if left is None else batch.slice(0, left)
+                if part.num_rows:
+                    yield part.select(list(columns))
+                if left is not None:
+                    left -= part.num_rows
+                    if left == 0:
+                        return
+
+
+def _batches(
+    options: Options, ids: dict[SplitName, list[str]], tested: list[bool] | None
+) -> Iterator[tuple[str, pa.Table]]:
+    from dpprobe.data import table
+
+    columns = [options.image_column, options.label_column, *options.group_columns]
+    for name in options._splits():
+        start = 0
+        for batch in _stream(options, name, columns):
+            stop = start + batch.num_rows
+            images = batch.column(0)
+            part = table.make_batch(
+                ids=ids[name][start:stop],
+                labels=batch.column(1),
+                images=images.field("bytes"),
+                paths=images.field("path"),
+                groups={
+                    table.group_column(group): batch.column(2 + position)
+                    for position, group in enumerate(options.group_columns)
+                },
+            )
+            if tested is None:
+                yield name, part
+            else:
+                mask = tested[start:stop]
+                yield "train", part.filter([not flag for flag in mask])
+                yield "test", part.filter(mask)
+            start = stop

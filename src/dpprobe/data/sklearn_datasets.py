@@ -1,0 +1,95 @@
+"""Images that ship inside scikit-learn: no download."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dpprobe.config import DatasetOptions
+from dpprobe.data import split
+from dpprobe.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows of each class, so that a study is checked without importing scikit-learn.
+CLASS_ROWS: dict[str, tuple[int, ...]] = {
+    "digits": (178, 182, 177, 183, 181, 182, 181, 179, 174, 180),
+}
+# The largest grey value of scikit-learn's digits.
+DIGITS_MAX = 16
+
+
+class Options(DatasetOptions):
+    """A dataset of scikit-learn: `digits`, 1,797 handwritten digits of 8 x 8 grey pixels."""
+
+    source: Literal["sklearn"] = "sklearn"
+    name: Literal["digits"] = Field("digits", description="Which of scikit-learn's datasets.")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="The part of each class that is tested on."
+    )
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    def check(self) -> None:
+        """Nothing to look for: the images come with scikit-learn."""
+
+    def count_train(self) -> int:
+        return split.count_train(CLASS_ROWS[self.name], self.test_fraction)
+
+
+def prepare(options: Options, directory: Path) -> None:
+    """Writes the split tables of one of scikit-learn's datasets.
+
+    Raises:
+      DataError: when scikit-learn's copy is not the one this module was written for.
+    """
+    from sklearn.datasets import load_digits
+
+    from dpprobe.data import table
+
+    images, labels = load_digits(return_X_y=True)
+    labels = [int(label) for label in labels]
+    rows = tuple(labels.count(label) for label in range(len(CLASS_ROWS["digits"])))
+    if rows != CLASS_ROWS["digits"]:
+        raise DataError(
+            f"scikit-learn's digits have {rows} rows a class where {CLASS_ROWS['digits']} were "
+            "expected; install the version of scikit-learn that the lock names"
+        )
+    ids = [f"digits-{row:04d}" for row in range(len(labels))]
+    tested = split.choose_test(ids, labels, fraction=options.test_fraction, seed=options.split_seed)
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        for name in table.SPLITS:
+            chosen = [row for row in range(len(ids)) if tested[row] == (name == "test")]
+            yield (
+                name,
+                table.make_batch(
+                    ids=[ids[row] for row in chosen],
+                    labels=[labels[row] for row in chosen],
+                    images=[_png(images[row].reshape(8, 8)) for row in chosen],
+                    paths=[None] * len(chosen),
+                ),
+            )
+
+    table.write_dataset(
+        directory,
+        batches(),
+        options=options,
+        class_names=[str(label) for label in range(len(rows))],
+        rows=len(ids),
+    )
+
+
+def _png(pixels: object) -> bytes:
+    """Grey values 0..16 as an 8-bit PNG."""
+    import numpy as np
+    from PIL import Image
+
+    grey = np.rint(np.asarray(pixels, dtype=np.float64) * 255 / DIGITS_MAX).astype(np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(grey).save(stream, format="PNG")
+    return stream.getvalue()

@@ -1,0 +1,63 @@
+"""A deterministic, stratified split for sources that have no test set of their own.
+
+Where each row goes depends on its id, the seed and the sizes of the strata, on nothing else: not
+on the order of the rows, and not on a random generator's version.
+
+Note for the privacy statement: the unit of privacy is a row of the resulting *train* table, and
+the split is taken as given. Adding one row to the source can also move one other row of the same
+class across the boundary, as a class's share of the test set is rounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Iterable, Sequence
+
+
+def count_test(rows: int, fraction: float) -> int:
+    """How many of a class's rows are tested on: the fraction, rounded to the nearest.
+
+    At least one row and at most all but one; a class of one row is trained on.
+    One more row raises the count by at most one.
+    """
+    if rows < 2:
+        return 0
+    return min(max(math.floor(fraction * rows + 0.5), 1), rows - 1)
+
+
+def count_train(class_rows: Iterable[int], fraction: float) -> int:
+    """The rows that `choose_test` leaves for training, from the sizes of the classes."""
+    return sum(rows - count_test(rows, fraction) for rows in class_rows)
+
+
+def choose_test(
+    ids: Sequence[str], strata: Sequence[Hashable], *, fraction: float, seed: int
+) -> list[bool]:
+    """Which rows are tested on.
+
+    Within each stratum rows are ranked by SHA-256 of (seed, id), and the smallest are taken: as
+    many as `count_test` says.
+
+    Args:
+      ids: the rows' ids, each once.
+      strata: the rows' classes, or one constant for a split that ignores them.
+      fraction: the part to test on, in (0, 1).
+      seed: another seed gives another split.
+
+    Returns:
+      True for a test row, False for a training row, in the order of `ids`.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for row, stratum in enumerate(strata):
+        members.setdefault(stratum, []).append(row)
+    tested = [False] * len(ids)
+    for rows in members.values():
+        rows.sort(key=lambda row: _rank(seed, ids[row]))
+        for row in rows[: count_test(len(rows), fraction)]:
+            tested[row] = True
+    return tested
+
+
+def _rank(seed: int, row_id: str) -> bytes:
+    return hashlib.sha256(f"{seed}\n{row_id}".encode()).digest()

@@ -1,0 +1,640 @@
+"""The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
+
+A shard holds the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]),
+`ids` [n], `groups/<name>` [n]. It is written under a temporary name, read back, and renamed. The
+manifest records every shard's size and hashes; a reader refuses, by name, a file that differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe import artifacts
+from dpprobe.errors import ConfigError, StoreError
+
+FORMAT = "dpprobe-features"
+MANIFEST_FORMAT = "dpprobe-manifest"
+FORMAT_VERSION = 1
+# A chunk is what HDF5 reads, checks and caches at once.
+CHUNK_ROWS = 1024
+CHUNK_BYTES = 2 << 20
+READ_BYTES = 16 << 20
+CACHE_BYTES = 16 << 20
+
+REMEDY = "delete it and run again"
+
+
+def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
+    """The rows start..stop of one shard; all of them tile 0..rows, sizes differing by one at most.
+
+    Raises:
+      ConfigError: when a shard would hold no row.
+    """
+    if not 0 <= shard < shards:
+        raise ValueError(f"shard {shard} of {shards}")
+    if shards > rows:
+        raise ConfigError(
+            f"features.shards: {shards} shards for a split of {rows} rows; write at most {rows}"
+        )
+    return rows * shard // shards, rows * (shard + 1) // shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardHeader:
+    """What a shard says about itself; all but `shard` and `versions` is common to a manifest.
+
+    Attributes:
+      split: "train" or "test".
+      rows: of the whole split.
+      shard, shards: which part of how many.
+      class_names: one a class.
+      multi_label: whether labels are rows of 0 and 1.
+      dtype: of the features on disk, "float16" or "float32".
+      dataset_fingerprint: of the content of both split tables.
+      backbone: its name in the study.
+      backbone_options: its options, as the study gives them.
+      backbone_fingerprint: of all that decides the features.
+      weights_sha256: None for a backbone without weights.
+      preprocessing: resolved.
+      versions: of the libraries used.
+    """
+
+    split: str
+    rows: int
+    shard: int
+    shards: int
+    class_names: tuple[str, ...]
+    multi_label: bool
+    dtype: str
+    dataset_fingerprint: str
+    backbone: str
+    backbone_options: Mapping[str, Any]
+    backbone_fingerprint: str
+    weights_sha256: str | None
+    preprocessing: Mapping[str, Any]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def start(self) -> int:
+        return row_range(self.rows, self.shard, self.shards)[0]
+
+    @property
+    def stop(self) -> int:
+        return row_range(self.rows, self.shard, self.shards)[1]
+
+    def common(self) -> dict[str, Any]:
+        """What all shards of a split must agree on, JSON-compatible."""
+        return {
+            "split": self.split,
+            "rows": self.rows,
+            "class_names": list(self.class_names),
+            "multi_label": self.multi_label,
+            "dtype": self.dtype,
+            "dataset_fingerprint": self.dataset_fingerprint,
+            "backbone": self.backbone,
+            "backbone_options": dict(self.backbone_options),
+            "backbone_fingerprint": self.backbone_fingerprint,
+            "weights_sha256": self.weights_sha256,
+            "preprocessing": dict(self.preprocessing),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """A shard as its manifest lists it."""
+
+    file: str
+    start: int
+    stop: int
+    bytes: int
+    sha256: str
+    features_sha256: str
+    rows_sha256: str
+    versions: Mapping[str, str]
+
+
+class ShardWriter:
+    """Receives the feature rows of one shard, in order, in blocks of any size."""
+
+    def __init__(self, file: h5py.File, header: ShardHeader) -> None:
+        self.written = 0
+        self._file = file
+        self._header = header
+        self._expected = header.stop - header.start
+        self._hash = hashlib.sha256()
+        self._dataset: h5py.Dataset | None = None
+        self._buffer = np.empty((0, 0), dtype=header.dtype)
+        self._filled = 0
+
+    def append(self, block: npt.NDArray[Any]) -> None:
+        """Adds rows [m, d]; d is fixed by the first block. Values are converted to the dtype."""
+        if self._dataset is None:
+            self._create(block.shape[1])
+        taken = 0
+        while taken < len(block):
+            room = len(self._buffer) - self._filled
+            part = block[taken : taken + room]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            taken += len(part)
+            if self._filled == len(self._buffer):
+                self._flush()
+
+    def finish(self) -> None:
+        """Writes what is buffered and the hash of all features."""
+        self._flush()
+        if self.written != self._expected:
+            raise StoreError(
+                f"shard {self._header.shard}: {self.written} rows were given where "
+                f"{self._expected} belong to it"
+            )
+        self._file.attrs["features_sha256"] = self._hash.hexdigest()
+
+    def _create(self, dimension: int) -> None:
+        row_bytes = dimension * np.dtype(self._header.dtype).itemsize
+        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes, self._expected))
+        self._buffer = np.empty((rows, dimension), dtype=self._header.dtype)
+        self._dataset = self._file.create_dataset(
+            "features",
+            shape=(self._expected, dimension),
+            dtype=self._header.dtype,
+            chunks=(rows, dimension),
+            fletcher32=True,
+        )
+
+    def _flush(self) -> None:
+        if self._filled == 0 or self._dataset is None:
+            return
+        if self.written + self._filled > self._expected:
+            raise StoreError(
+                f"shard {self._header.shard}: more than its {self._expected} rows were given"
+            )
+        part = self._buffer[: self._filled]
+        self._dataset[self.written : self.written + self._filled] = part
+        self._hash.update(part.data)
+        self.written += self._filled
+        self._filled = 0
+
+
+@contextmanager
+def open_shard(
+    output: Path,
+    header: ShardHeader,
+    *,
+    labels: npt.NDArray[Any],
+    ids: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[ShardWriter]:
+    """Writes a shard: yields a writer for its features, then reads the file back and renames it.
+
+    On any error nothing is left behind.
+
+    Args:
+      output: the shard's final path.
+      header: what it says about itself.
+      labels: of its rows, int64 [n] or int8 [n, k].
+      ids: of its rows.
+      groups: subgroup column -> one string a row.
+    """
+    with artifacts.atomic_path(output) as temporary:
+        with h5py.File(temporary, "w") as file:
+            _write_rows(file, labels, ids, groups or {})
+            for name, value in _attributes(header).items():
+                file.attrs[name] = value
+            writer = ShardWriter(file, header)
+            yield writer
+            writer.finish()
+            file.flush()
+        artifacts.sync(temporary)
+        verify_shard(temporary, header, final=output)
+
+
+def write_shard(
+    output: Path,
+    header: ShardHeader,
+    *,
+    features: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    ids: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Writes a shard whose features [n, d] are in memory."""
+    with open_shard(output, header, labels=labels, ids=ids, groups=groups) as writer:
+        writer.append(features)
+
+
+def _write_rows(
+    file: h5py.File,
+    labels: npt.NDArray[Any],
+    ids: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+) -> None:
+    columns = {"ids": ids, **{f"groups/{name}": values for name, values in groups.items()}}
+    file.create_dataset("labels", data=labels, chunks=labels.shape, fletcher32=True)
+    for name, values in columns.items():
+        encoded = np.array([value.encode() for value in values])
+        kind = h5py.string_dtype("utf-8", max(encoded.dtype.itemsize, 1))
+        file.create_dataset(
+            name, data=encoded.astype(kind), dtype=kind, chunks=encoded.shape, fletcher32=True
+        )
+    file.attrs["rows_sha256"] = _rows_sha256(labels, ids, groups)
+
+
+def _rows_sha256(
+    labels: npt.NDArray[Any], ids: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> str:
+    """One hash of everything beside the features."""
+    digest = hashlib.sha256(np.ascontiguousarray(labels).data)
+    names = sorted(groups)
+    content = [str(labels.dtype), list(labels.shape), list(ids), names]
+    digest.update(artifacts.canonical_json(content).encode())
+    for name in names:
+        digest.update(artifacts.canonical_json(list(groups[name])).encode())
+    return digest.hexdigest()
+
+
+def _attributes(header: ShardHeader) -> dict[str, Any]:
+    """A header as HDF5 attributes: numbers and strings as they are, the rest as JSON."""
+    values: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "shard": header.shard,
+        "shards": header.shards,
+        "start": header.start,
+        "stop": header.stop,
+        "versions": artifacts.canonical_json(dict(header.versions)),
+    }
+    for name, value in header.common().items():
+        plain = isinstance(value, str | int) and not isinstance(value, bool)
+        values[name] = value if plain else artifacts.canonical_json(value)
+    return values
+
+
+def read_header(path: Path) -> ShardHeader:
+    """Reads what a shard says about itself.
+
+    Raises:
+      StoreError: when the file is missing, damaged or not a shard.
+    """
+    with _opened(path) as file:
+        return _header(file, str(path))
+
+
+def _header(file: h5py.File, name: str) -> ShardHeader:
+    attributes = file.attrs
+    if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
+        raise StoreError(
+            f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"
+        )
+    try:
+        header = ShardHeader(
+            split=attributes["split"],
+            rows=int(attributes["rows"]),
+            shard=int(attributes["shard"]),
+            shards=int(attributes["shards"]),
+            class_names=tuple(json.loads(attributes["class_names"])),
+            multi_label=json.loads(attributes["multi_label"]),
+            dtype=attributes["dtype"],
+            dataset_fingerprint=attributes["dataset_fingerprint"],
+            backbone=attributes["backbone"],
+            backbone_options=json.loads(attributes["backbone_options"]),
+            backbone_fingerprint=attributes["backbone_fingerprint"],
+            weights_sha256=_or_none(attributes["weights_sha256"]),
+            preprocessing=json.loads(attributes["preprocessing"]),
+            versions=json.loads(attributes["versions"]),
+        )
+        rows = (int(attributes["start"]), int(attributes["stop"]))
+        if rows != row_range(header.rows, header.shard, header.shards):
+            raise StoreError(f"{name}: holds rows {rows}, not those of its shard; {REMEDY}")
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise StoreError(f"{name}: its attributes are damaged ({error}); {REMEDY}") from error
+    return header
+
+
+def _or_none(value: str) -> str | None:
+    return None if value == "null" else value
+
+
+@contextmanager
+def _opened(path: Path, name: str | None = None) -> Iterator[h5py.File]:
+    """Opens a shard; what HDF5 raises while it is read becomes a StoreError that names it."""
+    shown = name or str(path)
+    if not path.is_file():
+        raise StoreError(f"{shown}: the shard is missing; run again to extract it")
+    try:
+        with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
+            yield file
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise StoreError(
+            f"{shown}: the shard cannot be read, damaged or cut short ({line}); {REMEDY}"
+        ) from error
+
+
+def verify_shard(path: Path, expected: ShardHeader, *, final: Path | None = None) -> ShardRecord:
+    """Reads a whole shard and checks it against its header and its own hashes.
+
+    Args:
+      path: the file.
+      expected: the header it must have; library versions may differ.
+      final: the path it will have, by which errors and the record call it.
+
+    Returns:
+      The record for a manifest.
+
+    Raises:
+      StoreError: naming the shard and what is wrong.
+    """
+    shown = str(final or path)
+    with _opened(path, shown) as file:
+        header = _header(file, shown)
+        _compare(shown, header.common(), expected.common())
+        if header.shard != expected.shard or header.shards != expected.shards:
+            raise StoreError(
+                f"{shown}: holds shard {header.shard} of {header.shards} where "
+                f"{expected.shard} of {expected.shards} belongs; {REMEDY}"
+            )
+        features = file["features"]
+        digest = hashlib.sha256()
+        for _, block in _raw_blocks(features):
+            digest.update(block.data)
+        if digest.hexdigest() != file.attrs["features_sha256"]:
+            raise StoreError(f"{shown}: the features differ from their hash; {REMEDY}")
+        labels, ids, groups = _read_rows(file)
+        rows_sha256 = _rows_sha256(labels, ids, groups)
+        if rows_sha256 != file.attrs["rows_sha256"]:
+            raise StoreError(f"{shown}: labels, ids or groups differ from their hash; {REMEDY}")
+        lengths = {len(features), len(labels), len(ids), *map(len, groups.values())}
+        if lengths != {header.stop - header.start} or features.dtype != header.dtype:
+            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+    return ShardRecord(
+        file=Path(shown).name,
+        start=header.start,
+        stop=header.stop,
+        bytes=path.stat().st_size,
+        sha256=artifacts.sha256_file(path),
+        features_sha256=digest.hexdigest(),
+        rows_sha256=rows_sha256,
+        versions=header.versions,
+    )
+
+
+def _compare(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise StoreError(
+                f"{name}: {key} is {_brief(found.get(key))} where {_brief(value)} is expected; "
+                f"it belongs to something else: {REMEDY}"
+            )
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _raw_blocks(
+    features: h5py.Dataset, rows: int | None = None
+) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Blocks of whole chunks, as stored; each is overwritten by the next."""
+    chunk = features.chunks[0]
+    row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
+    wanted = rows or READ_BYTES // row_bytes
+    step = max(chunk, wanted // chunk * chunk)
+    buffer = np.empty((min(step, len(features)), features.shape[1]), dtype=features.dtype)
+    for start in range(0, len(features), step):
+        stop = min(start + step, len(features))
+        block = buffer[: stop - start]
+        features.read_direct(block, np.s_[start:stop])
+        yield start, block
+
+
+def _read_rows(
+    file: h5py.File,
+) -> tuple[npt.NDArray[Any], list[str], dict[str, list[str]]]:
+    groups = file.get("groups", {})
+    return (
+        file["labels"][...],
+        file["ids"].asstr()[...].tolist(),
+        {name: groups[name].asstr()[...].tolist() for name in groups},
+    )
+
+
+def write_manifest(
+    shards: Sequence[Path], output: Path, *, rows: int, dataset_fingerprint: str
+) -> None:
+    """Reads all shards of a split, proves that they fit together, and writes the manifest.
+
+    Args:
+      shards: the files, all in the manifest's folder, in any order.
+      output: the manifest's path.
+      rows: of the split.
+      dataset_fingerprint: of the dataset as it is now; shards of an older one are refused.
+
+    Raises:
+      StoreError: naming the shard that is damaged, that does not agree with the first, or that
+        leaves rows missing or doubled.
+    """
+    if not shards:
+        raise StoreError(f"{output}: a manifest of no shard")
+    headers = {}
+    for path in shards:
+        if path.parent != output.parent:
+            raise StoreError(f"{path}: not in the folder of its manifest {output}; move it there")
+        headers[path] = read_header(path)
+    ordered = sorted(shards, key=lambda path: headers[path].shard)
+    first = headers[ordered[0]]
+    expected = {**first.common(), "rows": rows, "dataset_fingerprint": dataset_fingerprint}
+    for number, path in enumerate(ordered):
+        header = headers[path]
+        _compare(str(path), header.common(), expected)
+        if (header.shard, header.shards) != (number, len(ordered)):
+            raise StoreError(
+                f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
+                f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
+            )
+    records = [verify_shard(path, headers[path]) for path in ordered]
+    dimensions = {path: _dimension(path) for path in ordered}
+    for path, dimension in dimensions.items():
+        if dimension != dimensions[ordered[0]]:
+            raise StoreError(
+                f"{path}: features of length {dimension}, {ordered[0].name} has "
+                f"{dimensions[ordered[0]]}; give the backbone a size"
+            )
+    body = {
+        "format": MANIFEST_FORMAT,
+        "format_version": FORMAT_VERSION,
+        **expected,
+        "dimension": dimensions[ordered[0]],
+        "shards": [vars(record) | {"versions": dict(record.versions)} for record in records],
+    }
+    artifacts.write_json(output, body | {"fingerprint": _manifest_fingerprint(body)})
+
+
+def _dimension(path: Path) -> int:
+    with _opened(path) as file:
+        return int(file["features"].shape[1])
+
+
+def _manifest_fingerprint(body: Mapping[str, Any]) -> str:
+    """Of what the features are: not of names, of the files' own bytes or of versions noted."""
+    noted = {"backbone", "backbone_options", "bytes", "fingerprint", "sha256", "versions"}
+
+    def kept(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key not in noted}
+
+    return artifacts.fingerprint(kept(body) | {"shards": [kept(part) for part in body["shards"]]})
+
+
+class FeatureStore:
+    """The features of one split, read through their manifest.
+
+    Every shard is checked against the manifest when it is read: its size and attributes at once,
+    its labels, ids and groups and the SHA-256 of its features while they are read. A block of
+    `blocks` is handed out before its shard has been read to the end; a mismatch then raises at
+    the end of that shard. Files are opened by each call, so a store may cross a fork.
+
+    Attributes:
+      rows, dimension: n and d.
+      split, class_names, num_classes, multi_label: of the dataset.
+      dataset_fingerprint, backbone_fingerprint: of what the features were made from.
+      backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
+      fingerprint: of the content of all shards.
+
+    Raises:
+      StoreError: when the manifest is missing or damaged.
+    """
+
+    def __init__(self, manifest: Path) -> None:
+        self.path = manifest
+        body = _read_manifest(manifest)
+        self.split: str = body["split"]
+        self.rows: int = body["rows"]
+        self.dimension: int = body["dimension"]
+        self.class_names: tuple[str, ...] = tuple(body["class_names"])
+        self.multi_label: bool = body["multi_label"]
+        self.dataset_fingerprint: str = body["dataset_fingerprint"]
+        self.backbone: str = body["backbone"]
+        self.backbone_options: dict[str, Any] = body["backbone_options"]
+        self.backbone_fingerprint: str = body["backbone_fingerprint"]
+        self.weights_sha256: str | None = body["weights_sha256"]
+        self.preprocessing: dict[str, Any] = body["preprocessing"]
+        self.fingerprint: str = body["fingerprint"]
+        self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
+        self._body = body
+        self._verified: set[str] = set()
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """int64 [rows], or int8 [rows, classes] for multi-label."""
+        return self._rows[0]
+
+    @property
+    def ids(self) -> list[str]:
+        return self._rows[1]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Subgroup column -> one string a row, empty where unknown."""
+        return self._rows[2]
+
+    @cached_property
+    def _rows(self) -> tuple[npt.NDArray[Any], list[str], dict[str, list[str]]]:
+        labels: list[npt.NDArray[Any]] = []
+        ids: list[str] = []
+        groups: dict[str, list[str]] = {}
+        for record in self.shards:
+            with self._shard(record) as file:
+                part = _read_rows(file)
+            if _rows_sha256(*part) != record.rows_sha256:
+                self._refuse(record, "labels, ids or groups differ from the manifest")
+            labels.append(part[0])
+            ids.extend(part[1])
+            for name, values in part[2].items():
+                groups.setdefault(name, []).extend(values)
+        return np.concatenate(labels), ids, groups
+
+    def read(self, dtype: str = "float32") -> npt.NDArray[Any]:
+        """All features [rows, dimension], in one array."""
+        features = np.empty((self.rows, self.dimension), dtype=dtype)
+        for record in self.shards:
+            for start, block in self._blocks_of(record, None):
+                features[start : start + len(block)] = block
+        return features
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Features in order, about `rows` at a time: (first row, float32 [m, dimension]).
+
+        A block never spans two shards and holds whole chunks, so m varies; memory is bounded by
+        a block of max(rows, one chunk). Each block is the caller's own.
+        """
+        for record in self.shards:
+            for start, block in self._blocks_of(record, rows):
+                yield start, block.astype(np.float32)
+
+    def _blocks_of(
+        self, record: ShardRecord, rows: int | None
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        check = record.file not in self._verified
+        digest = hashlib.sha256()
+        with self._shard(record) as file:
+            features = file["features"]
+            if features.shape != (record.stop - record.start, self.dimension):
+                self._refuse(record, f"features of shape {features.shape}")
+            for start, block in _raw_blocks(features, rows):
+                if check:
+                    digest.update(block.data)
+                yield record.start + start, block
+        if check and digest.hexdigest() != record.features_sha256:
+            self._refuse(record, "the features differ from the manifest")
+        self._verified.add(record.file)
+
+    @contextmanager
+    def _shard(self, record: ShardRecord) -> Iterator[h5py.File]:
+        """Opens a shard and checks what can be checked without reading its arrays."""
+        path = self.path.parent / record.file
+        with _opened(path) as file:
+            if path.stat().st_size != record.bytes:
+                self._refuse(record, f"{path.stat().st_size} bytes, not {record.bytes}")
+            header = _header(file, str(path))
+            common = header.common()
+            _compare(str(path), common, {key: self._body[key] for key in common})
+            if (header.start, header.stop) != (record.start, record.stop):
+                self._refuse(record, f"holds rows {header.start}..{header.stop}")
+            yield file
+
+    def _refuse(self, record: ShardRecord, why: str) -> None:
+        raise StoreError(
+            f"{self.path.parent / record.file}: not the shard its manifest lists ({why}); {REMEDY}"
+        )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        body = artifacts.read_json(path)
+    except FileNotFoundError:
+        raise StoreError(f"{path}: the manifest is missing; run again to write it") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: the manifest cannot be read ({error}); {REMEDY}") from error
+    if not isinstance(body, dict) or body.get("format") != MANIFEST_FORMAT:
+        raise StoreError(f"{path}: not a manifest; {REMEDY}")
+    if body.get("format_version") != FORMAT_VERSION:
+        raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
+    if body.get("fingerprint") != _manifest_fingerprint(body):
+        raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")
+    return body

@@ -1,0 +1,198 @@
+"""L2-penalised multinomial logistic regression by L-BFGS, its penalty by cross-validation.
+
+Features are standardised with the training set's own means and deviations: nothing here is
+private. No standardised copy is made; the two products of each evaluation run on the features as
+they are, and rows outside a fold have weight 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+
+from dpprobe.heads import Record
+from dpprobe.heads import nonprivate as nonprivate_module
+from dpprobe.heads.training_set import Heads, TrainingSet, chunks
+from dpprobe.privacy.plan import Plan
+
+logger = logging.getLogger("dpprobe")
+
+Array = npt.NDArray[np.float64]
+
+
+def fit(
+    options: nonprivate_module.Options,
+    data: TrainingSet,
+    plan: Plan,  # noqa: ARG001
+    seeds: Sequence[int],
+    *,
+    record: Record | None = None,
+) -> Heads:
+    """Fits once; the problem has one solution, so the heads of all seeds are the same."""
+    with torch.inference_mode():
+        problem = Problem(data, options.normalize)
+        penalty = _choose_penalty(problem, options)
+        everyone = torch.ones(data.rows, device=data.device)
+        solution = problem.solve(everyone, penalty, problem.zeros(), options)
+        weights = problem.raw_weights(solution)
+        repeated = np.repeat(weights[None].astype(np.float32), len(seeds), axis=0)
+        loss = problem.loss(solution, everyone)
+        rows = [
+            {"seed_index": index, "step": 0, "epoch": 0.0, "train_loss": loss, "penalty": penalty}
+            for index in range(len(seeds))
+        ]
+        if record is not None:
+            information = {"epoch": 0.0, "train_loss": [loss] * len(seeds)}
+            further = record(0, torch.from_numpy(repeated).to(data.device), information) or {}
+            for index, row in enumerate(rows):
+                row.update({name: float(values[index]) for name, values in further.items()})
+    return Heads(
+        weights=repeated,
+        seeds=tuple(seeds),
+        normalize=options.normalize,
+        steps=0,
+        history=rows if record is not None else [],
+    )
+
+
+def _choose_penalty(problem: Problem, options: nonprivate_module.Options) -> float:
+    """The candidate with the best accuracy over folds; of equals, the largest."""
+    candidates = sorted(options.penalties, reverse=True)
+    if len(candidates) == 1:
+        return candidates[0]
+    correct = dict.fromkeys(candidates, 0)
+    fold_of = torch.arange(problem.rows, device=problem.device) % options.folds
+    for fold in range(options.folds):
+        training = (fold_of != fold).to(torch.float32)
+        start = problem.zeros()
+        for candidate in candidates:  # from smooth to sharp, each starting at the one before
+            start = problem.solve(training, candidate, start, options)
+            correct[candidate] += problem.correct(start, training == 0)
+    best = max(candidates, key=lambda candidate: correct[candidate])
+    accuracies = {value: correct[value] / problem.rows for value in candidates}
+    logger.info("nonprivate: accuracy by penalty %s; chosen %g", accuracies, best)
+    return best
+
+
+class Problem:
+    """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
+
+    Parameters are float64 [classes, d + 1] on standardised features, bias last.
+    """
+
+    def __init__(self, data: TrainingSet, normalize: str) -> None:
+        self._features = data.normalised(normalize).features
+        self._labels = data.labels
+        self._classes = data.num_classes
+        self.rows, self._dimension = self._features.shape
+        self.device = data.device
+        mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
+        for start, stop in chunks(self.rows, 8 * self._dimension):
+            mean += self._features[start:stop].sum(0, dtype=torch.float64)
+        mean /= self.rows
+        square = torch.zeros_like(mean)
+        for start, stop in chunks(self.rows, 8 * self._dimension):
+            square += (self._features[start:stop] - mean).square_().sum(0)
+        deviation = (square / self.rows).sqrt()
+        self._mean = mean.cpu().numpy()
+        constant = deviation <= 1e-7 * mean.abs().clamp(min=1e-30)
+        self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
+
+    def zeros(self) -> Array:
+        return np.zeros((self._classes, self._dimension + 1))
+
+    def raw_weights(self, parameters: Array) -> Array:
+        """The same classifier as weights on the features themselves, [classes, d + 1]."""
+        weights = parameters[:, :-1] * self._scale
+        return np.column_stack([weights, parameters[:, -1] - weights @ self._mean])
+
+    def solve(
+        self,
+        row_weights: torch.Tensor,
+        penalty: float,
+        start: Array,
+        options: nonprivate_module.Options,
+    ) -> Array:
+        """The minimiser over the rows of weight 1, by L-BFGS from `start`."""
+        total = float(row_weights.sum())
+
+        def objective(flat: Array) -> tuple[float, Array]:
+            parameters = flat.reshape(start.shape)
+            loss, gradient = self._evaluate(parameters, row_weights)
+            loss, gradient = loss / total, gradient / total
+            loss += penalty / 2 * float(np.square(parameters[:, :-1]).sum())
+            gradient[:, :-1] += penalty * parameters[:, :-1]
+            return loss, gradient.ravel()
+
+        result = minimize(
+            objective,
+            start.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxiter": options.max_iterations,
+                "maxfun": 2 * options.max_iterations,
+                "gtol": options.tolerance,
+                "ftol": 0.0,
+                "maxcor": 20,
+            },
+        )
+        slope = float(np.abs(result.jac).max())
+        logger.info(
+            "nonprivate: penalty %g: loss %.6f after %d iterations, largest slope %.1e",
+            penalty, result.fun, result.nit, slope,
+        )  # fmt: skip
+        if slope > options.tolerance:
+            logger.warning(
+                "nonprivate: penalty %g stopped at slope %.1e, above the tolerance %.1e: %s",
+                penalty, slope, options.tolerance, result.message,
+            )  # fmt: skip
+        solution: Array = result.x.reshape(start.shape)
+        return solution
+
+    def loss(self, parameters: Array, row_weights: torch.Tensor) -> float:
+        """Mean cross-entropy over the rows of weight 1, without the penalty."""
+        return self._evaluate(parameters, row_weights)[0] / float(row_weights.sum())
+
+    def correct(self, parameters: Array, chosen: torch.Tensor) -> int:
+        """How many of the chosen rows are classified rightly."""
+        weights = self._on_device(parameters)
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        for start, stop in self._chunks():
+            logits = torch.addmm(weights[:, -1], self._features[start:stop], weights[:, :-1].T)
+            hits = logits.argmax(1) == self._labels[start:stop]
+            right += (hits & chosen[start:stop]).sum()
+        return int(right)
+
+    def _evaluate(self, parameters: Array, row_weights: torch.Tensor) -> tuple[float, Array]:
+        """Summed cross-entropy and its gradient, both over the rows of weight 1."""
+        weights = self._on_device(parameters)
+        loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        product = torch.zeros_like(weights[:, :-1])
+        sums = torch.zeros(self._classes, dtype=torch.float64, device=self.device)
+        for start, stop in self._chunks():
+            block, own = self._features[start:stop], row_weights[start:stop]
+            logits = torch.addmm(weights[:, -1:], weights[:, :-1], block.T)
+            logs = torch.log_softmax(logits, 0)
+            labels = self._labels[start:stop].unsqueeze(0)
+            loss -= (logs.gather(0, labels).squeeze(0) * own).sum(dtype=torch.float64)
+            residuals = logs.exp_()
+            residuals.scatter_add_(0, labels, torch.full_like(labels, -1, dtype=logs.dtype))
+            residuals.mul_(own)
+            product.addmm_(residuals, block)
+            sums += residuals.sum(1, dtype=torch.float64)
+        bias = sums.cpu().numpy()
+        gradient = product.cpu().numpy().astype(np.float64) - np.outer(bias, self._mean)
+        return float(loss), np.column_stack([gradient * self._scale, bias])
+
+    def _on_device(self, parameters: Array) -> torch.Tensor:
+        raw = self.raw_weights(parameters)
+        return torch.from_numpy(raw).to(device=self.device, dtype=torch.float32)
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        return list(chunks(self.rows, 12 * self._classes))

@@ -1,0 +1,50 @@
+"""The log of a job: one file a job, the same lines on the terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpprobe.errors import DpprobeError
+
+logger = logging.getLogger("dpprobe")
+
+
+@contextmanager
+def job_log(path: str | Path) -> Iterator[None]:
+    """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
+
+    An error meant for a person ends the process with status 1 and its one line; any other
+    exception leaves its traceback in the log and goes on.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.FileHandler(path, mode="w", encoding="utf-8"),
+        logging.StreamHandler(sys.stderr),
+    ]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    previous = root.handlers[:], root.level, logger.level
+    root.handlers, root.level = handlers, logging.WARNING
+    logger.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    try:
+        yield
+    except DpprobeError as error:
+        logger.error("%s", error)
+        sys.exit(1)
+    except Exception:
+        # Snakemake prints the traceback on the terminal; the file needs its own copy.
+        handlers[0].stream.write(traceback.format_exc())  # type: ignore[attr-defined]
+        raise
+    finally:
+        logging.captureWarnings(False)
+        root.handlers, root.level = previous[0], previous[1]
+        logger.setLevel(previous[2])
+        handlers[0].close()

@@ -1,0 +1,256 @@
+"""The noise that meets a privacy target, found once and shared by every fit that needs it.
+
+An answer depends on the accountant, the target and each mechanism's sampling rate, count and
+relative noise; on nothing else, so it is a file named by their hash.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants
+from dpprobe.privacy.plan import Mechanism, Plan
+
+logger = logging.getLogger("dpprobe")
+
+# Raised when the same inputs would give another answer.
+VERSION = 1
+FORMAT = "dpprobe-calibration"
+# Outside these, an accountant's grids outgrow memory, and a promise means nothing.
+SMALLEST_EPSILON, LARGEST_EPSILON = 0.001, 100.0
+SMALLEST_DELTA = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    factor: float
+    realised_epsilon: float
+    checks: dict[str, float]
+
+
+def calibrate(
+    mechanisms: Sequence[Mechanism],
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+) -> Plan:
+    """Finds the common factor on the noise multipliers that meets (epsilon, delta).
+
+    Args:
+      mechanisms: what a method releases, noise multipliers relative to each other.
+      n: training rows.
+      epsilon: the target; infinity asks for no noise.
+      delta: the target.
+      accountant: "pld" or "rdp"; without sampling "pld" is exact.
+      cache: a folder of answers; `<key>.json` is read if it is there, else written.
+
+    Returns:
+      A plan whose realised epsilon is at most the target and at least 0.99 of it.
+
+    Raises:
+      PrivacyError: when the target is out of reach, or the cached answer is damaged.
+    """
+    mechanisms = tuple(mechanisms)
+    if math.isinf(epsilon) or not mechanisms:
+        if math.isfinite(epsilon):
+            raise PrivacyError(
+                f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
+            )
+        silent = tuple(mechanism.scaled(0.0) for mechanism in mechanisms)
+        return Plan(mechanisms=silent, n=n, epsilon=epsilon, delta=delta, accountant=accountant)
+    _check_target(mechanisms, epsilon, delta, accountant)
+    inputs = _inputs(mechanisms, epsilon, delta, accountant)
+    path = _path(cache, inputs)
+    answer = _read(path, inputs) if path.exists() else None
+    if answer is None:
+        answer = _solve(mechanisms, epsilon, delta, accountant)
+        _write(path, inputs, answer)
+    return Plan(
+        mechanisms=tuple(mechanism.scaled(answer.factor) for mechanism in mechanisms),
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        realised_epsilon=answer.realised_epsilon,
+        priced_by=accountants.describe(mechanisms, accountant),
+        checks=answer.checks,
+    )
+
+
+def cache_path(
+    mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, accountant: str, cache: Path
+) -> Path:
+    """The file that holds, or will hold, the answer `calibrate` gives."""
+    return _path(cache, _inputs(mechanisms, epsilon, delta, accountant))
+
+
+def _check_target(
+    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
+) -> None:
+    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+        remedy = 'write "inf" for no privacy' if epsilon > LARGEST_EPSILON else "write a larger one"
+        raise PrivacyError(
+            f"epsilon {epsilon!r}: outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
+            f"what can be calibrated; {remedy}"
+        )
+    if not SMALLEST_DELTA <= delta < 1:
+        raise PrivacyError(
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1, what can be calibrated; "
+            "write one slightly below 1 / (training rows)"
+        )
+    for mechanism in mechanisms:
+        if mechanism.noise_multiplier <= 0:
+            raise PrivacyError(
+                f"mechanism {mechanism.name!r}: relative noise multiplier 0 cannot be scaled to "
+                "a target; give it a positive one"
+            )
+    accountants.resolve(mechanisms, accountant)
+
+
+def _inputs(
+    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
+) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "accountant": accountants.describe(mechanisms, accountant),
+        "second_accountant": accountants.describe(mechanisms, "prv"),
+        "epsilon": epsilon,
+        "delta": delta,
+        "mechanisms": [
+            {
+                "noise_multiplier": mechanism.noise_multiplier,
+                "sample_rate": mechanism.sample_rate,
+                "count": mechanism.count,
+            }
+            for mechanism in mechanisms
+        ],
+    }
+
+
+def _path(cache: Path, inputs: dict[str, Any]) -> Path:
+    return cache / f"{artifacts.fingerprint(inputs)}.json"
+
+
+def _solve(
+    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
+) -> _Answer:
+    started = time.monotonic()
+    resolved = accountants.resolve(mechanisms, accountant)
+    interval = accountants.pld_interval(epsilon)
+
+    def price(factor: float) -> float:
+        scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
+        return accountants.epsilon(scaled, delta, resolved, interval=interval)
+
+    def price_rdp(factor: float) -> float:
+        scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
+        return accountants.epsilon(scaled, delta, "rdp")
+
+    what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
+    if resolved == "gaussian":
+        factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-9)
+    else:
+        start, _ = find_factor(price_rdp, epsilon, what=what, tolerance=1e-3)
+        factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-3, start=start)
+    scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
+    answer = _Answer(
+        factor=factor,
+        realised_epsilon=realised,
+        checks=accountants.checks(scaled, delta, accountant),
+    )
+    logger.info(
+        "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
+        epsilon, delta, factor, realised, time.monotonic() - started,
+    )  # fmt: skip
+    return answer
+
+
+def find_factor(
+    price: Callable[[float], float],
+    target: float,
+    *,
+    what: str,
+    tolerance: float,
+    start: float = 1.0,
+) -> tuple[float, float]:
+    """The factor at which a falling price meets a target from below.
+
+    A bracketed secant search in logarithms, in which prices are nearly straight lines.
+
+    Returns:
+      The factor, and its price, within (1 - tolerance) * target and target.
+
+    Raises:
+      PrivacyError: when no factor does.
+    """
+    aim = math.log(target) + math.log1p(-tolerance / 2)
+    cheap = dear = None  # (log factor, log price - aim), on either side of the target
+    x = math.log(start)
+    for _ in range(100):
+        value = price(math.exp(x))
+        if (1 - tolerance) * target <= value <= target:
+            return math.exp(x), value
+        gap = math.log(value) - aim if 0 < value < math.inf else math.copysign(20.0, value - target)
+        if value > target:
+            dear = (x, gap)
+        else:
+            cheap = (x, gap)
+        x = _next(x, gap, cheap, dear)
+        if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
+            break
+    raise PrivacyError(
+        f"{what}: no amount of noise meets it; write a larger epsilon or delta, or fewer steps"
+    )
+
+
+def _next(
+    x: float,
+    gap: float,
+    cheap: tuple[float, float] | None,
+    dear: tuple[float, float] | None,
+) -> float:
+    if cheap is None or dear is None:
+        return x + max(-3.0, min(3.0, 1.05 * gap))
+    width = cheap[0] - dear[0]
+    crossing = dear[0] + width * dear[1] / (dear[1] - cheap[1])
+    # Off the ends, so that the bracket shrinks also where the line is bent.
+    return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
+
+
+def _write(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
+    record = {
+        "format": FORMAT,
+        "inputs": inputs,
+        "factor": answer.factor,
+        "realised_epsilon": answer.realised_epsilon,
+        "checks": answer.checks,
+    }
+    artifacts.write_json(path, {**record, "sha256": artifacts.fingerprint(record)})
+
+
+def _read(path: Path, inputs: dict[str, Any]) -> _Answer:
+    """A cached answer, if it is the one that was written for these inputs."""
+    try:
+        record = artifacts.read_json(path)
+        written = record.pop("sha256")
+        whole = written == artifacts.fingerprint(record) and record["inputs"] == inputs
+        if whole and record["format"] == FORMAT:
+            return _Answer(
+                factor=record["factor"],
+                realised_epsilon=record["realised_epsilon"],
+                checks=record["checks"],
+            )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise PrivacyError(f"{path}: not the calibration that was written; delete it and run again")

@@ -1,0 +1,176 @@
+"""What a fit may touch and what it pays for: one object that is run, priced and printed.
+
+Neighbouring datasets differ by adding or removing one training row. The number of training rows n
+is public: sampling rates and step counts are computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
+
+from dpprobe.errors import PrivacyError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """`count` Gaussian releases of one kind, each on a Poisson sample of the training rows.
+
+    Attributes:
+      name: short and unique within a plan, such as "gradients".
+      released: what leaves the mechanism, in words, for the privacy statement.
+      sensitivity: the most that adding or removing one row changes the released sum in L2 norm.
+      noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
+        calibration it is relative: one common factor is then found for all mechanisms of a plan.
+      sample_rate: each row joins each release independently with this probability; 1 is all rows.
+      count: the number of releases.
+    """
+
+    name: str
+    released: str
+    sensitivity: float
+    noise_multiplier: float
+    sample_rate: float
+    count: int
+
+    def __post_init__(self) -> None:
+        if not (self.sensitivity > 0 and math.isfinite(self.sensitivity)):
+            raise self._invalid("sensitivity", "a positive number")
+        if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
+            raise self._invalid("noise_multiplier", "a number, zero or more")
+        if not 0 < self.sample_rate <= 1:
+            raise self._invalid("sample_rate", "a number above 0 and at most 1")
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise self._invalid("count", "a whole number, one or more")
+
+    def _invalid(self, attribute: str, wanted: str) -> PrivacyError:
+        value = getattr(self, attribute)
+        return PrivacyError(f"mechanism {self.name!r}: {attribute} {value!r} must be {wanted}")
+
+    def scaled(self, factor: float) -> Mechanism:
+        """The same mechanism with its noise multiplier multiplied by `factor`."""
+        return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that bears on the privacy of one fit.
+
+    The trainer runs it, the accountant has priced it, the statement prints it.
+
+    Attributes:
+      mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
+      n: training rows, public.
+      epsilon: the target; infinite when the fit promises nothing.
+      delta: of the (epsilon, delta) target.
+      accountant: "pld" or "rdp", as the study asked.
+      realised_epsilon: the price at `delta`, at most `epsilon`.
+      priced_by: the accountant that found it, its library and version.
+      checks: the same composition priced by other accountants, by name.
+    """
+
+    NEIGHBOURING: ClassVar[str] = "add or remove one"
+    UNIT: ClassVar[str] = "one training image"
+
+    mechanisms: tuple[Mechanism, ...]
+    n: int
+    epsilon: float
+    delta: float
+    accountant: str
+    realised_epsilon: float = math.inf
+    priced_by: str = "none"
+    checks: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise PrivacyError(f"plan: n = {self.n} training rows; at least one is needed")
+        if not self.epsilon > 0:
+            raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
+        if not 0 < self.delta < 1:
+            raise PrivacyError(f"plan: delta {self.delta!r} must lie between 0 and 1")
+        names = [mechanism.name for mechanism in self.mechanisms]
+        if len(set(names)) < len(names):
+            raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
+        if not self.private:
+            return
+        if not self.mechanisms:
+            raise PrivacyError(f"plan: epsilon {self.epsilon:g} is promised but nothing is priced")
+        for mechanism in self.mechanisms:
+            if mechanism.noise_multiplier <= 0:
+                raise PrivacyError(
+                    f"plan: epsilon {self.epsilon:g} is promised but mechanism "
+                    f"{mechanism.name!r} adds no noise"
+                )
+        if not self.realised_epsilon <= self.epsilon:
+            raise PrivacyError(
+                f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
+                f"{self.epsilon:g}; calibrate again"
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether the fit promises anything."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def neighbouring(self) -> str:
+        return self.NEIGHBOURING
+
+    @property
+    def unit(self) -> str:
+        return self.UNIT
+
+    @property
+    def steps(self) -> int:
+        """Noisy releases in all."""
+        return sum(mechanism.count for mechanism in self.mechanisms)
+
+    def mechanism(self, name: str) -> Mechanism:
+        """The mechanism of that name.
+
+        Raises:
+          PrivacyError: when the plan does not have it.
+        """
+        for mechanism in self.mechanisms:
+            if mechanism.name == name:
+                return mechanism
+        known = ", ".join(repr(mechanism.name) for mechanism in self.mechanisms) or "none"
+        raise PrivacyError(f"plan: no mechanism {name!r}; it has {known}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-compatible; an infinite epsilon is written "inf"."""
+        return {
+            "mechanisms": [asdict(mechanism) for mechanism in self.mechanisms],
+            "n": self.n,
+            "epsilon": _to_json(self.epsilon),
+            "delta": self.delta,
+            "accountant": self.accountant,
+            "neighbouring": self.neighbouring,
+            "unit": self.unit,
+            "realised_epsilon": _to_json(self.realised_epsilon),
+            "priced_by": self.priced_by,
+            "checks": {name: _to_json(value) for name, value in self.checks.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_dict`."""
+        for key, wanted in (("neighbouring", cls.NEIGHBOURING), ("unit", cls.UNIT)):
+            if values[key] != wanted:
+                raise PrivacyError(f"plan: {key} is {values[key]!r}; only {wanted!r} is known")
+        return cls(
+            mechanisms=tuple(Mechanism(**mechanism) for mechanism in values["mechanisms"]),
+            n=values["n"],
+            epsilon=float(values["epsilon"]),
+            delta=values["delta"],
+            accountant=values["accountant"],
+            realised_epsilon=float(values["realised_epsilon"]),
+            priced_by=values["priced_by"],
+            checks={name: float(value) for name, value in values["checks"].items()},
+        )
+
+
+def _to_json(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

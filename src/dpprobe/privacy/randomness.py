@@ -1,0 +1,51 @@
+"""Seeds and streams of random numbers: benchmark mode, reproducible by anyone with the seed.
+
+A cell's seeds derive from its whole identity, and each use of randomness has its own stream, so
+that no two cells, no two seeds and no two uses ever share noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from dpprobe import artifacts
+from dpprobe.errors import PrivacyError
+
+SEED_BITS = 128
+
+
+def cell_seed(identity: Any, index: int) -> int:
+    """The seed of one repetition of a cell: 128 bits of a SHA-256.
+
+    Args:
+      identity: everything that makes the cell what it is, JSON-compatible.
+      index: which repetition.
+    """
+    text = artifacts.canonical_json({"identity": identity, "index": index})
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[: SEED_BITS // 8], "big")
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """The stream of random numbers that a seed has for one use, such as "noise" or "sampling".
+
+    The generator (SFC64) takes all 128 bits; PyTorch's on the CPU would keep 32 of them.
+
+    Raises:
+      PrivacyError: when the seed is not a whole number of at most 128 bits.
+    """
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(_entropy(seed, name))))
+
+
+def stream_seed(seed: int, name: str) -> int:
+    """64 bits for a generator that takes no more, such as PyTorch's on a GPU."""
+    return _entropy(seed, name) >> (SEED_BITS - 64)
+
+
+def _entropy(seed: int, name: str) -> int:
+    if not 0 <= seed < 2**SEED_BITS:
+        raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
+    digest = hashlib.sha256(seed.to_bytes(SEED_BITS // 8, "big") + name.encode()).digest()
+    return int.from_bytes(digest[: SEED_BITS // 8], "big")

@@ -1,0 +1,65 @@
+"""Progress of long work, in the log: done, rate, time left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+
+logger = logging.getLogger("dpprobe")
+
+
+class Progress:
+    """Logs `label: done/total unit (percent), rate unit/s, ETA m:ss` every `interval` seconds.
+
+    The last line, at the end of the `with` block, gives the whole time and the mean rate.
+    """
+
+    def __init__(
+        self, total: int, *, label: str, unit: str = "rows", interval: float = 5.0
+    ) -> None:
+        self.total = total
+        self.label = label
+        self.unit = unit
+        self.interval = interval
+        self.done = 0
+        self._started = self._reported = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        self._started = self._reported = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            seconds = time.monotonic() - self._started
+            rate = self.done / max(seconds, 1e-9)
+            logger.info(
+                "%s: %d %s in %s, %.1f %s/s",
+                self.label, self.done, self.unit, clock(seconds), rate, self.unit,
+            )  # fmt: skip
+
+    def advance(self, amount: int) -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self._reported < self.interval:
+            return
+        self._reported = now
+        rate = self.done / max(now - self._started, 1e-9)
+        left = (self.total - self.done) / max(rate, 1e-9)
+        logger.info(
+            "%s: %d/%d %s (%.0f %%), %.1f %s/s, ETA %s",
+            self.label, self.done, self.total, self.unit,
+            100 * self.done / max(self.total, 1), rate, self.unit, clock(left),
+        )  # fmt: skip
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, second = divmod(round(seconds), 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"

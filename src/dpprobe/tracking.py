@@ -1,0 +1,645 @@
+"""MLflow: one writer that mirrors finished cells into runs. The only user of mlflow.
+
+Jobs write files; `ingest` reads them. A run is never updated: MLflow's params are immutable and
+a corrected metric may keep showing its old value, so a changed cell gets a new run and the old
+one is deleted once the new one is complete. `docs/tracking.md` describes what a person sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import url2pathname
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+import numpy as np
+import pyarrow.parquet as pq
+from mlflow import MlflowClient
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    Experiment,
+    Metric,
+    Param,
+    Run,
+    ViewType,
+)
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from dpprobe.artifacts import fingerprint, sha256_file, write_json
+from dpprobe.config import INFINITE, epsilon_value
+from dpprobe.data.table import DatasetInfo, read_info
+from dpprobe.errors import TrackingError
+from dpprobe.progress import Progress
+from dpprobe.summary import cell_key, is_private, read_cell
+from dpprobe.versions import VERSIONS
+
+logger = logging.getLogger("dpprobe")
+
+RECEIPT_FORMAT = "dpprobe-tracking"
+RECEIPT_FORMAT_VERSION = 1
+RESULT_KEY = "result_key"  # tag: which result a run shows
+CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
+VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
+NAME_LENGTH = 22  # longer run names are cut in MLflow's table
+CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
+METRICS_A_CALL = 900  # MLflow takes 1000 entities, params and tags counted
+LOCK_SECONDS = 600.0
+HTTP_SECONDS = 10.0
+
+SCALARS = {
+    "accuracy": "test/accuracy",
+    "macro_accuracy": "test/macro_accuracy",
+    "expected_calibration_error": "test/ece",
+    "top5_accuracy": "test/top5_accuracy",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContents:
+    """All of one run, ready to be written."""
+
+    key: str
+    content_hash: str
+    name: str
+    note: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    metrics: Sequence[tuple[str, float, int]]  # name, value, step
+    artifacts: Sequence[tuple[Path, str]]  # file, folder within the run's artifacts
+    history: Path | None = None  # the learning curve, read only when the run is written
+    seconds: float = 0.0  # that the run's Duration column shows
+    finished: float = field(default_factory=time.time)
+
+
+def ingest(
+    *,
+    uri: str,
+    study: str,
+    dataset: str,
+    metrics_files: Sequence[Path],
+    dataset_info: Path,
+    figures: Sequence[Path],
+    embeddings: Mapping[str, Sequence[Path]],
+    tables: Sequence[Path],
+    artifact_root: Path,
+    receipt: Path,
+    lock: Path,
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Brings MLflow up to date with the cells of one dataset.
+
+    A run whose result_key and content_hash are current is kept, one whose cell has changed is
+    replaced, one that a crash left unfinished is deleted. Runs of other studies, and of cells
+    that the study no longer names, are left alone.
+
+    Args:
+      uri: `sqlite:///relative/path` or `http(s)://server`.
+      metrics_files: metrics.json of each cell; privacy.json and history.parquet lie beside it.
+      dataset_info: dataset.json.
+      figures: of the dataset, shown with each (backbone, method).
+      embeddings: backbone -> its t-SNE figures.
+      tables: shown with each (backbone, method).
+      artifact_root: where artifacts go, unless a server decides that.
+      receipt: written last: the run of each result, and the pages to open.
+      lock: a file beside the store; two ingesters wait for each other.
+      tags: more tags of every run, such as the commit.
+
+    Raises:
+      TrackingError: when the store cannot be reached, opened or written.
+      DataError: when a cell's record cannot be read.
+    """
+    info = read_info(dataset_info)
+    records = [(path, read_cell(path)) for path in sorted(metrics_files)]
+    for path, record in records:
+        if record["cell"]["dataset"] != dataset:
+            raise TrackingError(f"{path}: a cell of {record['cell']['dataset']}, not of {dataset}")
+    shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
+    cells = [_cell_run(path, record, study, shared) for path, record in records]
+    attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
+    summaries = [
+        _summary_run(
+            group, study, shared,
+            [*attached, *((path, "figures") for path in embeddings.get(backbone, ()))],
+        )
+        for (backbone, _), group in _by_curve(records).items()
+    ]  # fmt: skip
+    with _locked(lock), _readable_errors(uri):
+        initialise(uri)
+        client = MlflowClient(tracking_uri=uri)
+        where = None if _is_server(uri) else artifact_root / dataset
+        writer = _Writer(client, study=study, inputs=_dataset_input(dataset, info))
+        pages = {
+            "cells": writer.write(_cells_experiment(dataset, where), cells),
+            "summary": writer.write(_summary_experiment(dataset, where, summaries), summaries),
+        }
+    logger.info(
+        "MLflow: %d runs created, %d replaced, %d kept",
+        writer.created, writer.replaced, writer.kept,
+    )  # fmt: skip
+    write_json(
+        receipt,
+        {
+            "format": RECEIPT_FORMAT, "format_version": RECEIPT_FORMAT_VERSION,
+            "uri": public_uri(uri), "study": study, "dataset": dataset, "pages": pages,
+            "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
+            "runs": writer.runs,
+        },
+    )  # fmt: skip
+
+
+def initialise(uri: str) -> None:
+    """Creates the store's tables where there are none. Not safe beside another first call.
+
+    Raises:
+      TrackingError: when the URI is of another kind or no server answers.
+    """
+    if _is_server(uri):
+        _reach(uri)
+        return
+    prefix = "sqlite:///"
+    if not uri.startswith(prefix) or len(uri) == len(prefix):
+        raise TrackingError(
+            f"tracking.uri: {public_uri(uri)!r} is not known; write sqlite:///relative/path, "
+            "http://server or https://server"
+        )
+    Path(uri.removeprefix(prefix)).parent.mkdir(parents=True, exist_ok=True)
+    # The migration of a new database logs each of its many steps.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+
+
+def public_uri(uri: str) -> str:
+    """The URI without a user name or password."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def run_name(*words: str) -> str:
+    """Words in one run name of at most 22 characters; the longest are shortened in the middle."""
+    texts = list(words)
+    while len(" ".join(texts)) > NAME_LENGTH:
+        longest = max(range(len(texts)), key=lambda index: len(texts[index]))
+        text = texts[longest].replace("…", "")
+        middle = len(text) // 2
+        texts[longest] = f"{text[:middle]}…{text[middle + 1 :]}"
+    return " ".join(texts)
+
+
+def metric_name(text: str) -> str:
+    """A class name as part of a metric's name, in the characters MLflow takes.
+
+    A slash would open a section of charts, a dot alone would be a folder; both become "_".
+    """
+    cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
+    return cleaned if cleaned.strip(".") else "_"
+
+
+class _Writer:
+    """Writes runs that are not there yet, and counts."""
+
+    def __init__(self, client: MlflowClient, *, study: str, inputs: DatasetInput) -> None:
+        self.client = client
+        self.study = study
+        self.inputs = inputs
+        self.created = self.replaced = self.kept = 0
+        self.runs: dict[str, str] = {}
+
+    def write(self, wanted: _Experiment, contents: Sequence[RunContents]) -> str:
+        """Brings one experiment up to date.
+
+        Returns:
+          The address of its page, below the address of the MLflow server.
+        """
+        experiment = _experiment(self.client, wanted)
+        present = self._present(experiment)
+        with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
+            for item in contents:
+                self._write_run(experiment, item, present.get(item.key, []))
+                progress.advance(1)
+        return (
+            f"#/experiments/{experiment.experiment_id}/runs"
+            f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
+        )
+
+    def _present(self, experiment: Experiment) -> dict[str, list[Run]]:
+        """The study's runs by result key, finished or not, read once."""
+        found: dict[str, list[Run]] = {}
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [experiment.experiment_id],
+                filter_string=f"tags.study = '{self.study}'",
+                run_view_type=ViewType.ACTIVE_ONLY,
+                max_results=1000,
+                page_token=token,
+            )
+            for run in page:
+                found.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
+            token = page.token
+            if not token:
+                return found
+
+    def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
+        current = next((run for run in present if _is_current(run, item)), None)
+        if current is not None:
+            self.kept += 1
+            run_id = current.info.run_id
+        else:
+            run_id = self._create(experiment, item)
+            if any(run.info.status == "FINISHED" for run in present):
+                self.replaced += 1
+            else:
+                self.created += 1
+        self.runs[item.key] = run_id
+        # After the new run is complete: a crash leaves one too many, never one too few.
+        for run in present:
+            if run.info.run_id != run_id:
+                self.client.delete_run(run.info.run_id)
+
+    def _create(self, experiment: Experiment, item: RunContents) -> str:
+        end = int(1000 * item.finished)
+        curve = _curve_metrics(item.history) if item.history else []
+        run = self.client.create_run(
+            experiment.experiment_id,
+            start_time=end - int(1000 * item.seconds),
+            run_name=item.name,
+            tags={
+                **item.tags,
+                RESULT_KEY: item.key,
+                CONTENT_HASH: item.content_hash,
+                "mlflow.note.content": item.note,
+                "mlflow.source.name": "dpprobe",
+                "mlflow.source.type": "PROJECT",
+            },
+        )
+        run_id: str = run.info.run_id
+        metrics = [Metric(name, value, end, step) for name, value, step in (*item.metrics, *curve)]
+        params = [Param(name, value) for name, value in item.params.items()]
+        self.client.log_batch(run_id, metrics[:METRICS_A_CALL], params[:90])
+        for start in range(90, len(params), 90):
+            self.client.log_batch(run_id, params=params[start : start + 90])
+        for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
+            self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
+        self.client.log_inputs(run_id, [self.inputs])
+        for path, folder in item.artifacts:
+            self._log_artifact(run, path, folder)
+        self.client.set_terminated(run_id, "FINISHED", end_time=end)
+        return run_id
+
+    def _log_artifact(self, run: Run, path: Path, folder: str) -> None:
+        local = _local_folder(run)
+        if local is None:
+            self.client.log_artifact(run.info.run_id, str(path), folder or None)
+            return
+        # A copy into the artifact folder is what log_artifact does there, at a tenth of its cost.
+        target = local / folder / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Experiment:
+    """An experiment as it should be."""
+
+    name: str
+    location: Path | None
+    note: str
+    view: Mapping[str, Any]
+
+
+def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
+    location = None if wanted.location is None else wanted.location.resolve().as_uri()
+    experiment = client.get_experiment_by_name(wanted.name)
+    if experiment is None:
+        identifier = client.create_experiment(wanted.name, artifact_location=location)
+        experiment = client.get_experiment(identifier)
+    elif experiment.lifecycle_stage == "deleted":
+        client.restore_experiment(experiment.experiment_id)
+    if location is not None and experiment.artifact_location != location:
+        raise TrackingError(
+            f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
+            f"the results are now at {location}; move them back, or delete the MLflow database "
+            "and run again"
+        )
+    present = experiment.tags
+    if present.get("mlflow.note.content") != wanted.note:
+        client.set_experiment_tag(experiment.experiment_id, "mlflow.note.content", wanted.note)
+    if present.get("mlflow.experimentKind") is None:
+        client.set_experiment_tag(
+            experiment.experiment_id, "mlflow.experimentKind", "custom_model_development"
+        )
+    _set_view(client, experiment, wanted.view)
+    return experiment
+
+
+def _set_view(client: MlflowClient, experiment: Experiment, view: Mapping[str, Any]) -> None:
+    """Writes the ready-made view as MLflow 3.17's page does; without one, no metric is shown."""
+    tag = f"mlflow.sharedViewState.{VIEW_KEY}"
+    packed = zlib.compress(json.dumps(view, sort_keys=True).encode(), 9)
+    state = "deflate;" + base64.b64encode(packed).decode()
+    try:
+        present = json.loads(experiment.tags[tag])["state"]
+    except (KeyError, ValueError, TypeError):
+        present = None
+    if present != state:
+        now = int(1000 * time.time())
+        value = {"name": "dpprobe", "createdAt": now, "updatedAt": now, "state": state}
+        client.set_experiment_tag(experiment.experiment_id, tag, json.dumps(value))
+
+
+def _view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str, Any]:
+    columns = [f"params.`{name}`" for name in params] + [f"metrics.`{name}`" for name in metrics]
+    return {
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": {name: max(100, 8 * len(name) - 60) for name in columns},
+        "orderByKey": f"metrics.`{order}`",
+        "orderByAsc": False,
+        "runsHiddenMode": "FIRST_20_RUNS",
+        "hideEmptyCharts": True,
+    }
+
+
+def _cells_experiment(dataset: str, where: Path | None) -> _Experiment:
+    return _Experiment(
+        name=dataset,
+        location=where / "cells" if where else None,
+        note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
+        view=_view(
+            ["backbone", "method", "epsilon", "seeds"],
+            ["test/accuracy", "test/accuracy_std", "test/macro_accuracy", "test/ece",
+             "privacy/epsilon_realised", "privacy/noise_multiplier"],
+            "test/accuracy",
+        ),
+    )  # fmt: skip
+
+
+def _summary_experiment(
+    dataset: str, where: Path | None, summaries: Sequence[RunContents]
+) -> _Experiment:
+    names = {name for item in summaries for name, _, _ in item.metrics}
+    measured = sorted(
+        (name for name in names if name.startswith("accuracy/eps_")),
+        key=lambda name: epsilon_value(name.removeprefix("accuracy/eps_")),
+    )
+    return _Experiment(
+        name=f"{dataset}/summary",
+        location=where / "summary" if where else None,
+        note=(
+            f"Summary of {dataset}: one run a backbone and method, accuracy at each epsilon; "
+            "the steps of its curves are 100 x epsilon."
+        ),
+        view=_view(["backbone", "method"], measured, measured[-1] if measured else ""),
+    )
+
+
+def _cell_run(
+    path: Path, record: dict[str, Any], study: str, shared: Mapping[str, str]
+) -> RunContents:
+    cell = record["cell"]
+    guarantee = "not private"
+    if is_private(record):
+        guarantee = f"({cell['epsilon']}, {record['delta']:g})-DP"
+    epsilon = cell["epsilon"].replace(INFINITE, "∞")
+    accuracy = record["summary"]["accuracy"]
+    params = {
+        **{name: cell[name] for name in ("dataset", "backbone", "method", "epsilon")},
+        "head": record["head"],
+        "seeds": str(len(record["seeds"])),
+        "train_rows": str(record["rows"]["train"]),
+        "dimension": str(record["dimension"]),
+    }
+    if record["delta"] is not None:
+        params["delta"] = f"{record['delta']:g}"
+    for name, value in record["options"].items():
+        if name != "head" and value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            params[f"option_{name}" if name in params else name] = text
+    return RunContents(
+        key="/".join((study, *cell_key(record)[:3], f"eps-{cell['epsilon']}")),
+        content_hash=fingerprint([VERSIONS["tracking"], record["content_hash"], dict(shared)]),
+        name=run_name(cell["method"], "ε" + epsilon, cell["backbone"]),
+        note=(
+            f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, {guarantee}: "
+            f"accuracy {100 * accuracy['mean']:.1f} %, mean of {len(record['seeds'])} seeds."
+        ),
+        params=params,
+        tags={**shared, "guarantee": guarantee, "cell_fingerprint": record["fingerprint"]},
+        metrics=_cell_metrics(record),
+        history=path.with_name("history.parquet"),
+        artifacts=[(path, ""), (path.with_name("privacy.json"), "")],
+        seconds=record["seconds"],
+        finished=path.stat().st_mtime,
+    )
+
+
+def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
+    values: dict[str, float | None] = {}
+    for name, title in SCALARS.items():
+        entry = record["summary"].get(name)
+        if entry is not None:
+            values[title] = entry["mean"]
+            values |= {f"{title}_{part}": entry[part] for part in ("std", "low", "high")}
+    values["privacy/epsilon_target"] = epsilon_value(record["cell"]["epsilon"])
+    values["privacy/epsilon_realised"] = record["realised_epsilon"]
+    values["privacy/noise_multiplier"] = record["noise_multiplier"]
+    values["time/train_seconds"] = record["seconds"]
+    if len(record["class_names"]) <= CLASSES_LOGGED:
+        values |= _class_metrics(record)
+    return [
+        (name, _rounded(value), 0)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _class_metrics(record: dict[str, Any]) -> dict[str, float | None]:
+    """Recall of each class, the mean over seeds; equal cleaned names are told apart by index."""
+    recalls = [seed["per_class_recall"] for seed in record["seeds"]]
+    names = [metric_name(str(name)) for name in record["class_names"]]
+    result: dict[str, float | None] = {}
+    for index, name in enumerate(names):
+        title = f"{name} {index}" if names.count(name) > 1 else name
+        values = [recall[index] for recall in recalls]
+        known = None not in values
+        result[f"per_class_recall/{title}"] = float(np.mean(values)) if known else None
+    return result
+
+
+def _curve_metrics(path: Path) -> list[tuple[str, float, int]]:
+    """The learning curve: means over seeds at each recorded step."""
+    try:
+        table = pq.read_table(path).to_pandas()
+    except (OSError, ValueError) as error:
+        raise TrackingError(
+            f"{path}: unreadable ({_line(error)}); delete the cell's folder and run it again"
+        ) from None
+    result = []
+    for column in ("train_loss", "test_accuracy"):
+        means = table.groupby("step")[column].mean().dropna()
+        result += [(f"curve/{column}", _rounded(value), int(step)) for step, value in means.items()]
+    return [item for item in result if math.isfinite(item[1])]
+
+
+def _summary_run(
+    group: Sequence[tuple[Path, dict[str, Any]]],
+    study: str,
+    shared: Mapping[str, str],
+    artifacts: Sequence[tuple[Path, str]],
+) -> RunContents:
+    ordered = sorted((record for _, record in group), key=_epsilon)
+    cell = ordered[0]["cell"]
+    metrics: list[tuple[str, float, int]] = []
+    for record in ordered:
+        epsilon = _epsilon(record)
+        for name in ("accuracy", "macro_accuracy"):
+            value = _rounded(record["summary"][name]["mean"])
+            metrics.append((f"{name}/eps_{record['cell']['epsilon']}", value, 0))
+            if math.isfinite(epsilon):
+                metrics.append((f"curve/{name}", value, round(100 * epsilon)))
+    hashes = [[record["cell"]["epsilon"], record["content_hash"]] for record in ordered]
+    files = [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
+    return RunContents(
+        key="/".join((study, *cell_key(ordered[0])[:3])),
+        content_hash=fingerprint([VERSIONS["tracking"], hashes, files, dict(shared)]),
+        name=run_name(cell["method"], cell["backbone"]),
+        note=f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}.",
+        params={
+            **{name: cell[name] for name in ("dataset", "backbone", "method")},
+            "head": ordered[0]["head"],
+            "epsilons": ", ".join(record["cell"]["epsilon"] for record in ordered),
+            "seeds": str(len(ordered[0]["seeds"])),
+        },
+        tags=shared,
+        metrics=metrics,
+        artifacts=artifacts,
+        seconds=sum(record["seconds"] for record in ordered),
+        finished=max(path.stat().st_mtime for path, _ in group),
+    )
+
+
+def _by_curve(
+    records: Sequence[tuple[Path, dict[str, Any]]],
+) -> dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]]:
+    """The cells of each (backbone, method)."""
+    groups: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = {}
+    for path, record in records:
+        groups.setdefault(cell_key(record)[1:3], []).append((path, record))
+    return groups
+
+
+def _epsilon(record: dict[str, Any]) -> float:
+    return epsilon_value(record["cell"]["epsilon"])
+
+
+def _rounded(value: float) -> float:
+    """Four significant digits, as much as the table shows; metrics.json has all of them."""
+    return float(f"{value:.4g}")
+
+
+def _is_current(run: Run, item: RunContents) -> bool:
+    local = _local_folder(run)
+    return (
+        run.info.status == "FINISHED"
+        and run.data.tags.get(CONTENT_HASH) == item.content_hash
+        and (
+            local is None
+            or all((local / folder / path.name).is_file() for path, folder in item.artifacts)
+        )
+    )
+
+
+def _local_folder(run: Run) -> Path | None:
+    """The folder of a run's artifacts, None where a server keeps them."""
+    parts = urlsplit(run.info.artifact_uri)
+    return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
+
+
+def _dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
+    """The dataset as MLflow shows it. The digest is ours: MLflow's samples rows of large sets."""
+    rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
+    return DatasetInput(
+        Dataset(
+            name=dataset,
+            digest=info.fingerprint[:36],
+            source_type="dpprobe",
+            source=json.dumps(dict(info.source)),
+            profile=json.dumps(rows),
+        )
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on a file; the system frees it when the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        started = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited = time.monotonic() - started
+                if waited > LOCK_SECONDS:
+                    raise TrackingError(
+                        f"{path}: held by another process for {LOCK_SECONDS:.0f} s; "
+                        "wait for it or end it"
+                    ) from None
+                time.sleep(0.1)
+        yield
+
+
+@contextmanager
+def _readable_errors(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        raise TrackingError(
+            f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair or delete the store, "
+            "then run again: the runs are made anew from the cells' files"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _is_server(uri: str) -> bool:
+    return urlsplit(uri).scheme in ("http", "https")
+
+
+def _reach(uri: str) -> None:
+    """Fails at once where no server answers: MLflow's own retries take minutes."""
+    try:
+        with urllib.request.urlopen(public_uri(uri), timeout=HTTP_SECONDS):
+            return
+    except urllib.error.HTTPError:
+        return  # an answer, if only a request to log in
+    except OSError as error:
+        raise TrackingError(
+            f"tracking.uri: {public_uri(uri)}: no answer ({_line(error)}); start the MLflow server "
+            "or write another URI"
+        ) from None

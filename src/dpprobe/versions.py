@@ -1,0 +1,18 @@
+"""The version of each stage's outputs.
+
+Snakemake's code trigger watches a rule's script, not the package it calls. Each stage therefore
+passes its number here as a parameter: raise it when what the stage writes changes, and every
+finished study redoes that stage and what descends from it.
+"""
+
+VERSIONS = {
+    "data": 1,
+    "features": 1,
+    "calibration": 1,
+    "training": 1,
+    "embedding": 1,
+    "summary": 1,
+    "figures": 1,
+    "tables": 1,
+    "tracking": 1,
+}

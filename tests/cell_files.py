@@ -1,0 +1,142 @@
+"""Made-up cell files, as a training job leaves them, for tests of what reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpprobe.artifacts import fingerprint, write_json, write_table, write_text
+from dpprobe.config import epsilon_value
+from dpprobe.metrics import evaluate, summarise
+
+TEST_ROWS = 200
+TRAIN_ROWS = 1000
+STEPS = (10, 20, 30, 40)
+
+
+def write_cell(
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbone: str = "pixels",
+    method: str = "sgd",
+    epsilon: str = "1",
+    seeds: int = 3,
+    quality: float = 2.0,
+    class_names: Sequence[str] = ("zero", "one", "two", "three"),
+    note: str = "",
+) -> Path:
+    """Writes one cell's folder below `root` and returns its metrics.json.
+
+    Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; `note`
+    enters the content hash, so that another note makes a changed cell.
+    """
+    head = "nonprivate" if method == "nonprivate" else "sgd"
+    folder = root / "cells" / dataset / backbone / method / f"eps-{epsilon}"
+    identity = [dataset, backbone, method, epsilon]
+    classes = len(class_names)
+    generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
+    labels = generator.integers(classes, size=TEST_ROWS)
+    signal = quality / (1 + 0.5 / epsilon_value(epsilon))
+    vary = head != "nonprivate"
+    scores = generator.normal(size=(seeds if vary else 1, TEST_ROWS, classes))
+    scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * np.eye(classes)[labels]
+    records = [{"index": i, **evaluate(scores[i], labels)} for i in range(seeds)]
+    correct = scores[0].argmax(axis=1) == labels
+    summary = summarise(records, correct=correct, labels=labels)
+    _write_history(folder / "history.parquet", records)
+    private = math.isfinite(epsilon_value(epsilon))
+    write_json(folder / "privacy.json", {"format": "dpprobe-privacy", "epsilon": epsilon})
+    write_text(folder / "heads.safetensors", f"weights of {identity}")
+    record: dict[str, Any] = {
+        "format": "dpprobe-cell",
+        "format_version": 1,
+        "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
+        "head": head,
+        "private": private,
+        "fingerprint": fingerprint(identity),
+        "content_hash": fingerprint([identity, seeds, quality, note]),
+        "delta": 1e-5 if private else None,
+        "noise_multiplier": 1.23456789 if private else None,
+        "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
+        "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
+        "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
+        "dimension": 64,
+        "class_names": list(class_names),
+        "seeds": records,
+        "summary": summary,
+        "files": {},
+        "seconds": 1.5,
+    }
+    write_json(folder / "metrics.json", record)
+    return folder / "metrics.json"
+
+
+def write_study(
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbones: Sequence[str] = ("pixels", "scattering"),
+    methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
+    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"),
+    seeds: int = 3,
+) -> list[Path]:
+    """Writes the cells of a study on one dataset; the non-private method at inf alone."""
+    return [
+        write_cell(
+            root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, seeds=seeds,
+            quality=2.0 + 0.8 * b + 0.3 * m,
+        )
+        for b, backbone in enumerate(backbones)
+        for m, method in enumerate(methods)
+        for epsilon in epsilons
+        if method != "nonprivate" or epsilon == "inf"
+    ]  # fmt: skip
+
+
+def write_dataset_info(path: Path, *, note: str = "") -> Path:
+    """Writes a dataset.json; another `note` makes it another dataset."""
+    splits = {
+        name: {
+            "rows": rows,
+            "per_class": [rows // 4] * 4,
+            "fingerprint": fingerprint([name, note]),
+            "sha256": fingerprint([name, note, "file"]),
+        }
+        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
+    }
+    write_json(
+        path,
+        {
+            "format": "dpprobe-dataset",
+            "format_version": 1,
+            "source": {"source": "sklearn", "name": "digits"},
+            "revision": None,
+            "class_names": ["zero", "one", "two", "three"],
+            "multi_label": False,
+            "groups": [],
+            "splits": splits,
+            "fingerprint": fingerprint(["digits", note]),
+        },
+    )
+    return path
+
+
+def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        {
+            "seed_index": record["index"],
+            "step": step,
+            "epoch": step / STEPS[-1],
+            "train_loss": 2.0 / step,
+            "test_accuracy": record["accuracy"] * step / STEPS[-1],
+        }
+        for record in records
+        for step in STEPS
+    ]
+    write_table(path, pa.Table.from_pylist(rows))

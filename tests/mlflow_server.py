@@ -1,0 +1,58 @@
+"""An MLflow server on a free local port, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+WAIT_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def serve(store: Path) -> Iterator[str]:
+    """Serves `store`/mlflow.db and yields the server's address; artifacts go to `store` as well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
+        "--backend-store-uri", f"sqlite:///{store}/mlflow.db", "--workers", "1",
+        "--artifacts-destination", str(store / "server_artifacts"),
+    ]  # fmt: skip
+    environment = os.environ | {
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    address = f"http://127.0.0.1:{port}"
+    with (store / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=store, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _await_answer(address, process, store / "server.log")
+            yield address
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 15)
+            process.wait(timeout=30)
+
+
+def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    limit = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < limit:
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"the MLflow server did not answer: {log.read_text()[-2000:]}")

@@ -1,0 +1,37 @@
+"""Files are whole or absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import atomic_path, canonical_json, fingerprint, write_json
+
+
+def write_half(path: Path) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise TypeError("something went wrong in the middle")
+
+
+def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"value": 1})
+    before = path.read_text()
+    with pytest.raises(TypeError):
+        write_half(path)
+    assert path.read_text() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_failed_first_write_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", {"value": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_values_have_equal_fingerprints() -> None:
+    assert fingerprint({"a": 1, "b": [0.5]}) == fingerprint({"b": [0.5], "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'

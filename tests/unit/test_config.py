@@ -1,0 +1,202 @@
+"""A study is checked whole before any job: every mistake gives one line that names it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe import config
+from dpprobe.errors import ConfigError
+
+STUDY: dict[str, Any] = {
+    "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {
+        "sgd": {"head": "sgd"},
+        "ceiling": {"head": "nonprivate"},
+    },
+    "epsilons": [0.5, 1, "inf"],
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """STUDY with one value set, by dotted path; the value `...` removes the key."""
+    study = copy.deepcopy(STUDY)
+    *parents, last = path.split(".")
+    place = study
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return study
+
+
+def test_a_study_has_one_cell_for_each_combination() -> None:
+    study = config.load(STUDY)
+    cells = [(cell.method, cell.epsilon) for cell in study.cells()]
+    assert cells == [("sgd", "0.5"), ("sgd", "1"), ("sgd", "inf"), ("ceiling", "inf")]
+
+
+def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
+    study = config.load(changed("epsilons", [1]))
+    assert study.job_epsilons() == ("1", "inf")
+    assert study.job_methods("inf") == ("ceiling",)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("epsilonss", [1], ["epsilonss", "unknown key"]),
+        ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize", "unknown key"]),
+        ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "nonprivate, sgd"]),
+        ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),
+        ("backbones.pixels.family", "resnet", ["backbones.pixels", "'resnet'", "timm"]),
+        ("methods.sgd.batch_size", -3, ["methods.sgd.batch_size", "-3"]),
+        ("methods.sgd.learning_rate", 0, ["methods.sgd.learning_rate", "0"]),
+        ("epsilons", [0.5, 0], ["epsilons", "0"]),
+        ("epsilons", [-1], ["epsilons", "-1"]),
+        ("epsilons", ["half"], ["epsilons", "'half'"]),
+        ("epsilons", [True], ["epsilons", "True"]),
+        ("epsilons", [1, 1.0], ["epsilons", "twice"]),
+        ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
+        ("epsilons", "0.5", ["epsilons", "list"]),
+        ("epsilons", [], ["epsilons"]),
+        ("epsilons", ..., ["epsilons", "missing"]),
+        ("datasets", {}, ["datasets"]),
+        ("seeds", 0, ["seeds", "0"]),
+        ("delta", 1.5, ["delta", "1.5"]),
+        ("accountant", "gdp", ["accountant", "'gdp'"]),
+        ("methods.Bad-Name", {"head": "sgd"}, ["methods.Bad-Name", "lower-case"]),
+        ("datasets.digits", "digits", ["datasets.digits"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(path: str, value: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(changed(path, value))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1, message
+    for word in words:
+        assert word in message
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    study = changed("seeds", 0) | {"delta": 2.0}
+    with pytest.raises(ConfigError) as caught:
+        config.load(study)
+    assert {line.split(":")[1].strip() for line in str(caught.value).splitlines()} == {
+        "seeds",
+        "delta",
+    }
+
+
+def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
+    rows = config.load(STUDY).datasets["digits"].count_train()
+    assert config.check(config.load(STUDY)) == []
+    with pytest.raises(ConfigError, match="above 1/n"):
+        config.check(config.load(changed("delta", 1.01 / rows)))
+    assert "1/n" in config.check(config.load(changed("delta", 1 / rows)))[0]
+    own = changed("datasets.digits.delta", 0.1)
+    with pytest.raises(ConfigError, match="datasets.digits"):
+        config.check(config.load(own))
+
+
+def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
+    study = config.load(changed("methods.sgd.batch_size", 100_000))
+    with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
+        config.check(study)
+
+
+def test_missing_files_are_all_named(tmp_path: Path) -> None:
+    study = copy.deepcopy(STUDY)
+    study["datasets"]["gone"] = {
+        "source": "parquet",
+        "train": str(tmp_path / "no.parquet"),
+        "test": str(tmp_path / "no.parquet"),
+    }
+    study["backbones"]["net"] = {
+        "family": "timm",
+        "model": "mobilenetv2_100",
+        "checkpoint": str(tmp_path / "no.safetensors"),
+    }
+    with pytest.raises(ConfigError) as caught:
+        config.check(config.load(study))
+    message = str(caught.value)
+    assert "datasets.gone" in message
+    assert "no.parquet" in message
+    assert "backbones.net" in message
+    assert "no.safetensors" in message
+
+
+@given(st.floats(min_value=1e-6, max_value=1e6))
+def test_an_epsilon_token_is_stable_and_stands_for_its_number(value: float) -> None:
+    token = config.epsilon_token(value)
+    assert config.epsilon_token(token) == token
+    assert config.epsilon_value(token) == pytest.approx(value, rel=1e-11)
+
+
+def test_serialised_options_read_back_the_same() -> None:
+    study = config.load(STUDY)
+    for options, read in (
+        (study.datasets["digits"], config.dataset_options),
+        (study.backbones["pixels"], config.backbone_options),
+        (study.methods["sgd"], config.method_options),
+    ):
+        values = json.loads(json.dumps(options.model_dump(mode="json")))
+        assert read(values) == options
+
+
+def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
+    written = json.loads((repository / "workflow/schemas/study.schema.json").read_text())
+    assert written == config.json_schema(), "run `make schema`"
+
+
+def test_the_studies_in_the_repository_validate(repository: Path) -> None:
+    import jsonschema
+
+    schema = config.json_schema()
+    files = [repository / "config.yaml", *sorted((repository / "config").glob("*.yaml"))]
+    assert len(files) >= 2
+    for file in files:
+        values = yaml.safe_load(file.read_text())
+        config.load(values)
+        jsonschema.validate(values, schema)
+
+
+def test_the_schema_refuses_what_the_code_refuses() -> None:
+    import jsonschema
+
+    schema = config.json_schema()
+    jsonschema.validate(STUDY, schema)
+    for path, value in (
+        ("methods.sgd.batchsize", 3),
+        ("methods.sgd.head", "sdg"),
+        ("epsilons", [0]),
+        ("unknown", 1),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed(path, value), schema)
+
+
+def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, yaml; from dpprobe import config;"
+        "config.check(config.load(yaml.safe_load(open('config.yaml'))));"
+        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

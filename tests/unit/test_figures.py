@@ -1,0 +1,202 @@
+"""Figures: what is drawn, and that equal inputs give equal files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from PIL import Image
+
+from dpprobe import figures
+from dpprobe.artifacts import write_table
+from dpprobe.errors import DataError
+from dpprobe.figures import epsilon_accuracy, tsne_figure
+from dpprobe.summary import read_grid, summarise_cells
+from tests.cell_files import write_cell, write_study
+
+
+def _summary(
+    root: Path,
+    *,
+    backbones: Sequence[str] = ("pixels", "scattering"),
+    methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
+    epsilons: Sequence[str] = ("0.5", "1", "8", "inf"),
+) -> Path:
+    cells = write_study(root, backbones=backbones, methods=methods, epsilons=epsilons)
+    summarise_cells(cells, root / "summary.parquet", study="study")
+    return root / "summary.parquet"
+
+
+def _axes(summary: Path) -> Any:
+    axes = Figure().add_subplot()
+    figures._draw_curves(axes, read_grid([summary]), "digits")
+    return axes
+
+
+def _embedding(path: Path, *, classes: int, rows: int = 300) -> Path:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(classes, size=rows)
+    plane = generator.normal(size=(rows, 2)) + 8 * generator.normal(size=(classes, 2))[labels]
+    facts = {
+        "format": "dpprobe-embedding", "format_version": 1, "rows": 2 * rows, "points": rows,
+        "class_names": [f"class {index}" for index in range(classes)], "perplexity": 30.0,
+        "neighbours": 15, "components": 50, "pca_agreement": 0.973, "tsne_agreement": 0.614,
+    }  # fmt: skip
+    table = pa.table(
+        {
+            "id": [str(row) for row in range(rows)],
+            "label": labels,
+            "x": plane[:, 0].astype(np.float32),
+            "y": plane[:, 1].astype(np.float32),
+        }
+    )
+    write_table(path, table.replace_schema_metadata({b"dpprobe": json.dumps(facts).encode()}))
+    return path
+
+
+def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None:
+    svg, png = tmp_path / "a.svg", tmp_path / "a.png"
+    epsilon_accuracy(_summary(tmp_path), svg=svg, png=png)
+    with Image.open(png) as image:
+        assert image.size == (1440, 860)
+    text = svg.read_text()
+    for name in ("pixels", "scattering", "sgd", "sgd_full", "non-private ceiling", "digits"):
+        assert f"<!-- {name}" in text, name
+    assert "nonprivate" not in text
+
+
+def test_equal_summaries_give_equal_bytes(tmp_path: Path) -> None:
+    summary = _summary(tmp_path)
+    for name in ("a", "b"):
+        epsilon_accuracy(summary, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png")
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+    assert "<dc:date>" not in (tmp_path / "a.svg").read_text()
+
+
+def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
+    summary = _summary(tmp_path)
+    grid = read_grid([summary])
+    axes = _axes(summary)
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert len(curves) == 4
+    wanted = {
+        tuple(grid.entries["digits", e, backbone, method].mean for e in (0.5, 1.0, 8.0))
+        for backbone in ("pixels", "scattering")
+        for method in ("sgd", "sgd_full")
+    }
+    for line in curves:
+        assert np.allclose(line.get_xdata(), np.log10([0.5, 1, 8]))
+        assert tuple(line.get_ydata()) in wanted
+    assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["0.5", "1", "8"]
+    assert axes.get_xticklabels()[3].get_text().startswith("∞")
+    assert axes.get_xticks()[3] > math.log10(8)
+
+
+def test_each_backbone_has_its_ceiling_and_its_bands(tmp_path: Path) -> None:
+    summary = _summary(tmp_path)
+    grid = read_grid([summary])
+    axes = _axes(summary)
+    ceilings = {
+        to_hex(line.get_color()): line.get_ydata()[0]
+        for line in axes.get_lines()
+        if list(line.get_xdata()) == [0, 1] and line.get_ydata()[0] == line.get_ydata()[1]
+    }
+    expected = [
+        grid.entries["digits", math.inf, backbone, "nonprivate"].mean
+        for backbone in ("pixels", "scattering")
+    ]
+    assert list(ceilings) == [colour.lower() for colour in figures.COLOURS[:2]]
+    assert list(ceilings.values()) == expected
+    bands = [item for item in axes.collections if len(item.get_paths()[0].vertices) > 6]
+    entry = grid.entries["digits", 0.5, "pixels", "sgd"]
+    heights = bands[0].get_paths()[0].vertices[:, 1]
+    assert len(bands) == 4
+    assert heights.min() == pytest.approx(entry.low)
+
+
+def test_fifteen_curves_differ_in_colour_or_style(tmp_path: Path) -> None:
+    backbones = ("a", "b", "c", "d", "e")
+    methods = ("sgd", "adam", "least_squares")
+    axes = _axes(
+        _summary(tmp_path, backbones=backbones, methods=methods, epsilons=("0.1", "1", "10"))
+    )
+    looks = {(line.get_color(), line.get_marker()) for line in axes.get_lines()}
+    assert len(looks) == 15
+
+
+@pytest.mark.parametrize("epsilons", [("inf",), ("1",), ("0.001", "1000", "inf")])
+def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) -> None:
+    summary = _summary(tmp_path, epsilons=epsilons)
+    epsilon_accuracy(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_labels_that_would_overlap_are_left_out(tmp_path: Path) -> None:
+    epsilons = ("0.01", "1", "1.1", "1.2", "10")
+    axes = _axes(_summary(tmp_path, backbones=["pixels"], methods=["sgd"], epsilons=epsilons))
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["0.01", "1", "", "", "10"]
+
+
+def test_two_datasets_in_one_figure_are_refused(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path), write_cell(tmp_path, dataset="another")]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    with pytest.raises(DataError, match="2 datasets"):
+        epsilon_accuracy(
+            tmp_path / "summary.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
+
+
+def test_tsne_figure_names_classes_and_says_what_it_keeps(tmp_path: Path) -> None:
+    path = _embedding(tmp_path / "e.parquet", classes=10)
+    for name in ("a", "b"):
+        tsne_figure(
+            path, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png", title="digits, pixels"
+        )
+    text = (tmp_path / "a.svg").read_text()
+    assert "digits, pixels" in text
+    assert "PCA (50) 97 %, t-SNE 61 %" in text
+    assert "300 of 600 rows, perplexity 30. Not private" in text
+    assert all(f"<!-- class {index} -->" in text for index in range(10)), "not in the legend"
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+
+
+def test_a_class_is_named_at_one_of_its_own_points() -> None:
+    # Two clusters of one class: the median lies between them, in another class.
+    plane = np.array([[0.0, 0.0], [0.1, 0.0], [10.0, 0.0], [10.1, 0.0], [5.0, 0.0], [5.1, 0.0]])
+    labels = np.array([0, 0, 0, 0, 1, 1])
+    axes = Figure().add_subplot()
+    figures._draw_plane(axes, plane, labels, ["split", "between", "absent"])
+    places = {text.get_text(): text.get_position() for text in axes.texts}
+    assert places.keys() == {"split", "between"}
+    assert places["split"] in {tuple(point) for point in plane[:4]}
+
+
+def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
+    path = _embedding(tmp_path / "e.parquet", classes=21)
+    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    text = (tmp_path / "a.svg").read_text()
+    assert "class index (of 21)" in text
+    assert "<!-- class 3 -->" not in text
+
+
+def test_delta_is_written_as_a_power_of_ten() -> None:
+    assert figures._power(1e-5) == "10⁻⁵"
+    assert figures._power(8e-7) == "8 × 10⁻⁷"
+    assert figures._power(1.25e-10) == "1.25 × 10⁻¹⁰"
+
+
+def test_colours_are_distinct() -> None:
+    assert len(set(figures.COLOURS)) == len(figures.COLOURS)
+    assert len(set(figures.CLASS_COLOURS)) == figures.NAMED_CLASSES == 20
+    assert len({repr(style) for style in figures.STYLES}) == len(figures.STYLES)

@@ -1,0 +1,428 @@
+"""MLflow runs from finished cells: complete, once each, replaced when they change."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
+from mlflow.utils.validation import _validate_metric_name
+
+from dpprobe import tracking
+from dpprobe.artifacts import read_json, write_table, write_text
+from dpprobe.errors import DataError, TrackingError
+from dpprobe.tracking import ingest, initialise, metric_name, public_uri, run_name
+from tests.cell_files import write_cell, write_dataset_info, write_study
+from tests.mlflow_server import serve
+
+
+class Study:
+    """A small study's files, and the store they are ingested into."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uri = f"sqlite:///{root}/mlflow.db"
+        self.info = root / "dataset.json"
+        self.cells = sorted(root.glob("cells/*/*/*/*/metrics.json"))
+        self.figures = [root / "accuracy.png"]
+        self.embeddings = {"pixels": [root / "tsne_pixels.png"]}
+        self.tables = [root / "accuracy.md"]
+
+    def ingest(self, **changes: Any) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "uri": self.uri, "study": "study", "dataset": "digits", "metrics_files": self.cells,
+            "dataset_info": self.info, "figures": self.figures, "embeddings": self.embeddings,
+            "tables": self.tables, "artifact_root": self.root / "mlartifacts",
+            "receipt": self.root / "receipt.json", "lock": self.root / "lock",
+        }  # fmt: skip
+        ingest(**(arguments | changes))
+        receipt: dict[str, Any] = read_json(self.root / "receipt.json")
+        return receipt
+
+    def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
+        """Runs by result key; fails where one key has two."""
+        client = MlflowClient(tracking_uri=self.uri)
+        found = client.get_experiment_by_name(experiment)
+        assert found is not None
+        runs = client.search_runs([found.experiment_id], run_view_type=view)
+        keys = [run.data.tags["result_key"] for run in runs]
+        assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
+        return dict(zip(keys, runs, strict=True))
+
+    def artifacts(self, run: Run) -> list[str]:
+        folder = Path(run.info.artifact_uri.removeprefix("file://"))
+        return sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study's files beside a database with its tables and no run; tests take copies."""
+    root = tmp_path_factory.mktemp("template")
+    initialise(f"sqlite:///{root}/mlflow.db")
+    write_dataset_info(root / "dataset.json")
+    write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))
+    for name in ("accuracy.png", "tsne_pixels.png", "accuracy.md"):
+        write_text(root / name, name)
+    return root
+
+
+@pytest.fixture
+def study(tmp_path: Path, template: Path) -> Study:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    return Study(tmp_path)
+
+
+def test_each_cell_is_one_complete_run(study: Study) -> None:
+    receipt = study.ingest(tags={"commit": "abc"})
+    runs = study.runs()
+    assert len(runs) == len(study.cells) == 8
+    run = runs["study/digits/scattering/sgd/eps-0.5"]
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "sgd ε0.5 scattering"
+    assert run.data.params == {
+        "dataset": "digits", "backbone": "scattering", "method": "sgd", "head": "sgd",
+        "epsilon": "0.5", "delta": "1e-05", "seeds": "3", "train_rows": "1000", "dimension": "64",
+        "batch_size": "32", "learning_rate": "0.1", "normalize": "none",
+    }  # fmt: skip
+    record = read_json(study.root / "cells/digits/scattering/sgd/eps-0.5/metrics.json")
+    metrics = run.data.metrics
+    assert metrics["test/accuracy"] == pytest.approx(
+        record["summary"]["accuracy"]["mean"], rel=1e-3
+    )
+    assert metrics["test/accuracy_low"] < metrics["test/accuracy"] < metrics["test/accuracy_high"]
+    assert metrics["privacy/noise_multiplier"] == 1.235
+    assert metrics["privacy/epsilon_target"] == 0.5
+    assert metrics["privacy/epsilon_realised"] == 0.498
+    assert set(metrics) >= {"test/macro_accuracy", "test/ece", "per_class_recall/zero"}
+    assert run.data.tags["guarantee"] == "(0.5, 1e-05)-DP"
+    assert run.data.tags["commit"] == "abc"
+    assert run.inputs is not None
+    assert run.inputs.dataset_inputs[0].dataset.name == "digits"
+    assert study.artifacts(run) == ["metrics.json", "privacy.json"]
+    assert run.info.end_time - run.info.start_time == 1500
+    assert receipt["runs"]["study/digits/scattering/sgd/eps-0.5"] == run.info.run_id
+    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (12, 0, 0)
+
+
+def test_a_cell_without_privacy_says_so(study: Study) -> None:
+    study.ingest()
+    for key in ("study/digits/pixels/nonprivate/eps-inf", "study/digits/pixels/sgd/eps-inf"):
+        run = study.runs()[key]
+        assert run.data.tags["guarantee"] == "not private"
+        assert not [name for name in run.data.metrics if name.startswith("privacy/")]
+        assert "delta" not in run.data.params
+
+
+def test_the_learning_curve_is_the_mean_over_seeds(study: Study) -> None:
+    study.ingest()
+    client = MlflowClient(tracking_uri=study.uri)
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    history = client.get_metric_history(run.info.run_id, "curve/test_accuracy")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+    assert history[-1].value == pytest.approx(run.data.metrics["test/accuracy"], rel=1e-3)
+
+
+def test_a_summary_run_has_accuracy_at_each_epsilon(study: Study) -> None:
+    study.ingest()
+    runs = study.runs("digits/summary")
+    assert sorted(runs) == [
+        f"study/digits/{backbone}/{method}"
+        for backbone in ("pixels", "scattering")
+        for method in ("nonprivate", "sgd")
+    ]
+    run = runs["study/digits/pixels/sgd"]
+    cells = study.runs()
+    for epsilon in ("0.5", "2", "inf"):
+        cell = cells[f"study/digits/pixels/sgd/eps-{epsilon}"]
+        accuracy = cell.data.metrics["test/accuracy"]
+        assert run.data.metrics[f"accuracy/eps_{epsilon}"] == accuracy
+    client = MlflowClient(tracking_uri=study.uri)
+    curve = client.get_metric_history(run.info.run_id, "curve/accuracy")
+    assert [point.step for point in curve] == [50, 200]
+    assert study.artifacts(run) == [
+        "figures/accuracy.png", "figures/tsne_pixels.png", "tables/accuracy.md",
+    ]  # fmt: skip
+    other = runs["study/digits/scattering/sgd"]
+    assert "figures/tsne_pixels.png" not in study.artifacts(other)
+
+
+def test_a_second_ingest_adds_nothing(study: Study) -> None:
+    first = study.ingest()
+    second = study.ingest()
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 12)
+    assert second["runs"] == first["runs"]
+    study.runs(view=ViewType.ALL)
+
+
+def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None:
+    first = study.ingest()
+    write_cell(study.root, epsilon="2", quality=9.0, note="retrained")
+    second = study.ingest()
+    changed = "study/digits/pixels/sgd/eps-2", "study/digits/pixels/sgd"
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 2, 10)
+    for key, run_id in first["runs"].items():
+        assert (second["runs"][key] == run_id) == (key not in changed)
+    run = study.runs()[changed[0]]
+    record = read_json(study.root / "cells/digits/pixels/sgd/eps-2/metrics.json")
+    mean = record["summary"]["accuracy"]["mean"]
+    assert run.data.metrics["test/accuracy"] == pytest.approx(mean, rel=1e-3)
+    old = MlflowClient(tracking_uri=study.uri).get_run(first["runs"][changed[0]])
+    assert old.info.lifecycle_stage == "deleted"
+
+
+def test_a_changed_figure_replaces_only_summaries(study: Study) -> None:
+    study.ingest()
+    write_text(study.figures[0], "drawn again")
+    receipt = study.ingest()
+    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 4, 8)
+
+
+def test_a_changed_dataset_replaces_all(study: Study) -> None:
+    study.ingest()
+    write_dataset_info(study.info, note="other rows")
+    assert study.ingest()["replaced"] == 12
+
+
+@pytest.mark.parametrize("where", ["log_batch", "set_terminated", "delete_run"])
+def test_a_crash_leaves_one_complete_run_a_result_after_the_next_ingest(
+    study: Study, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    study.ingest()
+    write_cell(study.root, epsilon="2", note="retrained")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, where, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    key = "study/digits/pixels/sgd/eps-2"
+    client = MlflowClient(tracking_uri=study.uri)
+    runs = client.search_runs(["1"], filter_string=f"tags.result_key = '{key}'")
+    assert len(runs) == 2, "the crash was to leave the old run beside the new one"
+    receipt = study.ingest()
+    found = study.runs()
+    assert {run.info.status for run in found.values()} == {"FINISHED"}
+    assert found[key].info.run_id == receipt["runs"][key]
+    assert len(found) == 8
+
+
+def test_a_crash_in_the_first_ingest_loses_no_finished_run(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = MlflowClient.set_terminated
+
+    def third_crashes(self: MlflowClient, *arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_terminated", third_crashes)
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    assert not (study.root / "receipt.json").exists()
+    receipt = study.ingest()
+    assert (receipt["created"], receipt["kept"]) == (10, 2)
+    assert len(study.runs()) == 8
+
+
+def test_a_run_whose_artifacts_vanished_is_made_again(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    (Path(run.info.artifact_uri.removeprefix("file://")) / "privacy.json").unlink()
+    assert study.ingest()["replaced"] == 1
+
+
+def test_cells_that_left_the_study_and_other_studies_stay(study: Study) -> None:
+    study.ingest()
+    study.ingest(study="another", metrics_files=study.cells[:1])
+    study.ingest(metrics_files=study.cells[1:])
+    keys = set(study.runs())
+    assert len(keys) == 9
+    assert "another/digits/pixels/nonprivate/eps-inf" in keys
+
+
+def test_a_deleted_experiment_comes_back(study: Study) -> None:
+    study.ingest()
+    client = MlflowClient(tracking_uri=study.uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    study.ingest()
+    assert len(study.runs()) == 8
+
+
+def test_results_that_moved_are_refused(study: Study) -> None:
+    study.ingest()
+    with pytest.raises(TrackingError, match="its artifacts are at file://"):
+        study.ingest(artifact_root=study.root / "elsewhere")
+
+
+def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
+    study.ingest()
+    client = MlflowClient(tracking_uri=study.uri)
+    for name in ("digits", "digits/summary"):
+        experiment = client.get_experiment_by_name(name)
+        assert experiment is not None
+        state = json.loads(experiment.tags["mlflow.sharedViewState.dpprobe"])["state"]
+        view = json.loads(zlib.decompress(base64.b64decode(state.removeprefix("deflate;"))))
+        runs = study.runs(name).values()
+        present = {f"metrics.`{key}`" for run in runs for key in run.data.metrics}
+        present |= {f"params.`{key}`" for run in runs for key in run.data.params}
+        assert set(view["selectedColumns"]) <= present
+        assert view["orderByKey"] in present
+
+
+def test_long_curves_and_odd_class_names_are_logged(study: Study) -> None:
+    names = ("a/b", "a?b", ".", "ice cream")
+    cell = write_cell(study.root, method="odd", class_names=names)
+    steps = range(1200)
+    table = pa.table(
+        {
+            "seed_index": [0] * 1200,
+            "step": list(steps),
+            "epoch": [0.0] * 1200,
+            "train_loss": pa.array([None] * 1200, pa.float64()),
+            "test_accuracy": [step / 2000 for step in steps],
+        }
+    )
+    write_table(cell.with_name("history.parquet"), table)
+    study.ingest(metrics_files=[cell])
+    run = study.runs()["study/digits/pixels/odd/eps-1"]
+    recall = {name for name in run.data.metrics if name.startswith("per_class_recall/")}
+    assert recall == {f"per_class_recall/{name}" for name in ("a_b 0", "a_b 1", "_", "ice cream")}
+    client = MlflowClient(tracking_uri=study.uri)
+    assert len(client.get_metric_history(run.info.run_id, "curve/test_accuracy")) == 1200
+    assert "curve/train_loss" not in run.data.metrics
+
+
+@pytest.mark.slow
+def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
+    root = study.root
+    (root / "mlflow.db").unlink()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from tests.unit.test_tracking import Study\n"
+        "study = Study(Path(sys.argv[2]))\n"
+        "study.ingest(receipt=study.root / sys.argv[3])\n"
+    )
+    repository = Path(__file__).resolve().parents[2]
+    write_text(root / "receipt.json", "{}")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(repository), str(root), f"receipt-{index}.json"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    receipts = [read_json(root / f"receipt-{index}.json") for index in range(2)]
+    assert sorted(receipt["created"] for receipt in receipts) == [0, 12]
+    assert receipts[0]["runs"] == receipts[1]["runs"]
+    assert len(study.runs()) == 8
+
+
+def test_a_held_lock_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "LOCK_SECONDS", 0.2)
+    with (study.root / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(TrackingError, match="held by another process"):
+            study.ingest()
+    study.ingest()
+
+
+def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password(
+    study: Study,
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(TrackingError, match="no answer") as caught:
+        study.ingest(uri=f"http://user:secret@{address}")
+    assert address in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
+def test_another_kind_of_store_is_refused(uri: str) -> None:
+    with pytest.raises(TrackingError, match="write sqlite:///relative/path"):
+        initialise(uri)
+
+
+def test_a_file_that_is_no_database_is_named(study: Study) -> None:
+    write_text(study.root / "mlflow.db", "not a database, though long enough to be read as one")
+    with pytest.raises(TrackingError, match="MLflow refused") as caught:
+        study.ingest(uri=f"sqlite:///{study.root}/./mlflow.db")
+    assert "\n" not in str(caught.value)
+    assert not (study.root / "receipt.json").exists()
+
+
+def test_a_cell_of_another_dataset_or_without_history_is_refused(study: Study) -> None:
+    other = write_cell(study.root, dataset="another")
+    with pytest.raises(TrackingError, match="a cell of another"):
+        study.ingest(metrics_files=[*study.cells, other])
+    study.cells[0].with_name("history.parquet").unlink()
+    with pytest.raises(TrackingError, match=r"history\.parquet: unreadable"):
+        study.ingest()
+    study.cells[0].unlink()
+    with pytest.raises(DataError, match="missing"):
+        study.ingest()
+
+
+def test_the_receipt_holds_no_password() -> None:
+    assert public_uri("https://me:word@host:5000/x") == "https://host:5000/x"
+    assert public_uri("sqlite:///results/mlflow.db") == "sqlite:///results/mlflow.db"
+
+
+@given(st.lists(st.from_regex(r"[a-z0-9][a-z0-9_]{0,40}", fullmatch=True), min_size=1, max_size=3))
+def test_run_names_fit_and_keep_both_ends_of_each_word(words: Sequence[str]) -> None:
+    name = run_name(*words)
+    assert len(name) <= 22
+    parts = name.split(" ")
+    assert len(parts) == len(words)
+    for part, word in zip(parts, words, strict=True):
+        assert part == word or (part[0] == word[0] and part[-1] in (word[-1], "…"))
+
+
+@given(st.text(max_size=200))
+def test_any_class_name_becomes_a_legal_metric(text: str) -> None:
+    name = f"per_class_recall/{metric_name(text)}"
+    _validate_metric_name(name)
+    assert name.count("/") == 1
+    assert len(name) <= 250
+
+
+@pytest.mark.slow
+def test_runs_are_written_through_a_server(study: Study) -> None:
+    store = study.root / "store"
+    store.mkdir()
+    (study.root / "mlflow.db").rename(store / "mlflow.db")
+    with serve(store) as study.uri:
+        assert study.ingest()["created"] == 12
+        assert study.ingest()["kept"] == 12
+        run = study.runs()["study/digits/pixels/sgd/eps-2"]
+        client = MlflowClient(tracking_uri=study.uri)
+        listed = [item.path for item in client.list_artifacts(run.info.run_id)]
+    assert listed == ["metrics.json", "privacy.json"]
+    assert (store / "server_artifacts").is_dir()
+    assert not (study.root / "mlartifacts").exists()

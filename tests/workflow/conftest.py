@@ -1,0 +1,106 @@
+"""Real Snakemake runs in a folder of the test's own."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TIMEOUT = 540
+
+# One backbone, small seeds: what the tests of reruns change again and again.
+SMALL: dict[str, Any] = {
+    "study": "small",
+    "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
+    "epsilons": [2],
+    "seeds": 2,
+    "features": {"shards": 2},
+    "tsne": {"points": 100},
+}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A working directory, and the study that is run in it."""
+
+    repository: Path
+    directory: Path
+
+    def write(self, study: Mapping[str, Any]) -> Path:
+        path = self.directory / "study.yaml"
+        path.write_text(yaml.safe_dump(dict(study)))
+        return path
+
+    def command(self, *arguments: str) -> list[str]:
+        return [
+            sys.executable, "-m", "snakemake",
+            "--snakefile", str(self.repository / "Snakefile"),
+            "--directory", str(self.directory),
+            "--profile", "none",
+            "--cores", "2",
+            *arguments,
+        ]  # fmt: skip
+
+    def run(
+        self, study: Mapping[str, Any], *arguments: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a study; standard error is merged into standard output."""
+        result = subprocess.run(
+            self.command("--configfile", str(self.write(study)), *arguments),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        if check and result.returncode:
+            pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
+        return result
+
+    def planned(self, study: Mapping[str, Any], *arguments: str) -> Counter[str]:
+        """The jobs a run would start, counted by rule."""
+        output = self.run(study, "--dry-run", "--quiet", "host", *arguments).stdout
+        return count_rules(output)
+
+    def cell(self, method: str, epsilon: str, backbone: str = "pixels") -> Path:
+        return self.directory / "results/cells/digits" / backbone / method / f"eps-{epsilon}"
+
+
+def count_rules(output: str) -> Counter[str]:
+    """The rules of Snakemake's log, from its `rule name:` lines."""
+    lines = (line.strip() for line in output.splitlines())
+    return Counter(
+        line.removesuffix(":").split()[-1]
+        for line in lines
+        if line.startswith(("rule ", "localrule ")) and line.endswith(":")
+    )
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    return copy.deepcopy(SMALL)
+
+
+@pytest.fixture
+def workspace(repository: Path, tmp_path: Path) -> Workspace:
+    return Workspace(repository=repository, directory=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_workspace(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Workspace]:
+    def make(name: str) -> Workspace:
+        return Workspace(repository=repository, directory=tmp_path_factory.mktemp(name))
+
+    return make

@@ -1,0 +1,140 @@
+"""The default study, run for real: what a first-time user gets."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from .conftest import Workspace, count_rules
+
+
+@pytest.fixture(scope="module")
+def study(repository: Path) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((repository / "config.yaml").read_text())
+    return values
+
+
+@pytest.fixture(scope="module")
+def finished(
+    module_workspace: Callable[[str], Workspace], study: dict[str, Any]
+) -> tuple[Workspace, Counter[str]]:
+    """The finished study, and the jobs that made it."""
+    workspace = module_workspace("default")
+    return workspace, count_rules(workspace.run(study).stdout)
+
+
+def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> dict[str, Any]:
+    path = workspace.cell(method, epsilon, backbone) / "metrics.json"
+    values: dict[str, Any] = json.loads(path.read_text())
+    return values
+
+
+def test_one_job_trains_all_methods_of_an_epsilon(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    _, jobs = finished
+    assert jobs["train_heads"] == 2 * 5
+    assert jobs["train_heads_without_privacy"] == 2
+    assert jobs["extract_features"] == 2 * 2 * 2
+    assert jobs["calibrate"] == 6
+
+
+def test_accuracies_are_those_of_real_digits(finished: tuple[Workspace, Counter[str]]) -> None:
+    workspace, _ = finished
+
+    def accuracy(backbone: str, method: str, epsilon: str) -> float:
+        return float(metrics(workspace, backbone, method, epsilon)["summary"]["accuracy"]["mean"])
+
+    for backbone in ("scattering", "pixels"):
+        ceiling = accuracy(backbone, "nonprivate", "inf")
+        assert ceiling > 0.94
+        assert accuracy(backbone, "sgd", "8") > 0.7
+        assert accuracy(backbone, "sgd", "0.5") < accuracy(backbone, "sgd", "8") < ceiling + 0.01
+
+
+def test_every_private_cell_states_what_was_promised(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    workspace, _ = finished
+    statements = list((workspace.directory / "results/cells").rglob("privacy.json"))
+    assert len(statements) == 2 * (2 * 6 + 1)
+    for path in statements:
+        statement = json.loads(path.read_text())
+        record = json.loads((path.parent / "metrics.json").read_text())
+        if record["private"]:
+            target = float(record["cell"]["epsilon"])
+            assert 0.99 * target <= record["realised_epsilon"] <= target
+            assert statement["mode"] == "benchmark"
+        else:
+            assert record["cell"]["epsilon"] == "inf"
+
+
+def test_the_summary_has_one_row_a_cell_and_seed(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    workspace, _ = finished
+    table = pq.read_table(workspace.directory / "results/summary/digits.parquet")
+    assert table.num_rows == 2 * (2 * 6 + 1) * 5
+
+
+def test_pictures_and_tables_are_there(finished: tuple[Workspace, Counter[str]]) -> None:
+    workspace, _ = finished
+    results = workspace.directory / "results"
+    for name in ("accuracy", "tsne_pixels", "tsne_scattering"):
+        assert (results / f"figures/digits/{name}.png").stat().st_size > 10_000
+        assert "<svg" in (results / f"figures/digits/{name}.svg").read_text()[:1000]
+    assert "digits" in (results / "tables/accuracy.md").read_text()
+    assert (results / "tables/accuracy.csv").read_text().count("\n") >= 7
+
+
+def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[str]]) -> None:
+    workspace, _ = finished
+    with sqlite3.connect(workspace.directory / "results/mlflow.db") as database:
+        rows = database.execute(
+            "select count(*) from runs join experiments using (experiment_id) "
+            "where name = 'digits' and status = 'FINISHED' and runs.lifecycle_stage = 'active'"
+        ).fetchone()
+    assert rows == (2 * (2 * 6 + 1),)
+
+
+def test_a_second_run_does_nothing(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+) -> None:
+    workspace, _ = finished
+    result = workspace.run(study)
+    assert "Nothing to be done" in result.stdout
+
+
+def test_deleting_one_shard_redoes_only_what_descends_from_it(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+) -> None:
+    workspace, _ = finished
+    features = workspace.directory / "results/features/digits/pixels/train"
+    shard = next(iter(sorted(features.glob("shard-*.h5"))))
+    kept = shard.read_bytes()
+    shard.unlink()
+    output = workspace.run(study).stdout
+    jobs = count_rules(output)
+    assert jobs["extract_features"] == 1
+    assert jobs["prepare_data"] == jobs["calibrate"] == 0
+    assert "scattering" not in "".join(
+        line for line in output.splitlines() if line.strip().startswith(("Finished", "Job "))
+    )
+    # the same rows give the same features, so no head is trained again: its cells are kept
+    assert jobs["train_heads"] + jobs["train_heads_without_privacy"] in (0, 6)
+    logs = [
+        path.read_text()
+        for path in (workspace.directory / "logs/train_heads/digits/pixels").glob("*.log")
+    ]
+    if jobs["train_heads"]:
+        assert all("kept" in log and "training seeds" not in log for log in logs)
+    assert len(shard.read_bytes()) == len(kept)
+    assert "Nothing to be done" in workspace.run(study).stdout

@@ -1,0 +1,105 @@
+"""What a change of the study costs: only the cells it touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import SMALL, Workspace
+
+
+@pytest.fixture(scope="module")
+def trained(module_workspace: Callable[[str], Workspace]) -> Workspace:
+    """A small study whose heads are trained."""
+    workspace = module_workspace("reruns")
+    workspace.run(SMALL, "heads")
+    return workspace
+
+
+def record(cell: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((cell / "metrics.json").read_text())
+    return values
+
+
+def contents(cell: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(cell.iterdir())}
+
+
+def train_log(workspace: Workspace, epsilon: str) -> str:
+    folder = "train_heads" if epsilon != "inf" else "train_heads_without_privacy"
+    logs = workspace.directory / "logs"
+    path = next(
+        path
+        for path in logs.rglob(f"eps-{epsilon}.log")
+        if path.parts[-4] in (folder, "train_heads")
+    )
+    return path.read_text()
+
+
+def test_adding_a_method_trains_that_method_alone(
+    trained: Workspace, small: dict[str, Any]
+) -> None:
+    before = contents(trained.cell("sgd", "2"))
+    small["methods"]["full"] = {"head": "sgd", "batch_size": "full", "steps": 3, "epochs": None}
+    trained.run(small, "heads")
+    assert contents(trained.cell("sgd", "2")) == before
+    assert record(trained.cell("full", "2"))["cell"]["method"] == "full"
+    log = train_log(trained, "2")
+    assert "sgd: kept" in log
+    assert "full: training seeds 0, 1" in log
+    assert "Nothing to be done" in trained.run(small, "heads").stdout
+
+
+def test_adding_a_seed_trains_that_seed_alone(trained: Workspace, small: dict[str, Any]) -> None:
+    trained.run(small, "heads")
+    before = record(trained.cell("sgd", "2"))
+    small["seeds"] = 3
+    trained.run(small, "heads")
+    after = record(trained.cell("sgd", "2"))
+    assert [seed["index"] for seed in after["seeds"]] == [0, 1, 2]
+    assert after["seeds"][:2] == before["seeds"]
+    assert after["fingerprint"] == before["fingerprint"]
+    assert after["content_hash"] != before["content_hash"]
+    assert "training seeds 2" in train_log(trained, "2")
+    small["seeds"] = 2
+    trained.run(small, "heads")
+    assert record(trained.cell("sgd", "2"))["seeds"] == before["seeds"]
+
+
+def test_adding_an_epsilon_starts_no_other_job(trained: Workspace, small: dict[str, Any]) -> None:
+    trained.run(small, "heads")
+    small["epsilons"] = [2, 4]
+    planned = trained.planned(small, "heads")
+    assert planned["train_heads"] == planned["calibrate"] == 1
+    assert set(planned) == {"train_heads", "calibrate", "heads"}
+    trained.run(small, "heads")
+    assert record(trained.cell("sgd", "4"))["realised_epsilon"] <= 4
+
+
+def test_changing_a_hyperparameter_retrains_that_cell(
+    trained: Workspace, small: dict[str, Any]
+) -> None:
+    trained.run(small, "heads")
+    before = record(trained.cell("sgd", "2"))
+    small["methods"]["sgd"]["learning_rate"] = 0.5
+    trained.run(small, "heads")
+    after = record(trained.cell("sgd", "2"))
+    assert after["fingerprint"] != before["fingerprint"]
+    assert after["options"]["learning_rate"] == 0.5
+
+
+def test_a_damaged_cell_is_trained_again(trained: Workspace, small: dict[str, Any]) -> None:
+    trained.run(small, "heads")
+    cell = trained.cell("sgd", "2")
+    before = contents(cell)
+    damaged = bytearray((cell / "heads.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (cell / "heads.safetensors").write_bytes(bytes(damaged))
+    (trained.directory / "results/features/digits/pixels/train/manifest.json").unlink()
+    trained.run(small, "heads", "results/features/digits/pixels/train/manifest.json")
+    after = contents(cell)
+    assert after["heads.safetensors"] == before["heads.safetensors"]

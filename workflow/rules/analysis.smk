@@ -1,0 +1,58 @@
+rule embed_tsne:
+    input:
+        manifest=f"{RESULTS}/features/{{dataset}}/{{backbone}}/{STUDY.tsne.split}/manifest.json",
+        shards=lambda wildcards: shard_paths(
+            wildcards.dataset, wildcards.backbone, STUDY.tsne.split
+        ),
+    output:
+        f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
+    log:
+        "logs/embed_tsne/{dataset}/{backbone}.log",
+    benchmark:
+        "benchmarks/embed_tsne/{dataset}/{backbone}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    # The number of threads changes openTSNE's result, so it is fixed.
+    threads: 1
+    resources:
+        mem_mb=memory(2000, factor=4.0),
+        runtime=minutes(60),
+    params:
+        options=dumped(STUDY.tsne),
+        seed=STUDY.seed,
+        version=VERSIONS["embedding"],
+    message:
+        "t-SNE of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/embed_tsne.py"
+
+
+rule plot_tsne:
+    input:
+        f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
+    output:
+        svg=f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.svg",
+        png=report(
+            f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.png",
+            caption="../../resources/captions/tsne.rst",
+            category="t-SNE",
+            subcategory="{dataset}",
+            labels={"backbone": "{backbone}"},
+        ),
+    log:
+        "logs/plot_tsne/{dataset}/{backbone}.log",
+    benchmark:
+        "benchmarks/plot_tsne/{dataset}/{backbone}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        split=STUDY.tsne.split,
+        version=VERSIONS["figures"],
+    message:
+        "t-SNE plot of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/plot_tsne.py"

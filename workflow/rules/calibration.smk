@@ -1,0 +1,26 @@
+rule calibrate:
+    input:
+        info=f"{DATA}/{{dataset}}/dataset.json",
+    output:
+        f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+    log:
+        "logs/calibrate/{dataset}/eps-{epsilon}.log",
+    benchmark:
+        "benchmarks/calibrate/{dataset}/eps-{epsilon}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(2000),
+        runtime=minutes(30),
+    params:
+        methods=lambda wildcards: methods_params(wildcards.epsilon),
+        privacy=privacy_params,
+        # Noise multipliers, one file for each (n, sampler, steps, epsilon, delta, accountant),
+        # whatever dataset or method asks for them.
+        cache=f"{RESULTS}/calibration",
+        version=VERSIONS["calibration"],
+    message:
+        "noise multipliers for {wildcards.dataset} at epsilon {wildcards.epsilon}"
+    script:
+        "../../scripts/calibrate.py"

@@ -1,0 +1,56 @@
+rule extract_features:
+    input:
+        table=f"{DATA}/{{dataset}}/{{split}}.parquet",
+        info=f"{DATA}/{{dataset}}/dataset.json",
+    output:
+        f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.h5",
+    log:
+        "logs/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.log",
+    benchmark:
+        "benchmarks/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
+    wildcard_constraints:
+        shard=r"\d{5}",
+        shards=r"\d{5}",
+    conda:
+        "../../envs/dpprobe.yaml"
+    # Networks gain from threads; the others are done before a second one has started.
+    threads: lambda wildcards: 4 if STUDY.backbones[wildcards.backbone].family == "timm" else 1
+    resources:
+        mem_mb=memory(4000),
+        runtime=minutes(60, per_gb=240),
+    params:
+        backbone=backbone_params,
+        batch_size=STUDY.features.batch_size,
+        dtype=STUDY.features.dtype,
+        version=VERSIONS["features"],
+    message:
+        "features of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, "
+        "shard {wildcards.shard} of {wildcards.shards}"
+    script:
+        "../../scripts/extract_features.py"
+
+
+rule write_manifest:
+    input:
+        shards=lambda wildcards: shard_paths(
+            wildcards.dataset, wildcards.backbone, wildcards.split
+        ),
+        info=f"{DATA}/{{dataset}}/dataset.json",
+    output:
+        f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/manifest.json",
+    log:
+        "logs/write_manifest/{dataset}/{backbone}/{split}.log",
+    benchmark:
+        "benchmarks/write_manifest/{dataset}/{backbone}/{split}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10, per_gb=5),
+    params:
+        version=VERSIONS["features"],
+    message:
+        "manifest of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"
+    script:
+        "../../scripts/write_manifest.py"

@@ -1,0 +1,103 @@
+rule summarise:
+    input:
+        lambda wildcards: cell_paths(dataset_cells(wildcards.dataset), ["metrics.json"]),
+    output:
+        f"{RESULTS}/summary/{{dataset}}.parquet",
+    log:
+        "logs/summarise/{dataset}.log",
+    benchmark:
+        "benchmarks/summarise/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        study=STUDY.study,
+        version=VERSIONS["summary"],
+    message:
+        "summary of {wildcards.dataset}"
+    script:
+        "../../scripts/summarise.py"
+
+
+rule plot_accuracy:
+    input:
+        f"{RESULTS}/summary/{{dataset}}.parquet",
+    output:
+        svg=f"{RESULTS}/figures/{{dataset}}/accuracy.svg",
+        png=report(
+            f"{RESULTS}/figures/{{dataset}}/accuracy.png",
+            caption="../../resources/captions/accuracy.rst",
+            category="Accuracy against epsilon",
+            labels={"dataset": "{dataset}"},
+        ),
+    log:
+        "logs/plot_accuracy/{dataset}.log",
+    benchmark:
+        "benchmarks/plot_accuracy/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "accuracy against epsilon, {wildcards.dataset}"
+    script:
+        "../../scripts/plot_accuracy.py"
+
+
+rule write_dataset_table:
+    input:
+        f"{RESULTS}/summary/{{dataset}}.parquet",
+    output:
+        csv=f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+        markdown=f"{RESULTS}/tables/{{dataset}}_accuracy.md",
+    log:
+        "logs/write_dataset_table/{dataset}.log",
+    benchmark:
+        "benchmarks/write_dataset_table/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["tables"],
+    message:
+        "table of {wildcards.dataset}"
+    script:
+        "../../scripts/write_tables.py"
+
+
+rule write_tables:
+    input:
+        expand(f"{RESULTS}/summary/{{dataset}}.parquet", dataset=STUDY.datasets),
+    output:
+        csv=report(
+            f"{RESULTS}/tables/accuracy.csv",
+            caption="../../resources/captions/table.rst",
+            category="Tables",
+        ),
+        markdown=f"{RESULTS}/tables/accuracy.md",
+    log:
+        "logs/write_tables.log",
+    benchmark:
+        "benchmarks/write_tables.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["tables"],
+    message:
+        "table of accuracies"
+    script:
+        "../../scripts/write_tables.py"

@@ -1,0 +1,90 @@
+# Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study;
+# `snakemake track_<dataset>` makes all of one dataset. Every file a person may delete is listed, so that
+# deleting it makes it again.
+
+
+rule data:
+    input:
+        expand(
+            f"{DATA}/{{dataset}}/{{file}}",
+            dataset=STUDY.datasets,
+            file=["train.parquet", "test.parquet", "dataset.json"],
+        ),
+
+
+rule features:
+    input:
+        [
+            path
+            for dataset in STUDY.datasets
+            for backbone in STUDY.backbones
+            for split in ("train", "test")
+            for path in (
+                *shard_paths(dataset, backbone, split),
+                f"{RESULTS}/features/{dataset}/{backbone}/{split}/manifest.json",
+            )
+        ],
+
+
+rule calibrations:
+    input:
+        expand(
+            f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+            dataset=STUDY.datasets,
+            epsilon=STUDY.job_epsilons(),
+        ),
+
+
+rule heads:
+    input:
+        rules.calibrations.input,
+        cell_paths(STUDY.cells()),
+
+
+rule embeddings:
+    input:
+        expand(
+            f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
+            dataset=STUDY.datasets,
+            backbone=STUDY.backbones,
+        ),
+
+
+rule summaries:
+    input:
+        expand(f"{RESULTS}/summary/{{dataset}}.parquet", dataset=STUDY.datasets),
+
+
+rule tables:
+    input:
+        rules.summaries.input,
+        f"{RESULTS}/tables/accuracy.csv",
+        f"{RESULTS}/tables/accuracy.md",
+
+
+rule figures:
+    input:
+        [
+            f"{RESULTS}/figures/{dataset}/{name}.{extension}"
+            for dataset in STUDY.datasets
+            for name in (
+                "accuracy",
+                *(f"tsne_{backbone}" for backbone in STUDY.backbones),
+            )
+            for extension in ("svg", "png")
+        ],
+
+
+rule tracking:
+    input:
+        expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
+
+
+for dataset in STUDY.datasets:
+
+    rule:
+        name:
+            f"track_{dataset}"
+        input:
+            f"{RESULTS}/tracking/{dataset}.json",
+            f"{RESULTS}/figures/{dataset}/accuracy.svg",

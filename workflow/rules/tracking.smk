@@ -1,0 +1,47 @@
+# The only writer of MLflow's store: training jobs write files, this rule reads them.
+rule track:
+    input:
+        metrics=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), ["metrics.json"]
+        ),
+        statements=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), ["privacy.json"]
+        ),
+        histories=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), ["history.parquet"]
+        ),
+        info=f"{DATA}/{{dataset}}/dataset.json",
+        tables=[
+            f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+            f"{RESULTS}/tables/{{dataset}}_accuracy.md",
+        ],
+        accuracy=expand(
+            f"{RESULTS}/figures/{{{{dataset}}}}/accuracy.{{format}}",
+            format=["png", "svg"],
+        ),
+        tsne=expand(
+            f"{RESULTS}/figures/{{{{dataset}}}}/tsne_{{backbone}}.png",
+            backbone=STUDY.backbones,
+        ),
+    output:
+        f"{RESULTS}/tracking/{{dataset}}.json",
+    log:
+        "logs/track/{dataset}.log",
+    benchmark:
+        "benchmarks/track/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1500),
+        runtime=minutes(60),
+    params:
+        uri=STUDY.tracking.uri,
+        study=STUDY.study,
+        backbones=list(STUDY.backbones),
+        results=RESULTS,
+        version=VERSIONS["tracking"],
+    message:
+        "MLflow runs of {wildcards.dataset}"
+    script:
+        "../../scripts/track.py"
