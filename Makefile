@@ -30,11 +30,7 @@ $(READY): $(LOCKS) pyproject.toml
 
 demo: $(READY)
 	@$(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet progress rules
-	@$(BIN)/python -m dpprobe results results/summary/*.parquet
-	@echo
-	@echo "Figure:  results/figures/digits/accuracy.png"
-	@echo "Browse:  $(BIN)/mlflow server --backend-store-uri sqlite:///results/mlflow.db --port 5000"
-	@echo "         then open http://127.0.0.1:5000/?workflowType=machine_learning"
+	@$(BIN)/python -m dpprobe results
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile

@@ -70,14 +70,9 @@ def tsne(
     features = _read_rows(store, rows)
     if not np.ptp(features, axis=0).any():
         raise DataError(f"{manifest}: all sampled feature rows are equal; nothing to embed")
-    reduced, plane, facts = embed(
+    _, plane, facts = embed(
         features, perplexity=perplexity, components=components, seed=seed, threads=threads
     )
-    logger.info(
-        "t-SNE: %d of %d rows, PCA to %d keeps %.0f %% of neighbours, t-SNE %.0f %%",
-        len(rows), store.rows, reduced.shape[1],
-        100 * facts["pca_agreement"], 100 * facts["tsne_agreement"],
-    )  # fmt: skip
     facts |= {
         "format": EMBEDDING_FORMAT, "format_version": EMBEDDING_FORMAT_VERSION,
         "private": False, "rows": store.rows, "points": len(rows),
@@ -89,8 +84,8 @@ def tsne(
         "x": pa.array(plane[:, 0].astype(np.float32)),
         "y": pa.array(plane[:, 1].astype(np.float32)),
     }
-    table = pa.table(columns).replace_schema_metadata({METADATA_KEY: json.dumps(facts).encode()})
-    write_table(output, table)
+    metadata = {METADATA_KEY: json.dumps(facts).encode()}
+    write_table(output, pa.table(columns).replace_schema_metadata(metadata))
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
@@ -138,6 +133,10 @@ def embed(
             ).fit(reduced)
         )
         flat = agreement(truth, nearest(plane, anchors))
+    logger.info(
+        "t-SNE: %d rows, PCA to %d keeps %.0f %% of neighbours, t-SNE %.0f %%",
+        len(features), reduced.shape[1], 100 * kept, 100 * flat,
+    )  # fmt: skip
     facts = {
         "seed": seed, "threads": threads, "perplexity": min(perplexity, allowed),
         "components": reduced.shape[1], "neighbours": truth.shape[1],

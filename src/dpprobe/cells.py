@@ -422,7 +422,9 @@ def _record(task: CellTask, features: Features, contents: CellContents) -> dict[
         "dimension": features.test.shape[1],
         "class_names": list(features.class_names),
         "seeds": seeds,
-        "summary": metrics.summarise(seeds, correct=correct, seed=task.job.study_seed),
+        "summary": metrics.summarise(
+            seeds, correct=correct, labels=labels, seed=task.job.study_seed
+        ),
         "files": files,
         "seconds": round(contents.seconds, 3),
     }

@@ -68,6 +68,10 @@ class DatasetOptions(Options, ABC):
     def check(self) -> None:
         """Raises ConfigError when what the options name is not there. Cheap: no image is read."""
 
+    def input_files(self) -> tuple[str, ...]:
+        """Files and folders whose change makes the split tables stale."""
+        return ()
+
     @abstractmethod
     def count_train(self) -> int:
         """The number of training rows the split table will hold, found cheaply."""
@@ -81,6 +85,10 @@ class BackboneOptions(Options, ABC):
     @abstractmethod
     def check(self) -> None:
         """Raises ConfigError when what the options name is missing. Cheap: reads no weights."""
+
+    def input_files(self) -> tuple[str, ...]:
+        """Files whose change makes the features stale."""
+        return ()
 
 
 class MethodOptions(Options, ABC):

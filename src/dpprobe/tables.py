@@ -70,7 +70,8 @@ def _markdown(grid: Grid) -> str:
         lines.append(_markdown_row([row[0], f"{row[1]:g}", *texts]))
     deltas = ", ".join(f"{name} {delta:g}" for name, delta in grid.deltas.items())
     note = (
-        f"Test accuracy in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval. "
+        f"Test accuracy in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval "
+        "(over seeds; over test rows where the seeds do not differ). "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
     return "\n".join([*lines, "", note]) + "\n"

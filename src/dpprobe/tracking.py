@@ -129,42 +129,41 @@ def ingest(
       DataError: when a cell's record cannot be read.
     """
     info = read_info(dataset_info)
-    records = [(path, read_cell(path)) for path in sorted(metrics_files)]
-    for path, record in records:
-        if record["cell"]["dataset"] != dataset:
-            raise TrackingError(f"{path}: a cell of {record['cell']['dataset']}, not of {dataset}")
+    records = _read_records(metrics_files, dataset)
     shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
     cells = [_cell_run(path, record, study, shared) for path, record in records]
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
-    summaries = [
-        _summary_run(
-            group, study, shared,
-            [*attached, *((path, "figures") for path in embeddings.get(backbone, ()))],
-        )
-        for (backbone, _), group in _by_curve(records).items()
-    ]  # fmt: skip
+    summaries = []
+    for (backbone, _), group in _by_curve(records).items():
+        own = [(path, "figures") for path in embeddings.get(backbone, ())]
+        summaries.append(_summary_run(group, study, shared, [*attached, *own]))
     with _locked(lock), _readable_errors(uri):
         initialise(uri)
-        client = MlflowClient(tracking_uri=uri)
         where = None if _is_server(uri) else artifact_root / dataset
-        writer = _Writer(client, study=study, inputs=_dataset_input(dataset, info))
+        writer = _Writer(
+            MlflowClient(tracking_uri=uri), study=study, inputs=_dataset_input(dataset, info)
+        )
         pages = {
             "cells": writer.write(_cells_experiment(dataset, where), cells),
             "summary": writer.write(_summary_experiment(dataset, where, summaries), summaries),
         }
-    logger.info(
-        "MLflow: %d runs created, %d replaced, %d kept",
-        writer.created, writer.replaced, writer.kept,
-    )  # fmt: skip
+    counts = {
+        "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
+    }  # fmt: skip
+    logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
     write_json(
         receipt,
         {
-            "format": RECEIPT_FORMAT, "format_version": RECEIPT_FORMAT_VERSION,
-            "uri": public_uri(uri), "study": study, "dataset": dataset, "pages": pages,
-            "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
+            "format": RECEIPT_FORMAT,
+            "format_version": RECEIPT_FORMAT_VERSION,
+            "uri": public_uri(uri),
+            "study": study,
+            "dataset": dataset,
+            "pages": pages,
+            **counts,
             "runs": writer.runs,
         },
-    )  # fmt: skip
+    )
 
 
 def initialise(uri: str) -> None:
@@ -413,6 +412,15 @@ def _summary_experiment(
         ),
         view=_view(["backbone", "method"], measured, measured[-1] if measured else ""),
     )
+
+
+def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Path, dict[str, Any]]]:
+    records = [(path, read_cell(path)) for path in sorted(metrics_files)]
+    for path, record in records:
+        found = record["cell"]["dataset"]
+        if found != dataset:
+            raise TrackingError(f"{path}: a cell of {found}, not of {dataset}; correct the list")
+    return records
 
 
 def _cell_run(

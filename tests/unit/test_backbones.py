@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from dpprobe import backbones, config
+from dpprobe import backbones, config, devices
 from dpprobe.backbones import Backbone, images
 from dpprobe.errors import ConfigError, DataError
 
@@ -318,9 +318,10 @@ def test_options_survive_serialisation() -> None:
 
 
 def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = config.backbone_options(PIXELS)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert backbones.resolve_device("auto") == "cpu"
-    with pytest.raises(ConfigError, match="device: cuda, but torch sees no GPU"):
-        backbones.resolve_device("cuda")
+    assert devices.resolve_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
+        backbones.load(options, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert backbones.resolve_device("auto") == "cuda"
+    assert devices.resolve_device("auto") == "cuda"

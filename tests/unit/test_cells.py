@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
-from dpprobe import cells, config, heads
+from dpprobe import config, heads
 from dpprobe.cells import FILES, Job, train_job
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.store import ShardHeader, write_manifest, write_shard
@@ -112,7 +112,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         calls.append((str(options.batch_size), len(seeds)))
         return original(options, data, plan, seeds, **rest)
 
-    monkeypatch.setattr(cells.heads, "fit", counted)
+    monkeypatch.setattr(heads, "fit", counted)
     return calls
 
 
@@ -236,7 +236,7 @@ def test_one_method_s_failure_keeps_the_others_work(
             raise PrivacyError("small: made to fail")
         return original(options, *arguments, **rest)
 
-    monkeypatch.setattr(cells.heads, "fit", fit)
+    monkeypatch.setattr(heads, "fit", fit)
     with pytest.raises(DpprobeError, match="small: made to fail"):
         run.train()
     assert not run.cell("full").exists(), "nothing is published by a job that failed"

@@ -1,4 +1,6 @@
 rule prepare_data:
+    input:
+        lambda wildcards: STUDY.datasets[wildcards.dataset].input_files(),
     output:
         train=f"{DATA}/{{dataset}}/train.parquet",
         test=f"{DATA}/{{dataset}}/test.parquet",

@@ -2,6 +2,7 @@ rule extract_features:
     input:
         table=f"{DATA}/{{dataset}}/{{split}}.parquet",
         info=f"{DATA}/{{dataset}}/dataset.json",
+        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
     output:
         f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.h5",
     log:

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpprobe import artifacts
-from dpprobe.errors import ConfigError
+from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
     from dpprobe.config import BackboneOptions
-
-# Raised when the same options come to mean other features: all shards are then stale.
-VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,27 +50,13 @@ def load(options: BackboneOptions, *, device: str) -> Backbone:
       ConfigError: when the options name something that is not there or does not fit together.
     """
     from dpprobe.config import FAMILIES
+    from dpprobe.devices import resolve_device
 
     options.check()
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(
         options, device=resolve_device(device)
     )
     return backbone
-
-
-def resolve_device(device: str) -> str:
-    """The device's name, "auto" resolved.
-
-    Raises:
-      ConfigError: for "cuda" on a machine where torch sees no GPU.
-    """
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device: cuda, but torch sees no GPU here; write cpu or auto")
-    return device
 
 
 def identity(
@@ -97,7 +80,7 @@ def identity(
 
     return artifacts.fingerprint(
         {
-            "version": VERSION,
+            "version": VERSIONS["features"],
             "options": options.model_dump(mode="json", exclude=set(exclude)),
             "preprocessing": dict(preprocessing),
             "weights_sha256": weights_sha256,

@@ -79,6 +79,9 @@ class Options(BackboneOptions):
                 f"checkpoint: no file {self.checkpoint}; correct it or put the file there"
             )
 
+    def input_files(self) -> tuple[str, ...]:
+        return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
+
 
 def load(options: Options, *, device: str) -> Backbone:
     """A timm model without its classifier.

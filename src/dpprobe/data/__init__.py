@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.config import DatasetOptions
 
-# Raised when the files `prepare` writes change for the same options: they are then made again.
-VERSION = 1
-
 
 def prepare(options: DatasetOptions, directory: Path) -> None:
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.

@@ -47,6 +47,13 @@ class Options(DatasetOptions):
     def check(self) -> None:
         list_images(self)
 
+    def input_files(self) -> tuple[str, ...]:
+        """The class folders: a folder's time changes with the files it lists."""
+        root = resolve_path(self.path)
+        parts = [root / name for name in ("train", "test") if (root / name).is_dir()] or [root]
+        folders = (path for part in parts for path in part.iterdir() if path.is_dir())
+        return tuple(sorted(str(path) for path in folders if not path.name.startswith(".")))
+
     def count_train(self) -> int:
         listing = list_images(self)
         if "test" in listing.files:

@@ -89,6 +89,9 @@ class Options(DatasetOptions):
         labels = _column(self, "train", self.label_column)
         return split.count_train(Counter(labels).values(), self.test_fraction)
 
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(str(path) for name in self._splits() for path in self._files(name))
+
     def _splits(self) -> tuple[SplitName, ...]:
         return ("train",) if self.test is None else ("train", "test")
 

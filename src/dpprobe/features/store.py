@@ -503,7 +503,8 @@ class FeatureStore:
     Every shard is checked against the manifest when it is read: its size and attributes at once,
     its labels, ids and groups and the SHA-256 of its features while they are read. A block of
     `blocks` is handed out before its shard has been read to the end; a mismatch then raises at
-    the end of that shard. Files are opened by each call, so a store may cross a fork.
+    the end of that shard. Later passes of the same store rely on HDF5's own checksums. Files are
+    opened by each call, so a store may cross a fork.
 
     Attributes:
       rows, dimension: n and d.

@@ -1,0 +1,171 @@
+"""Noise that meets a target, and the files that remember it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
+from dpprobe.privacy.plan import Mechanism, Plan
+
+
+def relative(rate: float, count: int, noise: float = 1.0, name: str = "g") -> Mechanism:
+    return Mechanism(
+        name=name,
+        released="a sum",
+        sensitivity=1.0,
+        noise_multiplier=noise,
+        sample_rate=rate,
+        count=count,
+    )
+
+
+def solve(
+    mechanisms: list[Mechanism], epsilon: float, cache: Path, accountant: str = "pld"
+) -> Plan:
+    return calibrate(
+        mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache
+    )
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("rate", "count"), [(32 / 1437, 898), (1.0, 20)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_round_trip(
+    tmp_path: Path, accountant: str, rate: float, count: int, epsilon: float
+) -> None:
+    plan = solve([relative(rate, count)], epsilon, tmp_path, accountant)
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant)
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    assert plan.priced_by == accountants.describe(plan.mechanisms, accountant)
+    assert len(plan.checks) >= 2
+
+
+@given(epsilon=st.floats(0.001, 100), exponent=st.floats(-12, -2), count=st.integers(1, 100_000))
+@settings(max_examples=60, deadline=None)
+def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, count: int) -> None:
+    def price(factor: float) -> float:
+        composition = [relative(1.0, count).scaled(factor)]
+        return accountants.epsilon(composition, 10.0**exponent, "gaussian")
+
+    _, realised = find_factor(price, epsilon, what="test", tolerance=1e-9)
+    assert epsilon * (1 - 1e-8) <= realised <= epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 50.0])
+def test_extremes_of_a_sampled_plan(tmp_path: Path, epsilon: float) -> None:
+    plan = solve([relative(0.05, 60)], epsilon, tmp_path)
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+
+
+def test_a_common_factor_keeps_the_split_between_mechanisms(tmp_path: Path) -> None:
+    parts = [relative(1.0, 1, 2.0, "covariance"), relative(1.0, 5, 3.0, "gradients")]
+    plan = solve(parts, 1.0, tmp_path)
+    first, second = plan.mechanisms
+    assert first.noise_multiplier / second.noise_multiplier == pytest.approx(2 / 3)
+    assert plan.realised_epsilon <= 1.0
+
+
+def test_infinite_epsilon_is_the_same_plan_without_noise(tmp_path: Path) -> None:
+    plan = solve([relative(0.02, 898)], math.inf, tmp_path)
+    assert [item.noise_multiplier for item in plan.mechanisms] == [0.0]
+    assert plan.mechanisms[0].count == 898
+    assert not plan.private
+    assert plan.realised_epsilon == math.inf
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = solve([relative(1.0, 3)], 2.0, tmp_path)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("calibrated twice")
+
+    monkeypatch.setattr(calibration, "_solve", never)
+    assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
+    (file,) = tmp_path.iterdir()
+    assert file == cache_path(
+        [relative(1.0, 3)], epsilon=2.0, delta=1e-5, accountant="pld", cache=tmp_path
+    )
+    with pytest.raises(AssertionError, match="calibrated twice"):
+        solve([relative(1.0, 4)], 2.0, tmp_path)
+
+
+def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
+    def key(epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **own: Any) -> Path:
+        values = {"rate": 0.1, "count": 5, **own}
+        return cache_path(
+            [relative(**values)],
+            epsilon=epsilon,
+            delta=delta,
+            accountant=accountant,
+            cache=tmp_path,
+        )
+
+    same = {key(), key(name="another")}
+    others = {
+        key(epsilon=1.1),
+        key(delta=1e-6),
+        key(accountant="rdp"),
+        key(rate=0.11),
+        key(count=6),
+        key(noise=2.0),
+    }
+    assert len(same) == 1
+    assert len(others) == 6
+    assert not same & others
+
+
+@pytest.mark.parametrize("damage", ["truncate", "edit", "swap", "list"])
+def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    solve([relative(1.0, 3)], 2.0, tmp_path)
+    (file,) = tmp_path.iterdir()
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-40])
+    elif damage == "edit":  # half the noise
+        record = json.loads(file.read_text())
+        file.write_text(json.dumps({**record, "factor": record["factor"] / 2}))
+    elif damage == "list":
+        file.write_text("[]")
+    else:
+        solve([relative(1.0, 4)], 2.0, tmp_path / "other")
+        (other,) = (tmp_path / "other").iterdir()
+        file.write_bytes(other.read_bytes())
+    with pytest.raises(PrivacyError, match=f"{file.name}.*delete it"):
+        solve([relative(1.0, 3)], 2.0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "message"),
+    [(1e-4, 1e-5, "epsilon 0.0001"), (101.0, 1e-5, "inf"), (1.0, 1e-13, "delta 1e-13")],
+)
+def test_targets_out_of_reach_are_refused(
+    tmp_path: Path, epsilon: float, delta: float, message: str
+) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        calibrate(
+            [relative(0.1, 10)], n=100, epsilon=epsilon, delta=delta, accountant="pld",
+            cache=tmp_path,
+        )  # fmt: skip
+
+
+def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="write inf"):
+        solve([], 1.0, tmp_path)
+    assert not solve([], math.inf, tmp_path).private
+
+
+def test_a_search_without_an_answer_says_so() -> None:
+    with pytest.raises(PrivacyError, match="what: no amount of noise"):
+        find_factor(lambda factor: 2 + 1 / factor, 1.0, what="what", tolerance=1e-3)
+    with pytest.raises(PrivacyError, match="no amount of noise"):  # a price that jumps over it
+        find_factor(lambda factor: 3.0 if factor < 5 else 0.5, 1.0, what="what", tolerance=1e-3)

@@ -1,0 +1,195 @@
+"""Mechanisms, plans, and the options that make them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dpprobe import config, heads
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.nonprivate import Options as NonprivateOptions
+from dpprobe.heads.sgd import Options
+from dpprobe.privacy.plan import Mechanism, Plan
+
+
+def mechanism(**changes: Any) -> Mechanism:
+    values: dict[str, Any] = {
+        "name": "gradients",
+        "released": "sum of clipped gradients",
+        "sensitivity": 1.2,
+        "noise_multiplier": 0.75,
+        "sample_rate": 0.01,
+        "count": 100,
+    }
+    return Mechanism(**{**values, **changes})
+
+
+def plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "mechanisms": (mechanism(),),
+        "n": 3200,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "accountant": "pld",
+        "realised_epsilon": 0.9995,
+    }
+    return Plan(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("sensitivity", 0.0),
+        ("sensitivity", math.inf),
+        ("noise_multiplier", -0.1),
+        ("noise_multiplier", math.nan),
+        ("sample_rate", 0.0),
+        ("sample_rate", 1.0000001),
+        ("count", 0),
+        ("count", 2.0),
+    ],
+)
+def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> None:
+    with pytest.raises(PrivacyError, match=f"'gradients': {attribute}"):
+        mechanism(**{attribute: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n = 0"),
+        ({"epsilon": 0.0}, "epsilon 0.0"),
+        ({"delta": 1.0}, "delta 1.0"),
+        ({"mechanisms": ()}, "nothing is priced"),
+        ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
+        ({"mechanisms": (mechanism(), mechanism())}, "different names"),
+        ({"realised_epsilon": 1.0001}, "exceeds the target"),
+        ({"realised_epsilon": math.inf}, "exceeds the target"),
+    ],
+)
+def test_plan_refuses_what_promises_more_than_it_pays(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        plan(**changes)
+
+
+def test_plan_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan().mechanisms[0].noise_multiplier = 0.1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        plan(checks={"rdp (dp-accounting 0.6.0)": 1.2, "prv (opacus 1.6.0)": math.inf}),
+        plan(
+            epsilon=math.inf,
+            realised_epsilon=math.inf,
+            mechanisms=(mechanism(noise_multiplier=0.0),),
+        ),
+        plan(mechanisms=(mechanism(), mechanism(name="covariance", sample_rate=1.0, count=1))),
+    ],
+)
+def test_plan_survives_json(original: Plan) -> None:
+    text = json.dumps(original.to_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(text)) == original
+
+
+def test_plan_of_another_relation_is_refused() -> None:
+    values = plan().to_dict() | {"neighbouring": "replace one"}
+    with pytest.raises(PrivacyError, match="replace one"):
+        Plan.from_dict(values)
+
+
+def test_plan_counts_and_finds_its_mechanisms() -> None:
+    two = plan(mechanisms=(mechanism(), mechanism(name="covariance", count=1)))
+    assert two.steps == 101
+    assert two.mechanism("covariance").count == 1
+    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
+        two.mechanism("hessian")
+    assert two.private
+    assert not plan(epsilon=math.inf, realised_epsilon=math.inf).private
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "rate", "count"),
+    [
+        (Options(), 50_000, 32 / 50_000, 31_250),  # paper 000's cell
+        (Options(), 1437, 32 / 1437, 898),  # 898.1: not 20 times a floored 44
+        (Options(batch_size=30, epochs=1), 100, 0.3, 3),  # where int(1 / rate) is one short
+        (Options(batch_size="full"), 1437, 1.0, 20),
+        (Options(batch_size="full", steps=1), 1437, 1.0, 1),
+        (Options(steps=7), 100, 0.32, 7),
+        (Options(epochs=0.001), 100, 0.32, 1),
+    ],
+)
+def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
+    (own,) = options.mechanisms(n)
+    assert (own.sample_rate, own.count) == (rate, count)
+    assert own.sensitivity == options.max_grad_norm
+
+
+def test_options_refuse_what_cannot_run() -> None:
+    with pytest.raises(ConfigError, match="batch_size 32 is above the 31 training rows"):
+        Options().mechanisms(31)
+    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
+        config.method_options({"head": "sgd", "epochs": 3, "steps": 4})
+    for bad in ({"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0}):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            config.method_options({"head": "sgd", **bad})
+    with pytest.raises(ConfigError, match="penalty"):
+        config.method_options({"head": "nonprivate", "penalties": [0.1, 0.1]})
+
+
+def test_nonprivate_releases_nothing_private() -> None:
+    assert NonprivateOptions().mechanisms(100) == ()
+    assert not NonprivateOptions.private
+
+
+def test_a_fit_refuses_a_plan_made_for_another() -> None:
+    import torch
+
+    from dpprobe.heads.training_set import TrainingSet
+
+    data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
+
+    def planned(options: Options, n: int = 100, **changes: Any) -> Plan:
+        return plan(mechanisms=options.mechanisms(n), n=n, **changes)
+
+    with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
+        heads.fit(Options(), data, planned(Options(), n=200), [1])
+    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2, the method 0\.1"):
+        heads.fit(Options(max_grad_norm=0.1), data, planned(Options()), [1])
+    with pytest.raises(PrivacyError, match="count 5, the method 6"):
+        heads.fit(Options(steps=6), data, planned(Options(steps=5)), [1])
+    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
+        steps = planned(Options(steps=5))
+        heads.fit(Options(steps=5, batch_size=16), data, steps, [1])
+    extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(Options(), data, extra, [1])
+    with pytest.raises(PrivacyError, match="differ from each other"):
+        heads.fit(Options(), data, planned(Options()), [1, 1])
+
+
+def test_checking_a_study_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from dpprobe import config, heads
+import dpprobe.privacy.plan
+for name in config.HEADS:
+    config.method_options({"head": name}).mechanisms(1000)
+heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

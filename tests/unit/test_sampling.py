@@ -1,0 +1,106 @@
+"""Poisson batches and seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.randomness import cell_seed, stream, stream_seed
+from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
+
+
+def indicator(rows: int, rate: float, steps: int, seed: int = 1) -> np.ndarray:
+    """[steps, rows]: whether each row joined each batch."""
+    joined = np.zeros((steps, rows))
+    for step, batch in enumerate(poisson_batches(rows, rate, steps, stream(seed, "sampling"))):
+        joined[step, batch] = 1
+    return joined
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (30, 0.3), (20, 0.5), (7, 0.9)])
+def test_every_row_joins_at_the_rate(rows: int, rate: float) -> None:
+    steps = 20_000
+    joined = indicator(rows, rate, steps)
+    deviation = (rate * (1 - rate) / steps) ** 0.5
+    assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
+    # Batch sizes are binomial: a shuffled, fixed-size loader has no variance at all.
+    sizes = joined.sum(1)
+    wanted = rows * rate * (1 - rate)
+    assert sizes.var() == pytest.approx(wanted, rel=0.06)
+
+
+def test_rows_and_steps_are_independent() -> None:
+    steps, rate = 40_000, 0.1
+    joined = (indicator(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
+    between_rows = joined.T @ joined / steps
+    np.fill_diagonal(between_rows, 0)
+    assert np.abs(between_rows).max() < 5 / steps**0.5
+    flat = joined.ravel()
+    for lag in (1, 2, 11, 12, 13, 24):  # the next row, the same row one and two steps later
+        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
+
+
+def test_empty_batches_happen_as_often_as_they_should() -> None:
+    sizes = indicator(10, 0.05, 20_000).sum(1)
+    assert np.mean(sizes == 0) == pytest.approx(0.95**10, abs=0.02)
+
+
+def test_rate_one_is_every_row() -> None:
+    for batch in poisson_batches(9, 1.0, 5, stream(1, "sampling")):
+        np.testing.assert_array_equal(batch, np.arange(9))
+
+
+@given(
+    rows=st.integers(1, 200),
+    rate=st.floats(1e-4, 1.0),
+    steps=st.integers(1, 60),
+    block=st.integers(1, 60),
+    seed=st.integers(0, 2**128 - 1),
+)
+@settings(max_examples=80, deadline=None)
+def test_batches_do_not_depend_on_blocks(
+    rows: int, rate: float, steps: int, block: int, seed: int
+) -> None:
+    one = list(poisson_batches(rows, rate, steps, stream(seed, "s"), block=1))
+    other = list(poisson_batches(rows, rate, steps, stream(seed, "s"), block=block))
+    assert len(one) == len(other) == steps
+    for first, second in zip(one, other, strict=True):
+        np.testing.assert_array_equal(first, second)
+        assert np.all(np.diff(first) > 0)
+        assert first.size == 0 or 0 <= first[0] <= first[-1] < rows
+
+
+def test_a_block_of_a_large_dataset_needs_no_mask() -> None:
+    rows, sizes = PoissonSampler(10**12, 1e-10, stream(3, "s")).block(50)
+    assert sizes.sum() == rows.size
+    assert 50 * 100 - 400 < rows.size < 50 * 100 + 400
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(0, 0.5), (5, 0.0), (5, 1.5)])
+def test_impossible_samplers_are_refused(rows: int, rate: float) -> None:
+    with pytest.raises(PrivacyError, match="sampler"):
+        PoissonSampler(rows, rate, stream(1, "s"))
+
+
+def test_seeds_derive_from_the_whole_identity() -> None:
+    base = {"dataset": "digits", "epsilon": "1", "options": {"learning_rate": 0.1}}
+    seeds = {cell_seed(base, index) for index in range(100)}
+    assert len(seeds) == 100
+    assert cell_seed(dict(reversed(base.items())), 3) == cell_seed(base, 3)
+    assert cell_seed({**base, "epsilon": "2"}, 3) not in seeds
+    assert max(seeds).bit_length() > 120
+
+
+def test_streams_of_a_seed_are_apart() -> None:
+    draws = [stream(7, name).random(4).tolist() for name in ("noise", "sampling", "init")]
+    draws.append(stream(8, "noise").random(4).tolist())
+    assert len({tuple(draw) for draw in draws}) == 4
+    assert stream(7, "noise").random(4).tolist() == draws[0]
+    # Seeds that agree in their low 32 bits are still different seeds.
+    assert stream(7 + 2**32, "noise").random() != stream(7, "noise").random()
+    assert 0 <= stream_seed(2**128 - 1, "noise") < 2**64
+    with pytest.raises(PrivacyError, match="128 bits"):
+        stream(2**128, "noise")
