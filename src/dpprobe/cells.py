@@ -25,7 +25,14 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import heads, metrics
-from dpprobe.artifacts import atomic_path, fingerprint, read_json, sha256_file, write_json
+from dpprobe.artifacts import (
+    atomic_path,
+    canonical_json,
+    fingerprint,
+    read_json,
+    sha256_file,
+    write_json,
+)
 from dpprobe.config import MethodOptions, epsilon_value
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError, DpprobeError
@@ -344,7 +351,8 @@ def _stage(task: CellTask, features: Features, contents: CellContents) -> None:
         save_file(
             {"weights": np.ascontiguousarray(contents.weights)},
             temporary,
-            metadata={"normalize": task.options.normalize, "method": task.method},
+            # one key: safetensors writes several in an order of their own each time
+            metadata={"dpprobe": canonical_json(task.options.model_dump(mode="json"))},
         )
     _write_predictions(folder / "predictions.parquet", features, contents)
     with atomic_path(folder / "history.parquet") as temporary:

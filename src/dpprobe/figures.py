@@ -202,7 +202,8 @@ def _draw_infinite(
         entry = curves[backbone, method][math.inf]
         reach = [[0.0], [0.0]]
         if entry.low is not None and entry.high is not None:
-            reach = [[entry.mean - entry.low], [entry.high - entry.mean]]
+            # a mean of equal values may be rounded past an interval of no width
+            reach = [[max(0.0, entry.mean - entry.low)], [max(0.0, entry.high - entry.mean)]]
         axes.errorbar(
             scale.position(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
             color=colours[backbone], marker=styles[method][1], markersize=4,

@@ -11,6 +11,8 @@ from scipy.special import log_softmax, stdtrit
 from dpprobe.errors import DataError
 
 CALIBRATION_BINS = 15
+# Seeds without randomness of their own still differ in the last bits of float32 sums.
+SAME = 1e-6
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
@@ -102,7 +104,7 @@ def summarise(
         for name in records[0]
         if name.endswith(("accuracy", "calibration_error"))
     }
-    varies = any(np.ptp(values) > 0 for values in columns.values())
+    varies = any(np.ptp(values) > SAME for values in columns.values())
     resampled: dict[str, tuple[float, float]] = {}
     if not varies and correct is not None:
         resampled = _bootstrap(correct, labels, seed=seed)
@@ -117,7 +119,7 @@ def _entry(
 ) -> dict[str, Any]:
     count = len(values)
     # Equal values have no spread: their rounded mean must not make one.
-    equal = np.ptp(values) == 0
+    equal = np.ptp(values) <= SAME
     mean = float(values[0] if equal else values.mean())
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))
     low = high = interval = None

@@ -151,3 +151,14 @@ def test_metrics_are_fractions(rows: int, classes: int, seed: int) -> None:
     result = evaluate(*_scores(seed, rows=rows, classes=classes))
     recall = [value for value in result.pop("per_class_recall") if value is not None]
     assert all(0.0 <= value <= 1.0 for value in [*result.values(), *recall])
+
+
+def test_seeds_that_differ_in_rounding_alone_get_the_bootstrap() -> None:
+    correct = np.arange(100) < 90
+    records = [
+        {"accuracy": 0.9, "macro_accuracy": 0.9, "expected_calibration_error": 0.1 + offset}
+        for offset in (0.0, 1e-9, -1e-9)
+    ]
+    entry = summarise(records, correct=correct)["accuracy"]
+    assert entry["interval"] == ROW_INTERVAL
+    assert entry["low"] < 0.9 < entry["high"]

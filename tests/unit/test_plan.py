@@ -169,8 +169,8 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
         heads.fit(Options(max_grad_norm=0.1), data, planned(Options()), [1])
     with pytest.raises(PrivacyError, match="count 5, the method 6"):
         heads.fit(Options(steps=6), data, planned(Options(steps=5)), [1])
+    steps = planned(Options(steps=5))
     with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
-        steps = planned(Options(steps=5))
         heads.fit(Options(steps=5, batch_size=16), data, steps, [1])
     extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
     with pytest.raises(PrivacyError, match="not this method's"):

@@ -56,7 +56,7 @@ class Workspace:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a study; standard error is merged into standard output."""
         result = subprocess.run(
-            self.command("--configfile", str(self.write(study)), *arguments),
+            self.command(*arguments, "--configfile", str(self.write(study))),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -69,7 +69,7 @@ class Workspace:
 
     def planned(self, study: Mapping[str, Any], *arguments: str) -> Counter[str]:
         """The jobs a run would start, counted by rule."""
-        output = self.run(study, "--dry-run", "--quiet", "host", *arguments).stdout
+        output = self.run(study, "--dry-run", *arguments).stdout
         return count_rules(output)
 
     def cell(self, method: str, epsilon: str, backbone: str = "pixels") -> Path:
@@ -77,13 +77,19 @@ class Workspace:
 
 
 def count_rules(output: str) -> Counter[str]:
-    """The rules of Snakemake's log, from its `rule name:` lines."""
-    lines = (line.strip() for line in output.splitlines())
-    return Counter(
-        line.removesuffix(":").split()[-1]
-        for line in lines
-        if line.startswith(("rule ", "localrule ")) and line.endswith(":")
-    )
+    """The jobs of a run by rule, from the first table of Snakemake's log; empty without one."""
+    counts: Counter[str] = Counter()
+    lines = iter(output.splitlines())
+    for line in lines:
+        if line.startswith("Job stats:"):
+            break
+    for line in lines:
+        rule, _, count = line.rpartition(" ")
+        if rule.strip() == "total":
+            break
+        if count.isdigit():
+            counts[rule.strip()] = int(count)
+    return counts
 
 
 @pytest.fixture

@@ -100,7 +100,8 @@ def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[s
     with sqlite3.connect(workspace.directory / "results/mlflow.db") as database:
         rows = database.execute(
             "select count(*) from runs join experiments using (experiment_id) "
-            "where name = 'digits' and status = 'FINISHED' and runs.lifecycle_stage = 'active'"
+            "where experiments.name = 'digits' and status = 'FINISHED' "
+            "and runs.lifecycle_stage = 'active'"
         ).fetchone()
     assert rows == (2 * (2 * 6 + 1),)
 

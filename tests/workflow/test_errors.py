@@ -50,7 +50,7 @@ def test_a_killed_run_resumes_and_leaves_nothing_half_written(
     small["methods"]["full"] = {"head": "sgd", "batch_size": "full", "epochs": None, "steps": 5}
     configfile = workspace.write(small)
     process = subprocess.Popen(
-        workspace.command("--configfile", str(configfile), "heads"),
+        workspace.command("heads", "--configfile", str(configfile)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

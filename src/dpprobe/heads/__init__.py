@@ -7,6 +7,7 @@ One module a head, named in `dpprobe.config.HEADS`: its `Options` say what a stu
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def scores(heads: Heads, features: Any) -> np.ndarray:
 def _check_plan(method: MethodOptions, plan: Plan) -> None:
     """A plan must hold exactly what the method releases, its noise up to one common factor."""
     wanted = method.mechanisms(plan.n)
-    ratios = set()
+    factors = []
     for expected in wanted:
         planned = plan.mechanism(expected.name)
         for attribute in ("sensitivity", "sample_rate", "count"):
@@ -90,8 +91,9 @@ def _check_plan(method: MethodOptions, plan: Plan) -> None:
                     f"head {method.head}: the plan's {expected.name} has {attribute} {value!r}, "
                     f"the method {getattr(expected, attribute)!r}; calibrate for this method"
                 )
-        ratios.add(round(planned.noise_multiplier / expected.noise_multiplier, 9))
-    if len(plan.mechanisms) != len(wanted) or len(ratios) > 1:
+        factors.append(planned.noise_multiplier / expected.noise_multiplier)
+    same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
+    if len(plan.mechanisms) != len(wanted) or not same:
         raise PrivacyError(
             f"head {method.head}: the plan is not this method's; calibrate for this method"
         )

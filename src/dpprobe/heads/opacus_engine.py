@@ -7,6 +7,7 @@ Opacus supplies per-example gradients, clipping, noise and the step (`GradSample
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -58,7 +59,12 @@ def fit(
     ]
     history.add(0, weights)
     taken = 0
-    with Progress(mechanism.count, label="sgd, opacus: train", unit="steps") as progress:
+    with (
+        Progress(mechanism.count, label="sgd, opacus: train", unit="steps") as progress,
+        warnings.catch_warnings(),
+    ):
+        # Its hooks want inputs that need gradients; features do not, weights do.
+        warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
         for stop in record_steps(mechanism.count):
             for trainer, head in zip(trainers, weights, strict=True):
                 trainer.advance(stop - taken)
@@ -90,9 +96,8 @@ class _Trainer:
     ) -> None:
         mechanism = plan.mechanism(sgd_module.GRADIENTS)
         rows = data.normalised(options.normalize)
-        # Rows that are not finite are left out whole: Opacus would pass a NaN on to the sum.
-        usable = rows.norms.isfinite().to(torch.float32)
-        self._features, self._labels, self._usable = rows.features, data.labels, usable
+        self._features, self._labels = rows.features, data.labels
+        self._usable = rows.norms.isfinite()
         self._batches = poisson_batches(
             data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
         )
@@ -106,9 +111,12 @@ class _Trainer:
     def _step(self, rows: torch.Tensor) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         logits = self._model(self._features[rows])
+        # Opacus would pass a row's NaN on to the sum: such rows are left out before the loss.
+        usable = logits.isfinite().all(1) & self._usable[rows]
+        logits = logits.masked_fill(~usable.unsqueeze(1), 0.0)
         losses = torch.nn.functional.cross_entropy(logits, self._labels[rows], reduction="none")
         # A sum, since the mean over an empty batch is no number.
-        (losses * self._usable[rows]).sum().backward()
+        (losses * usable).sum().backward()
         self._optimizer.step()
         self.taken += 1
 

@@ -150,18 +150,17 @@ def _solve(
     interval = accountants.pld_interval(epsilon)
 
     def price(factor: float) -> float:
-        scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
+        scaled = [item.scaled(factor) for item in mechanisms]
         return accountants.epsilon(scaled, delta, resolved, interval=interval)
 
-    def price_rdp(factor: float) -> float:
-        scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
-        return accountants.epsilon(scaled, delta, "rdp")
+    def rough_price(factor: float) -> float:
+        return accountants.rough_epsilon([item.scaled(factor) for item in mechanisms], delta)
 
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     if resolved == "gaussian":
         factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-9)
     else:
-        start, _ = find_factor(price_rdp, epsilon, what=what, tolerance=1e-3)
+        start, _ = find_factor(rough_price, epsilon, what=what, tolerance=0.05)
         factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-3, start=start)
     scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
     answer = _Answer(

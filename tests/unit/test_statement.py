@@ -1,0 +1,109 @@
+"""The privacy statement."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.statement import statement
+
+
+def plan(epsilon: float = 1.0) -> Plan:
+    private = math.isfinite(epsilon)
+    mechanisms = (
+        Mechanism(
+            name="covariance",
+            released="sum of outer products of clipped rows",
+            sensitivity=1.0,
+            noise_multiplier=9.0 if private else 0.0,
+            sample_rate=1.0,
+            count=1,
+        ),
+        Mechanism(
+            name="gradients",
+            released="sum of the sampled rows' clipped gradients, one a step",
+            sensitivity=1.2,
+            noise_multiplier=5.0 if private else 0.0,
+            sample_rate=0.02,
+            count=500,
+        ),
+    )
+    return Plan(
+        mechanisms=mechanisms,
+        n=1600,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=accountants.epsilon(mechanisms, 1e-5, "pld"),
+        priced_by=accountants.describe(mechanisms, "pld"),
+        checks={"prv": 0.999} if private else {},
+    )
+
+
+def state(epsilon: float = 1.0, mode: str = "benchmark") -> dict[str, Any]:
+    return statement(
+        plan(epsilon),
+        method="sgd",
+        options={"learning_rate": 0.1},
+        mode=mode,
+        seeds=[1, 2**127],
+        public_data={"backbone": "resnet50", "near_duplicates": "not checked"},
+    )
+
+
+def test_a_reviewer_can_redo_the_accounting() -> None:
+    values = json.loads(json.dumps(state(), allow_nan=False))
+    composition = [
+        Mechanism(
+            name=item["name"],
+            released=item["released"],
+            sensitivity=item["sensitivity"],
+            noise_multiplier=item["noise_multiplier"],
+            sample_rate=item["sample_rate"],
+            count=item["count"],
+        )
+        for item in values["mechanisms"]
+    ]
+    again = accountants.epsilon(composition, values["delta"], "pld")
+    assert again == values["epsilon_realised"] <= values["epsilon_target"] == 1.0
+    assert values["accountant"].startswith("pld (dp-accounting")
+    assert values["checks"] == {"prv": 0.999}
+    assert values["unit_of_privacy"] == "one training image"
+    assert values["neighbouring_relation"] == "add or remove one"
+    assert values["n"] == 1600
+    assert [item["sampling"] for item in values["mechanisms"]] == ["all rows", "Poisson"]
+    assert [item["noise_standard_deviation"] for item in values["mechanisms"]] == [9.0, 6.0]
+
+
+def test_what_is_promised_and_what_is_not() -> None:
+    values = state()
+    assert "(1, 1e-05)-differentially private" in values["promise"]
+    assert "publishing several composes" in values["promise"]
+    assert values["release"].startswith("Not for release")
+    assert values["seeds"] == [f"{1:032x}", "8" + "0" * 31]
+    assert values["public_data"]["backbone"] == "resnet50"
+    assert "near-duplicates" in values["public_data"]["assumption"]
+    assert any("number of training rows" in fact for fact in values["public"])
+    for thing in ("t-SNE", "learning curves", "metrics", "hyperparameters", "features"):
+        assert any(thing in line for line in values["not_covered"]), thing
+
+
+def test_no_privacy_is_said_plainly() -> None:
+    values = json.loads(json.dumps(state(math.inf), allow_nan=False))
+    assert values["promise"].startswith("No privacy is promised")
+    assert values["private"] is False
+    assert values["epsilon_target"] == values["epsilon_realised"] == "inf"
+    assert values["delta"] is None
+    assert {item["noise"] for item in values["mechanisms"]} == {"none"}
+    assert {item["sensitivity"] for item in values["mechanisms"]} == {None}
+
+
+def test_unknown_modes_are_refused() -> None:
+    with pytest.raises(PrivacyError, match="mode 'release'"):
+        state(mode="release")
