@@ -57,5 +57,3 @@ use rule train_heads as train_heads_without_privacy with:
         ),
     wildcard_constraints:
         epsilon=INFINITE,
-    # logistic regression to convergence: products over all rows, which gain from threads
-    threads: 4
