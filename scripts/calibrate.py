@@ -11,13 +11,15 @@ if __name__ == "__main__":
         from dpprobe.plans import write_plans
 
         privacy = snakemake.params.privacy
+        output = Path(snakemake.output[0])
         write_plans(
             {
                 name: config.method_options(options)
                 for name, options in snakemake.params.methods.items()
             },
-            output=Path(snakemake.output[0]),
-            cache=Path(snakemake.params.cache),
+            output=output,
+            # one file for each (n, sampler, steps, epsilon, delta, accountant), shared by all
+            cache=output.parent.parent,
             n=read_info(Path(snakemake.input.info)).train_rows,
             epsilon=config.epsilon_value(snakemake.wildcards.epsilon),
             delta=privacy["delta"],

@@ -9,7 +9,7 @@ if __name__ == "__main__":
         from dpprobe.tracking import ingest
 
         params, paths = snakemake.params, snakemake.input
-        results = Path(params.results)
+        results = Path(snakemake.output[0]).parent.parent
         ingest(
             uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
             study=params.study,

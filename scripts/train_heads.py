@@ -27,6 +27,7 @@ if __name__ == "__main__":
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),
             plans=Path(snakemake.input.plans),
-            cells=Path(params.cells),
+            # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
+            cells=Path(snakemake.output[0]).parents[4],
             device=config.load(snakemake.config).device,
         )

@@ -121,7 +121,7 @@ def test_plan_counts_and_finds_its_mechanisms() -> None:
 @pytest.mark.parametrize(
     ("options", "n", "rate", "count"),
     [
-        (Options(), 50_000, 32 / 50_000, 31_250),  # paper 000's cell
+        (Options(), 50_000, 32 / 50_000, 31_250),  # the foundation-features recipe
         (Options(), 1437, 32 / 1437, 898),  # 898.1: not 20 times a floored 44
         (Options(batch_size=30, epochs=1), 100, 0.3, 3),  # where int(1 / rate) is one short
         (Options(batch_size="full"), 1437, 1.0, 20),

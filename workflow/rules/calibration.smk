@@ -16,9 +16,6 @@ rule calibrate:
     params:
         methods=lambda wildcards: methods_params(wildcards.epsilon),
         privacy=privacy_params,
-        # Noise multipliers, one file for each (n, sampler, steps, epsilon, delta, accountant),
-        # whatever dataset or method asks for them.
-        cache=f"{RESULTS}/calibration",
         version=VERSIONS["calibration"],
     message:
         "noise multipliers for {wildcards.dataset} at epsilon {wildcards.epsilon}"

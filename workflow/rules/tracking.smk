@@ -39,7 +39,6 @@ rule track:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
         backbones=list(STUDY.backbones),
-        results=RESULTS,
         version=VERSIONS["tracking"],
     message:
         "MLflow runs of {wildcards.dataset}"

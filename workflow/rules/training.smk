@@ -36,7 +36,6 @@ rule train_heads:
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         mode=STUDY.mode,
-        cells=f"{RESULTS}/cells",
         version=VERSIONS["training"],
     message:
         "heads of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"

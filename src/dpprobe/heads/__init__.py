@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from dpprobe.heads.training_set import Heads, TrainingSet
     from dpprobe.privacy.plan import Plan
 
-# Raised when a head trained from the same inputs would come out different.
-VERSION = 1
-
 # Called with (step, weights [seeds, classes, d + 1], information on the step). The weights are
 # the trainer's own buffer: copy what outlives the call. What it returns, one value a seed under
 # each name, joins the history.

@@ -19,7 +19,7 @@ GRADIENTS = "gradients"
 
 
 class Options(MethodOptions):
-    """DP-SGD; the defaults are paper 000's: batch 32, 20 epochs, rate 0.1, clipping norm 1.2."""
+    """DP-SGD; the defaults are the foundation-features paper's (docs/references.md)."""
 
     head: Literal["sgd"] = "sgd"
     batch_size: int | Literal["full"] = Field(

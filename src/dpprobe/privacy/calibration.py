@@ -18,11 +18,10 @@ from dpprobe import artifacts
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
-# Raised when the same inputs would give another answer.
-VERSION = 1
 FORMAT = "dpprobe-calibration"
 # Outside these, an accountant's grids outgrow memory, and a promise means nothing.
 SMALLEST_EPSILON, LARGEST_EPSILON = 0.001, 100.0
@@ -122,7 +121,7 @@ def _inputs(
     mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
 ) -> dict[str, Any]:
     return {
-        "version": VERSION,
+        "version": VERSIONS["calibration"],
         "accountant": accountants.describe(mechanisms, accountant),
         "second_accountant": accountants.describe(mechanisms, "prv"),
         "epsilon": epsilon,
