@@ -1,9 +1,9 @@
 """Time of a DP-SGD step on a linear head: the closed form against Opacus, in one run.
 
-The foundation-features recipe on n = 50,000 rows of d = 768 features, K = 10 classes: Poisson batches of 32
-expected rows, clipping norm 1.2. Both engines run through `dpprobe.heads.fit` on one thread, with
-sampling, noise and bookkeeping; processor time, interleaved rounds, medians. Only ratios within
-one run mean anything on another machine.
+The foundation-features recipe on n = 50,000 rows of d = 768 features, K = 10 classes: Poisson
+batches of 32 expected rows, clipping norm 1.2. Both engines run through `dpprobe.heads.fit` on one
+thread, with sampling, noise and bookkeeping; processor time, interleaved rounds, medians. Only
+ratios within one run mean anything on another machine.
 """
 
 from __future__ import annotations

@@ -24,4 +24,5 @@ if __name__ == "__main__":
             epsilon=config.epsilon_value(snakemake.wildcards.epsilon),
             delta=privacy["delta"],
             accountant=privacy["accountant"],
+            seeds=snakemake.params.seeds,
         )

@@ -15,7 +15,7 @@ if __name__ == "__main__":
         extract_shard(
             table=Path(snakemake.input.table),
             info=Path(snakemake.input.info),
-            backbone=config.backbone_options(snakemake.params.backbone),
+            backbone=study.backbones[snakemake.wildcards.backbone],
             backbone_name=snakemake.wildcards.backbone,
             split=snakemake.wildcards.split,
             shard=int(snakemake.wildcards.shard),

@@ -9,7 +9,7 @@ if __name__ == "__main__":
         from dpprobe.summary import summarise_cells
 
         summarise_cells(
-            [Path(path) for path in snakemake.input],
+            [Path(path) for path in snakemake.input.metrics],
             Path(snakemake.output[0]),
             study=snakemake.params.study,
         )

@@ -22,12 +22,12 @@ if __name__ == "__main__":
                 },
                 seeds=params.seeds,
                 study_seed=params.seed,
-                mode=params.mode,
+                **params.privacy,
             ),
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),
             plans=Path(snakemake.input.plans),
             # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
-            cells=Path(snakemake.output[0]).parents[4],
+            cells=Path(snakemake.output.cells[0]).parents[4],
             device=config.load(snakemake.config).device,
         )

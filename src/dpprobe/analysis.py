@@ -23,11 +23,17 @@ EMBEDDING_FORMAT = "dpprobe-embedding"
 EMBEDDING_FORMAT_VERSION = 1
 METADATA_KEY = b"dpprobe"
 NEIGHBOURS = 15  # k of the neighbour agreement
+LARGEST = 1e15  # squares of larger features leave the range of float32
 ANCHORS = 2000  # rows at which it is measured
 ENOUGH = 0.9  # PCA keeps this share of neighbours, or its dimension is doubled
 DOUBLINGS = 3
 BLOCK_ROWS = 4096
-MINIMUM_ROWS = 10
+NO_TSNE = {
+    "method": None, "perplexity": None, "components": None, "neighbours": None,
+    "pca_agreement": None, "tsne_agreement": None,
+}  # fmt: skip
+TSNE_ROWS = 10  # fewer rows are shown by their principal components
+PLANE_ROWS = 3  # fewer have no picture
 
 
 def tsne(
@@ -46,37 +52,47 @@ def tsne(
     components are doubled, up to three times, while they keep less than 90 % of each point's 15
     nearest neighbours in feature space. The same seed and threads give the same picture.
 
+    Rows that t-SNE cannot embed do not stop a study: 3 to 9 rows are placed by their first two
+    principal components; fewer, or rows that are all equal, give a table without points. The
+    metadata then holds a `note` for the reader, and `method` says "PCA" or null.
+
     Args:
       manifest: of the split's feature shards.
       output: parquet with id, label, x, y; its schema metadata says how it was made, with
         `pca_agreement` and `tsne_agreement`: the mean share of a point's 15 nearest neighbours
-        in feature space that are among its 15 nearest after PCA and after t-SNE.
+        in feature space that are among its 15 nearest after PCA and after t-SNE, null without
+        t-SNE. Where rows have several labels, label is how many are positive.
       points: at most so many rows; beyond, a sample drawn with the seed.
       perplexity: lowered to a third of the rows where it is larger.
       components: principal components to begin with.
 
     Raises:
-      DataError: when there are under 10 rows, rows have several labels, or features are constant.
+      DataError: when a feature shard is missing or damaged.
     """
     from dpprobe.features.store import FeatureStore
 
     store = FeatureStore(manifest)
-    labels = np.asarray(store.labels)
-    if labels.ndim != 1:
-        raise DataError(f"{manifest}: t-SNE colours need one label a row, not {labels.shape}")
-    if store.rows < MINIMUM_ROWS:
-        raise DataError(f"{manifest}: {store.rows} rows; t-SNE needs at least {MINIMUM_ROWS}")
     rows = _sample(store.rows, points, seed)
     features = _read_rows(store, rows)
-    if not np.ptp(features, axis=0).any():
-        raise DataError(f"{manifest}: all sampled feature rows are equal; nothing to embed")
-    _, plane, facts = embed(
-        features, perplexity=perplexity, components=components, seed=seed, threads=threads
-    )
+    note = None
+    if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
+        note = _nothing_to_place(len(rows))
+        rows, plane = rows[:0], np.empty((0, 2))
+        facts: dict[str, Any] = dict(NO_TSNE)
+    elif len(rows) < TSNE_ROWS:
+        note = f"{len(rows)} rows are too few for t-SNE: first two principal components (PCA)"
+        plane, facts = _principal_plane(features), NO_TSNE | {"method": "PCA", "components": 2}
+    else:
+        _, plane, facts = embed(
+            features, perplexity=perplexity, components=components, seed=seed, threads=threads
+        )
+    if note is not None:
+        logger.warning("t-SNE: %s", note)
+    labels, class_names, legend = _colours(store)
     facts |= {
         "format": EMBEDDING_FORMAT, "format_version": EMBEDDING_FORMAT_VERSION,
-        "private": False, "rows": store.rows, "points": len(rows),
-        "class_names": list(store.class_names), "features": store.fingerprint,
+        "private": False, "rows": store.rows, "points": len(rows), "note": note,
+        "class_names": class_names, "legend": legend, "features": store.fingerprint,
     }  # fmt: skip
     columns = {
         "id": pa.array([store.ids[row] for row in rows], pa.string()),
@@ -115,6 +131,9 @@ def embed(
 
     generator = np.random.Generator(np.random.Philox(seed))
     anchors = np.sort(generator.permutation(len(features))[:ANCHORS])
+    largest = float(np.abs(features).max())
+    if largest > LARGEST:
+        features = features / np.float32(largest)
     allowed = (len(features) - 1) / 3
     if perplexity > allowed:
         logger.warning(
@@ -130,7 +149,7 @@ def embed(
                 initialization="pca",
                 n_jobs=threads,
                 random_state=seed,
-            ).fit(reduced)
+            ).fit(_at_least_two_columns(reduced))
         )
         flat = agreement(truth, nearest(plane, anchors))
     logger.info(
@@ -138,7 +157,7 @@ def embed(
         len(features), reduced.shape[1], 100 * kept, 100 * flat,
     )  # fmt: skip
     facts = {
-        "seed": seed, "threads": threads, "perplexity": min(perplexity, allowed),
+        "method": "t-SNE", "seed": seed, "threads": threads, "perplexity": min(perplexity, allowed),
         "components": reduced.shape[1], "neighbours": truth.shape[1],
         "pca_agreement": kept, "tsne_agreement": flat, "openTSNE": openTSNE.__version__,
     }  # fmt: skip
@@ -188,6 +207,41 @@ def _reduce(
     if kept < ENOUGH:
         logger.warning("t-SNE: %d components keep only %.0f %%", dimension, 100 * kept)
     return np.asarray(reduced, dtype=np.float64), kept
+
+
+def _nothing_to_place(rows: int) -> str:
+    if rows < PLANE_ROWS:
+        plural = "" if rows == 1 else "s"
+        return f"no points: {rows} row{plural}, a picture needs at least {PLANE_ROWS}"
+    return f"no points: the features of all {rows} rows are equal"
+
+
+def _principal_plane(features: np.ndarray) -> np.ndarray:
+    """The first two principal components, [m, 2]; a second that does not exist is zero."""
+    centred = features.astype(np.float64)
+    centred -= centred.mean(axis=0)
+    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
+    plane = np.zeros((len(features), 2))
+    kept = min(2, len(singular))
+    plane[:, :kept] = left[:, :kept] * singular[:kept]
+    # The sign of a component is free: its largest entry is made positive.
+    largest = plane[np.abs(plane).argmax(axis=0), [0, 1]]
+    return np.asarray(plane * np.where(largest < 0, -1.0, 1.0))
+
+
+def _colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
+    """What colours the rows: [n] labels, the name of each label, and what a label is."""
+    labels = np.asarray(store.labels)
+    if labels.ndim == 1:
+        return labels, list(store.class_names), "class"
+    counts = np.asarray((labels > 0).sum(axis=1))
+    names = ["1 label" if count == 1 else f"{count} labels" for count in range(counts.max() + 1)]
+    return counts, names, "positive labels"
+
+
+def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
+    """One-dimensional features get a second column of zeros: the plane needs two to start from."""
+    return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 
 def _sample(rows: int, points: int, seed: int) -> np.ndarray:

@@ -38,7 +38,7 @@ from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, normalise_rows, scores
-from dpprobe.plans import read_plans
+from dpprobe.plans import Plans, read_plans
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import statement
@@ -63,6 +63,8 @@ class Job:
     methods: Mapping[str, MethodOptions]
     seeds: int
     study_seed: int
+    delta: float
+    accountant: str
     mode: str
 
 
@@ -102,11 +104,14 @@ def train_job(job: Job, *, train: Path, test: Path, plans: Path, cells: Path, de
     Raises:
       DpprobeError: naming each method that failed, after the others have been trained and staged.
     """
-    by_method = read_plans(plans)
+    calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
-    tasks = [_task(job, name, by_method, stores, cells) for name in job.methods]
+    planned = [name for name in job.methods if name not in calibrated.failures]
+    tasks = [_task(job, name, calibrated, stores, cells) for name in planned]
     stale = [task for task in tasks if not task.is_current(job.seeds)]
-    failures = _train_all(stale, stores, resolve_device(device)) if stale else []
+    failures = [f"{name}: {reason}" for name, reason in calibrated.failures.items()]
+    if stale:
+        failures += _train_all(stale, stores, resolve_device(device))
     if failures:
         raise DpprobeError("\n".join(failures))
     for task in tasks:
@@ -116,19 +121,21 @@ def train_job(job: Job, *, train: Path, test: Path, plans: Path, cells: Path, de
 def _task(
     job: Job,
     method: str,
-    plans: Mapping[str, Plan],
+    calibrated: Plans,
     stores: tuple[FeatureStore, FeatureStore],
     cells: Path,
 ) -> CellTask:
-    if method not in plans:
+    if method not in calibrated.plans:
         raise DataError(f"{method}: no plan in the calibration file; delete it and run again")
-    _check_plan(job, method, plans[method], stores[0].rows)
+    plan = calibrated.plans[method]
+    _check_plan(job, method, plan, stores[0].rows)
     folder = cells / job.dataset / job.backbone / method
     return CellTask(
         job=job,
         method=method,
         options=job.methods[method],
-        plan=plans[method],
+        plan=plan,
+        epsilon_all_heads=calibrated.together[method],
         published=folder / f"eps-{job.epsilon}",
         staged=folder / f".eps-{job.epsilon}.staged",
         identity={
@@ -140,7 +147,7 @@ def _task(
             "train": stores[0].fingerprint,
             "test": stores[1].fingerprint,
             "options": job.methods[method].model_dump(mode="json"),
-            "plan": plans[method].to_dict(),
+            "plan": _identity_of(plan),
             "study_seed": job.study_seed,
             "mode": job.mode,
         },
@@ -148,13 +155,19 @@ def _task(
 
 
 def _check_plan(job: Job, method: str, plan: Plan, rows: int) -> None:
-    wanted = epsilon_value(job.epsilon)
-    if plan.n != rows or plan.epsilon != wanted:
+    found = (plan.n, plan.epsilon, plan.delta, plan.accountant)
+    wanted = (rows, epsilon_value(job.epsilon), job.delta, job.accountant)
+    if found != wanted:
         raise DataError(
-            f"{method}: the plan is for n = {plan.n}, epsilon {plan.epsilon:g}, but the features "
-            f"have {rows} rows and the cell is epsilon {job.epsilon}; delete the calibration "
-            "file and run again"
+            f"{method}: the plan is for (n, epsilon, delta, accountant) = {found}, the job for "
+            f"{wanted}; delete the calibration file and run again"
         )
+
+
+def _identity_of(plan: Plan) -> dict[str, Any]:
+    """What a plan makes the trainer do and promise; not what other accountants say of it."""
+    values = plan.to_dict()
+    return {key: values[key] for key in ("mechanisms", "n", "epsilon", "delta", "accountant")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +178,7 @@ class CellTask:
     method: str
     options: MethodOptions
     plan: Plan
+    epsilon_all_heads: float
     published: Path
     staged: Path
     identity: Mapping[str, Any]
@@ -247,9 +261,10 @@ def _train_all(
     for task in tasks:
         try:
             _train_cell(task, features)
-        except DpprobeError as error:
+        except Exception as error:  # also what torch or SciPy raise: the others still train
             logger.exception("%s failed", task.method)
-            failures.append(f"{task.method}: {error}")
+            known = isinstance(error, DpprobeError)
+            failures.append(f"{task.method}: {error if known else repr(error)}")
     return failures
 
 
@@ -391,6 +406,7 @@ def _write_predictions(path: Path, features: Features, contents: CellContents) -
 def _statement(task: CellTask, features: Features) -> dict[str, Any]:
     return statement(
         task.plan,
+        epsilon_all_heads=task.epsilon_all_heads,
         method=task.method,
         options=task.options.model_dump(mode="json"),
         mode=task.job.mode,

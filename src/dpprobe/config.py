@@ -12,16 +12,19 @@ import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -47,7 +50,15 @@ HEADS: dict[str, str] = {
 }
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
+# Snakemake formats paths, MLflow puts them into URIs, and neither expands `~`.
+_FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
+FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
+URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
 INFINITE = "inf"
+# What noise can be calibrated for, and what the accountants were held against each other on.
+SMALLEST_EPSILON = 0.01
+LARGEST_EPSILON = 100.0
+SMALLEST_DELTA = 1e-10
 
 
 class Options(BaseModel):
@@ -61,7 +72,10 @@ class DatasetOptions(Options, ABC):
 
     source: str
     delta: float | None = Field(
-        None, gt=0, lt=1, description="The delta of this dataset; the study's where absent."
+        None,
+        ge=SMALLEST_DELTA,
+        lt=1,
+        description="The delta of this dataset; the study's where absent.",
     )
 
     @abstractmethod
@@ -72,9 +86,30 @@ class DatasetOptions(Options, ABC):
         """Files and folders whose change makes the split tables stale."""
         return ()
 
+    def source_state(self) -> str | None:
+        """A hash that changes with files that `input_files` does not list one by one.
+
+        None where it lists them all. Cheap: asked at each start of Snakemake, reads no image.
+        """
+        return None
+
+    def preparation_params(self) -> dict[str, Any]:
+        """The options that decide the split tables, JSON-compatible."""
+        return self.model_dump(mode="json", exclude={"delta"})
+
     @abstractmethod
+    def count_rows(self) -> tuple[int, int]:
+        """The rows that the train and the test table will hold, found cheaply."""
+
     def count_train(self) -> int:
-        """The number of training rows the split table will hold, found cheaply."""
+        return self.count_rows()[0]
+
+    def count_test(self) -> int:
+        return self.count_rows()[1]
+
+    def multi_label(self) -> bool:
+        """Whether a row may have several labels. Cheap."""
+        return False
 
 
 class BackboneOptions(Options, ABC):
@@ -90,11 +125,17 @@ class BackboneOptions(Options, ABC):
         """Files whose change makes the features stale."""
         return ()
 
+    def extraction_params(self) -> dict[str, Any]:
+        """The options that decide the features, JSON-compatible: not where an input file lies."""
+        return self.model_dump(mode="json")
+
 
 class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
 
     private: ClassVar[bool] = True
+    # Whether a fit takes rows with several labels.
+    multi_label: ClassVar[bool] = False
 
     head: str
     normalize: Literal["none", "l2", "layer_norm"] = Field(
@@ -117,15 +158,19 @@ def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
     return cls
 
 
+def _known(registry: Mapping[str, str], key: str, name: Any) -> str:
+    if isinstance(name, str) and name in registry:
+        return name
+    known = ", ".join(sorted(registry))
+    raise ValueError(f"unknown {key} {name!r}; write one of: {known}")
+
+
 def _dispatch(registry: Mapping[str, str], key: str) -> BeforeValidator:
     def validate(value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        name = value.get(key)
-        if name not in registry:
-            known = ", ".join(sorted(registry))
-            raise ValueError(f"unknown {key} {name!r}; write one of: {known}")
-        return options_class(registry, str(name)).model_validate(dict(value))
+        name = _known(registry, key, value.get(key))
+        return options_class(registry, name).model_validate(dict(value))
 
     return BeforeValidator(validate)
 
@@ -140,6 +185,28 @@ Name = Annotated[
         description="Lower-case letters, digits and underscores; it becomes part of paths.",
     ),
 ]
+Folder = Annotated[
+    str,
+    Field(pattern=f"^{FOLDER_PATTERN}$"),
+    AfterValidator(lambda value: str(PurePosixPath(value))),
+]
+
+
+def _read_epsilons(value: Any) -> Any:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
+    tokens = [epsilon_token(item) for item in value]
+    for token in tokens:
+        if tokens.count(token) > 1:
+            raise ValueError(f"{token} stands twice in the list; remove one")
+        number = epsilon_value(token)
+        if number < SMALLEST_EPSILON or LARGEST_EPSILON < number < math.inf:
+            remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
+            raise ValueError(
+                f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, what noise is "
+                f"calibrated for; write {remedy}"
+            )
+    return tokens
 
 
 class FeatureOptions(Options):
@@ -169,7 +236,32 @@ class TrackingOptions(Options):
         None,
         description="MLflow tracking URI; SQLite beside the results where absent. "
         "sqlite:///relative/path or http(s)://server.",
+        json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, value: str | None) -> str | None:
+        # What was written is not shown: it may hold a password.
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            parts = urlsplit("")
+        served = parts.scheme in ("http", "https") and parts.hostname
+        local = value.startswith("sqlite:///") and len(value) > len("sqlite:///")
+        if not (served or local) or any(character.isspace() for character in value):
+            raise ValueError(
+                f"a URI of scheme {parts.scheme!r} is not used here; write sqlite:///path, or "
+                "start `mlflow server` on that database and write its http address"
+            )
+        if "@" in parts.netloc:
+            raise ValueError(
+                "a user name or password in the URI would be written into the results; remove it "
+                "and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+            )
+        return value
 
 
 class Study(Options):
@@ -179,10 +271,12 @@ class Study(Options):
     datasets: dict[Name, AnyDataset] = Field(min_length=1)
     backbones: dict[Name, AnyBackbone] = Field(min_length=1)
     methods: dict[Name, AnyMethod] = Field(min_length=1)
-    epsilons: tuple[str, ...] = Field(
-        min_length=1, description='Privacy budgets: positive numbers, or "inf" for none.'
+    epsilons: Annotated[tuple[str, ...], BeforeValidator(_read_epsilons)] = Field(
+        min_length=1,
+        description=f"Privacy budgets: numbers from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
+        'or "inf" for none.',
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="At most 1 / (training rows).")
+    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="At most 1 / (training rows).")
     accountant: Literal["pld", "rdp"] = Field(
         "pld", description="What prices sampled steps; unsampled ones are priced exactly."
     )
@@ -198,21 +292,8 @@ class Study(Options):
     features: FeatureOptions = FeatureOptions()
     tsne: TsneOptions = TsneOptions()
     tracking: TrackingOptions = TrackingOptions()
-    data_dir: str = Field("data", min_length=1, description="Split tables go here.")
-    results_dir: str = Field("results", min_length=1, description="Everything else goes here.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_epsilons(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and isinstance(value.get("epsilons"), Sequence):
-            if isinstance(value["epsilons"], str):
-                raise ValueError("epsilons: write a list, such as [0.5, 1, 2, inf]")
-            tokens = [epsilon_token(item) for item in value["epsilons"]]
-            for token in tokens:
-                if tokens.count(token) > 1:
-                    raise ValueError(f"epsilons: {token} stands twice in the list; remove one")
-            value = {**value, "epsilons": tokens}
-        return value
+    data_dir: Folder = Field("data", description="Split tables go here.")
+    results_dir: Folder = Field("results", description="Everything else goes here.")
 
     @model_validator(mode="after")
     def _check_cells(self) -> Study:
@@ -271,7 +352,7 @@ def epsilon_token(value: Any) -> str:
     except (TypeError, ValueError):
         number = math.nan
     if not number > 0:
-        raise ValueError(f"epsilons: {value!r} is not a positive number or inf")
+        raise ValueError(f"{value!r} is not a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 
@@ -307,11 +388,11 @@ def method_options(values: Mapping[str, Any]) -> MethodOptions:
 def _by_registry(
     registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
 ) -> OptionsT:
-    name = values.get(key)
-    if name not in registry:
-        known = ", ".join(sorted(registry))
-        raise ConfigError(f"unknown {key} {name!r}; write one of: {known}")
-    options = _validated(options_class(registry, str(name)), values, key)
+    try:
+        name = _known(registry, key, values.get(key))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    options = _validated(options_class(registry, name), values, key)
     assert isinstance(options, base)
     return options
 
@@ -320,20 +401,73 @@ def _validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> Op
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
-        lines = [f"{where}: {_explain(item)}" for item in error.errors()]
+        lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values)]
         raise ConfigError("\n".join(lines)) from None
 
 
-def _explain(item: Any) -> str:
+def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+    """One line for each thing that is wrong: the alternatives of a union are one thing."""
+    found: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
+    for number, item in enumerate(items):
+        path, union = _locate(item, values)
+        place = ("alone", number) if union is None else ("union", *union)
+        found.setdefault(place, []).append((path, item))
+    lines = []
+    for place, group in found.items():
+        deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
+        if place[0] == "alone" or deeper:
+            lines += [_explain(path, item) for path, item in deeper or group]
+            continue
+        wanted = [_wanted(item) for _, item in group]
+        name = ".".join(map(str, place[1:]))
+        lines.append(f"{name}: {group[0][1]['input']!r}: write {' or '.join(wanted)}")
+    return lines
+
+
+def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+    """Where an error is, without pydantic's names of a union's alternatives; where the union is."""
+    path: list[Any] = []
+    union = None
+    for part in item["loc"]:
+        if part == "[key]":
+            continue
+        inside: Any = None
+        if isinstance(values, Mapping):
+            known = part in values or item["type"] == "missing"
+            inside = values.get(part)
+        else:
+            known = isinstance(part, int)
+            if known and isinstance(values, Sequence) and part < len(values):
+                inside = values[part]
+        if known:
+            path.append(part)
+            values = inside
+        elif union is None:
+            union = tuple(path)
+    return tuple(path), union
+
+
+def _wanted(item: Any) -> str:
+    """What one alternative of a union asks for."""
+    text = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.partition(",")[0] if item["type"].endswith("_parsing") else text
+
+
+def _explain(place: Sequence[Any], item: Any) -> str:
     """One line for one of pydantic's errors: where, what was written, what to write."""
-    path = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    path = ".".join(map(str, place))
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
         return f"{path}: unknown key; remove it or correct its spelling"
     if item["type"] == "missing":
         return f"{path}: missing; it must be given"
-    if item["type"] == "string_pattern_mismatch" and "[key]" in item["loc"]:
+    if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
         return f"{path}: a name is lower-case letters, digits and underscores"
+    if item["type"] == "string_pattern_mismatch":
+        return (
+            f"{path}: {item['input']!r}: a folder's path without spaces, ~, doubled slashes, "
+            "braces and other signs that paths in rules cannot have; write another"
+        )
     if item["type"] == "value_error":
         return f"{path}: {message}" if path else message
     return f"{path}: {item['input']!r}: {message[0].lower()}{message[1:]}"
@@ -353,17 +487,19 @@ def check(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         try:
             dataset.check()
-            rows = dataset.count_train()
+            rows, test_rows = dataset.count_rows()
+            multi_label = dataset.multi_label()
         except ConfigError as error:
             errors.append(f"config: datasets.{name}: {error}")
             continue
         _check_delta(name, study.dataset_delta(name), rows, errors, warnings)
-        errors.extend(_check_methods(study, name, rows))
-        if study.features.shards > rows:
-            errors.append(
-                f"config: features.shards: {study.features.shards} is above the {rows} training "
-                f"rows of {name}; write fewer"
-            )
+        errors.extend(_check_methods(study, name, rows, multi_label=multi_label))
+        for split, count in (("train", rows), ("test", test_rows)):
+            if study.features.shards > count:
+                errors.append(
+                    f"config: features.shards: {study.features.shards} is above the {count} "
+                    f"{split} rows of {name}; write at most {count}"
+                )
     for name, backbone in study.backbones.items():
         try:
             backbone.check()
@@ -389,15 +525,63 @@ def _check_delta(
         )
 
 
-def _check_methods(study: Study, dataset: str, rows: int) -> list[str]:
-    """Plans that cannot exist on this many rows, such as a batch larger than the dataset."""
+def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
+    """Methods that do not fit a dataset, such as a batch larger than its training split."""
     errors = []
     for name, method in study.methods.items():
+        if multi_label and not method.multi_label:
+            errors.append(
+                f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
+                f"head {method.head} takes one label a row; remove one of the two"
+            )
+            continue
         try:
             method.mechanisms(rows)
         except ConfigError as error:
             errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
     return errors
+
+
+def check_yaml(path: Path) -> None:
+    """Checks what YAML readers let pass: of a key that stands twice they keep the last, silently.
+
+    Raises:
+      ConfigError: for a file that is missing, is not YAML, holds no mapping, or has a key twice
+        in one mapping: naming file, line and key.
+    """
+    import yaml
+
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
+    except yaml.YAMLError as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(f"{path}: not YAML ({line}); correct it") from None
+    if not isinstance(root, yaml.MappingNode):
+        found = "empty" if root is None else "no mapping"
+        raise ConfigError(f"{path}: {found}; write a study, that is keys and their values")
+    pending: list[Any] = [root]
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen or isinstance(node, yaml.ScalarNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            pending.extend(node.value)
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = (key.tag, str(key.value))
+            if name in lines:
+                raise ConfigError(
+                    f"{path}: line {line}: key {key.value!r} stands twice, first in line "
+                    f"{lines[name]}; rename or remove one"
+                )
+            lines[name] = line
+            pending.append(value)
 
 
 def resolve_path(path: str) -> Path:
@@ -425,7 +609,8 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][field]["additionalProperties"] = {"oneOf": choices}
         schema["properties"][field].pop("patternProperties", None)
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
-    epsilon = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": INFINITE}]}
+    limits = {"minimum": SMALLEST_EPSILON, "maximum": LARGEST_EPSILON}
+    epsilon = {"anyOf": [{"type": "number", **limits}, {"const": INFINITE}]}
     schema["properties"]["epsilons"].update({"items": epsilon, "uniqueItems": True})
     for unused in ("DatasetOptions", "BackboneOptions", "MethodOptions"):
         definitions.pop(unused, None)

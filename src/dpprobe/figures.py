@@ -62,6 +62,9 @@ STYLE: Any = {
 }
 DPI = 200
 SUBTLE = "#555555"
+TSNE = "t-SNE"
+TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
+NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
 
 
 def epsilon_accuracy(summary: Path, *, svg: Path, png: Path) -> None:
@@ -87,7 +90,8 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
     """Draws an embedding made by `analysis.tsne`, coloured by class.
 
     Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The
-    line below the title gives the share of nearest neighbours that PCA and t-SNE keep.
+    line below the title gives the share of nearest neighbours that PCA and t-SNE keep. What is
+    not t-SNE says so: principal components in the title, no points by a note in their place.
 
     Raises:
       DataError: when the file is not an embedding.
@@ -95,22 +99,38 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
     table, facts = read_embedding(embedding)
     plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
     labels = table["label"].to_numpy()
+    method = facts.get("method", TSNE)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.6, 5.4), layout="constrained")
         axes = figure.add_subplot()
-        _draw_plane(axes, plane, labels, facts["class_names"])
-        kept = (
+        if method is None:
+            _draw_empty_plane(axes, facts["note"])
+        else:
+            _draw_plane(
+                axes, plane, labels, facts["class_names"], legend=facts.get("legend", "class")
+            )
+        shown = title or method or TSNE
+        if title and method not in (TSNE, None):
+            shown = f"{title} ({method}, not t-SNE)"
+        _set_titles(axes, shown, _embedding_subtitle(facts, method))
+        count = f"{facts['points']:,} of {facts['rows']:,} rows"
+        if method == TSNE:
+            count += f", perplexity {facts['perplexity']:g}"
+        axes.set_xlabel(
+            f"{count}. Not private: drawn from the features.",
+            fontsize=8, color=SUBTLE, loc="left",
+        )  # fmt: skip
+        _save(figure, svg, png)
+
+
+def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:
+    if method == TSNE:
+        return (
             f"{facts['neighbours']} nearest neighbours kept: "
             f"PCA ({facts['components']}) {_percent(facts['pca_agreement'])}, "
             f"t-SNE {_percent(facts['tsne_agreement'])}"
         )
-        _set_titles(axes, title or "t-SNE", kept)
-        count = f"{facts['points']:,} of {facts['rows']:,} rows"
-        axes.set_xlabel(
-            f"{count}, perplexity {facts['perplexity']:g}. Not private: drawn from the features.",
-            fontsize=8, color=SUBTLE, loc="left",
-        )  # fmt: skip
-        _save(figure, svg, png)
+    return "" if method is None else str(facts["note"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +139,7 @@ class _Scale:
 
     finite: tuple[float, ...]
     infinite: bool
+    curves: int
 
     @property
     def end(self) -> float:
@@ -130,7 +151,9 @@ class _Scale:
 
     @property
     def gap(self) -> float:
-        return max(0.18 * (self.end - self.start), 0.12)
+        # Many cells at infinity stand side by side and need more room.
+        share = 0.18 + 0.012 * max(0, self.curves - 4)
+        return max(share * (self.end - self.start), 0.12)
 
     def position(self, epsilon: float) -> float:
         return math.log10(epsilon) if math.isfinite(epsilon) else self.end + self.gap
@@ -139,22 +162,24 @@ class _Scale:
 def _draw_curves(axes: Axes, grid: Grid, dataset: str) -> None:
     epsilons = [row[1] for row in grid.rows]
     finite = tuple(value for value in epsilons if math.isfinite(value))
-    scale = _Scale(finite=finite, infinite=len(finite) < len(epsilons))
     backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(backbones)}
     lines = {column: _line(grid, dataset, column) for column in grid.columns}
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
     methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
     styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(methods)}
+    curves = {column: line for column, line in lines.items() if column not in ceilings}
+    scale = _Scale(finite=finite, infinite=len(finite) < len(epsilons), curves=len(curves))
     _draw_epsilon_axis(axes, scale)
     for (backbone, _), line in ceilings.items():
         for entry in line.values():
             axes.axhline(entry.mean, color=colours[backbone], linestyle=CEILING_STYLE, linewidth=1)
-    curves = {column: line for column, line in lines.items() if column not in ceilings}
-    alpha = 0.18 if len(curves) <= 8 else 0.10
+    alpha = 0.18 if len(curves) <= 8 else 0.07
     for (backbone, method), line in curves.items():
         _draw_line(axes, scale, line, colours[backbone], styles[method], alpha)
     _draw_infinite(axes, scale, curves, colours, styles)
+    # A t interval may reach past 100 %; the axis need not.
+    axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
     _draw_legend(axes, colours, styles, ceiling=bool(ceilings))
     _draw_captions(axes, grid, dataset)
 
@@ -281,7 +306,28 @@ def _set_titles(axes: Axes, title: str, subtitle: str) -> None:
     axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=8, color=SUBTLE)
 
 
-def _draw_plane(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
+def _draw_empty_plane(axes: Axes, note: str) -> None:
+    axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
+    _frame(axes)
+
+
+def _frame(axes: Axes) -> None:
+    """A frame without ticks: the plane's units mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(True)
+        side.set_color("#BBBBBB")
+
+
+def _draw_plane(
+    axes: Axes,
+    plane: np.ndarray,
+    labels: np.ndarray,
+    names: Sequence[str],
+    *,
+    legend: str = "class",
+) -> None:
     size = float(np.clip(9000 / len(plane), 3, 16))
     named = len(names) <= NAMED_CLASSES
     # Drawn in a shuffled order, so that no class lies on top of the others.
@@ -294,24 +340,21 @@ def _draw_plane(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequen
         rasterized=True, cmap=None if named else "viridis",
     )  # fmt: skip
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_visible(True)
-        side.set_color("#BBBBBB")
+    _frame(axes)
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     if not named:
-        figure.colorbar(points, ax=axes, label=f"class index (of {len(names)})", shrink=0.8)
+        label = f"class index (of {len(names)})" if legend == "class" else legend
+        figure.colorbar(points, ax=axes, label=label, shrink=0.8)
         return
     handles = [
         Line2D([], [], linestyle="none", marker="o", markersize=5, color=colour, label=name)
         for name, colour in zip(names, CLASS_COLOURS, strict=False)
     ]
-    figure.legend(handles=handles, loc="outside right upper", title="class", handletextpad=0.2)
-    for label, name in enumerate(names):
-        own = plane[labels == label]
-        if len(own):
+    figure.legend(handles=handles, loc="outside right upper", title=legend, handletextpad=0.2)
+    for index, name in enumerate(names):
+        own = plane[labels == index]
+        if len(own) and len(plane) >= NAMED_POINTS:
             _draw_name(axes, own, str(name))
 
 

@@ -11,7 +11,8 @@ from scipy.special import log_softmax, stdtrit
 from dpprobe.errors import DataError
 
 CALIBRATION_BINS = 15
-# Seeds without randomness of their own still differ in the last bits of float32 sums.
+# Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
+# close are the same; one test row in a million moves an accuracy as far.
 SAME = 1e-6
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -83,8 +84,9 @@ def summarise(
     """Mean, standard deviation and a 95 % interval of each scalar metric.
 
     Over several seeds the interval is Student's t for the mean. Where the seeds do not vary (one
-    seed, or a method without randomness) it would say nothing, so there the interval of the two
-    accuracies is a percentile bootstrap over test rows of the first seed.
+    seed, or a method without randomness, whose seeds differ in rounding at most) it would say
+    nothing, so there the interval of the two accuracies is a percentile bootstrap over test rows
+    of the first seed.
 
     Args:
       records: one result of `evaluate` a seed; other keys than the metrics are left out.
@@ -118,7 +120,7 @@ def _entry(
     values: np.ndarray, *, varies: bool, resampled: tuple[float, float] | None
 ) -> dict[str, Any]:
     count = len(values)
-    # Equal values have no spread: their rounded mean must not make one.
+    # Values that are the same have no spread: neither last bits nor a rounded mean make one.
     equal = np.ptp(values) <= SAME
     mean = float(values[0] if equal else values.mean())
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))

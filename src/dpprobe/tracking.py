@@ -45,20 +45,20 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpprobe.artifacts import fingerprint, sha256_file, write_json
+from dpprobe.artifacts import fingerprint, sha256_file
 from dpprobe.config import INFINITE, epsilon_value
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
+from dpprobe.receipts import sqlite_file, write_receipt
 from dpprobe.summary import cell_key, is_private, read_cell
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
-RECEIPT_FORMAT = "dpprobe-tracking"
-RECEIPT_FORMAT_VERSION = 1
 RESULT_KEY = "result_key"  # tag: which result a run shows
 CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
+CURRENT = "current"  # tag: "true" while the study names the result, else "false"
 VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
@@ -109,8 +109,9 @@ def ingest(
     """Brings MLflow up to date with the cells of one dataset.
 
     A run whose result_key and content_hash are current is kept, one whose cell has changed is
-    replaced, one that a crash left unfinished is deleted. Runs of other studies, and of cells
-    that the study no longer names, are left alone.
+    replaced, one that a crash left unfinished is deleted. Runs of cells that the study no longer
+    names are kept, but tagged `current` = "false", which the ready-made views leave out. Runs of
+    other studies are left alone.
 
     Args:
       uri: `sqlite:///relative/path` or `http(s)://server`.
@@ -151,12 +152,11 @@ def ingest(
         "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
     }  # fmt: skip
     logger.info("MLflow: %s", ", ".join(f"{count} {name}" for name, count in counts.items()))
-    write_json(
+    write_receipt(
         receipt,
         {
-            "format": RECEIPT_FORMAT,
-            "format_version": RECEIPT_FORMAT_VERSION,
             "uri": public_uri(uri),
+            "artifact_root": None if where is None else str(artifact_root),
             "study": study,
             "dataset": dataset,
             "pages": pages,
@@ -175,13 +175,13 @@ def initialise(uri: str) -> None:
     if _is_server(uri):
         _reach(uri)
         return
-    prefix = "sqlite:///"
-    if not uri.startswith(prefix) or len(uri) == len(prefix):
+    database = sqlite_file(uri)
+    if database is None:
         raise TrackingError(
             f"tracking.uri: {public_uri(uri)!r} is not known; write sqlite:///relative/path, "
             "http://server or https://server"
         )
-    Path(uri.removeprefix(prefix)).parent.mkdir(parents=True, exist_ok=True)
+    database.parent.mkdir(parents=True, exist_ok=True)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
@@ -215,6 +215,20 @@ def metric_name(text: str) -> str:
     return cleaned if cleaned.strip(".") else "_"
 
 
+def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
+    """The step of each finite epsilon on a summary's curve: 100 x epsilon, a whole number.
+
+    An epsilon whose step is taken by a smaller one gets the next free step: MLflow would show one
+    of the two points alone.
+    """
+    steps: dict[float, int] = {}
+    last = -1
+    for epsilon in sorted(filter(math.isfinite, epsilons)):
+        last = max(last + 1, round(100 * epsilon))
+        steps[epsilon] = last
+    return steps
+
+
 class _Writer:
     """Writes runs that are not there yet, and counts."""
 
@@ -235,8 +249,11 @@ class _Writer:
         present = self._present(experiment)
         with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
             for item in contents:
-                self._write_run(experiment, item, present.get(item.key, []))
+                self._write_run(experiment, item, present.pop(item.key, []))
                 progress.advance(1)
+        for left in present.values():
+            for run in left:
+                self._mark(run, current=False)
         return (
             f"#/experiments/{experiment.experiment_id}/runs"
             f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
@@ -265,6 +282,7 @@ class _Writer:
         if current is not None:
             self.kept += 1
             run_id = current.info.run_id
+            self._mark(current, current=True)
         else:
             run_id = self._create(experiment, item)
             if any(run.info.status == "FINISHED" for run in present):
@@ -277,6 +295,12 @@ class _Writer:
             if run.info.run_id != run_id:
                 self.client.delete_run(run.info.run_id)
 
+    def _mark(self, run: Run, *, current: bool) -> None:
+        """Tags a run that is there already; a tag, unlike a param or a metric, can be changed."""
+        value = "true" if current else "false"
+        if run.data.tags.get(CURRENT) != value:
+            self.client.set_tag(run.info.run_id, CURRENT, value)
+
     def _create(self, experiment: Experiment, item: RunContents) -> str:
         end = int(1000 * item.finished)
         curve = _curve_metrics(item.history) if item.history else []
@@ -288,6 +312,7 @@ class _Writer:
                 **item.tags,
                 RESULT_KEY: item.key,
                 CONTENT_HASH: item.content_hash,
+                CURRENT: "true",
                 "mlflow.note.content": item.note,
                 "mlflow.source.name": "dpprobe",
                 "mlflow.source.type": "PROJECT",
@@ -340,7 +365,7 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
             f"the results are now at {location}; move them back, or delete the MLflow database "
-            "and run again"
+            "and run `snakemake tracking`, which makes every run anew"
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:
@@ -376,6 +401,7 @@ def _view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str
         "columnWidths": {name: max(100, 8 * len(name) - 60) for name in columns},
         "orderByKey": f"metrics.`{order}`",
         "orderByAsc": False,
+        "searchFilter": f'tags.{CURRENT} = "true"',
         "runsHiddenMode": "FIRST_20_RUNS",
         "hideEmptyCharts": True,
     }
@@ -519,14 +545,14 @@ def _summary_run(
 ) -> RunContents:
     ordered = sorted((record for _, record in group), key=_epsilon)
     cell = ordered[0]["cell"]
+    steps = curve_steps([_epsilon(record) for record in ordered])
     metrics: list[tuple[str, float, int]] = []
     for record in ordered:
-        epsilon = _epsilon(record)
         for name in ("accuracy", "macro_accuracy"):
             value = _rounded(record["summary"][name]["mean"])
             metrics.append((f"{name}/eps_{record['cell']['epsilon']}", value, 0))
-            if math.isfinite(epsilon):
-                metrics.append((f"curve/{name}", value, round(100 * epsilon)))
+            if (step := steps.get(_epsilon(record))) is not None:
+                metrics.append((f"curve/{name}", value, step))
     hashes = [[record["cell"]["epsilon"], record["content_hash"]] for record in ordered]
     files = [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
     return RunContents(
@@ -626,8 +652,8 @@ def _readable_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError) as error:
         raise TrackingError(
-            f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair or delete the store, "
-            "then run again: the runs are made anew from the cells' files"
+            f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair the store, or delete "
+            "it and run `snakemake tracking`: the runs are made anew from the cells' files"
         ) from error
 
 

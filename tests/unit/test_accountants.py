@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mpmath  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpprobe.config import SMALLEST_DELTA
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism
@@ -117,10 +119,59 @@ def test_unsampled_steps_are_one_release_of_less_noise() -> None:
 @pytest.mark.parametrize("noise", [30.0, 3.7, 0.6, 0.25])
 def test_pld_and_prv_bound_the_exact_price_closely(noise: float) -> None:
     exact = accountants.epsilon([gaussians(noise)], DELTA, "pld")
-    for name, answer in accountants.checks([gaussians(noise)], DELTA, "pld").items():
-        assert exact * (1 - 1e-6) <= answer <= exact * 1.15 + 1.1e-3, name
+    answers, notes = accountants.checks([gaussians(noise)], DELTA, "pld")
+    assert len(answers) == 3
+    assert not notes
+    for name, answer in answers.items():
+        assert answer is not None
+        assert exact * (1 - 1e-6) <= answer <= exact * 1.15 + 2.1e-3, name
     loose = accountants.epsilon([gaussians(noise)], DELTA, "rdp")
     assert loose > exact
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps"), [(20.0, 25), (500.0, 31_250), (2000.0, 31_250), (1.0, 1), (3.0, 50)]
+)
+@pytest.mark.parametrize("delta", [1e-5, SMALLEST_DELTA])
+def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta: float) -> None:
+    """As the rate goes to 1, the sampled accountants must not fall below exact mu-GDP."""
+    exact = accountants.epsilon([gaussians(noise, 1.0, steps)], delta, "gaussian")
+    sampled = [gaussians(noise, 1 - 1e-12, steps)]
+    pld = accountants.epsilon(sampled, delta, "pld")
+    assert exact <= pld < exact * (1 + 2e-3)
+    assert pld < accountants.epsilon(sampled, delta, "rdp") < 1.15 * exact
+
+
+def test_heads_together_cost_their_composition() -> None:
+    one = [gaussians(3.73, 1.0, 5)]
+    exact = accountants.epsilon([gaussians(3.73, 1.0, 15)], DELTA, "gaussian")
+    assert accountants.together(one, DELTA, 3) == exact
+    mixed = [gaussians(8.0, name="a"), gaussians(1.0, 0.02, 500, name="b")]
+    tripled = [gaussians(8.0, count=3, name="a"), gaussians(1.0, 0.02, 1500, name="b")]
+    tight = accountants.epsilon(tripled, DELTA, "pld")
+    assert tight < accountants.together(mixed, DELTA, 3) < 1.3 * tight
+
+
+def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> float:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(accountants, "_prv_epsilon", broken)
+    answers, notes = accountants.checks([gaussians(1.0, 0.1, 5)], DELTA, "pld")
+    (name,) = (name for name in answers if name.startswith("prv"))
+    assert answers[name] is None
+    assert "no such luck" in notes[name]
+    monkeypatch.setattr(accountants, "_prv_epsilon", lambda *_: 3.037)
+    answers, notes = accountants.checks([gaussians(30.0)], DELTA, "pld")
+    assert answers[name] is None
+    assert "exceeds the upper bound" in notes[name]
+
+
+def test_prv_is_left_out_where_its_error_would_be_the_answer() -> None:
+    answers, notes = accountants.checks([gaussians(1724.0)], DELTA, "pld")
+    (name,) = notes
+    assert answers[name] is None
+    assert "too large for an epsilon of 0.0012" in notes[name]
 
 
 def test_mixed_composition_is_priced_as_a_whole() -> None:

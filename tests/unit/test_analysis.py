@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from dpprobe.analysis import agreement, embed, nearest, read_embedding, tsne
@@ -64,6 +65,7 @@ def test_tsne_embeds_a_sample_with_its_ids_and_labels(digits: Path, tmp_path: Pa
     assert table["label"].to_pylist() == [target[row] for row in rows]
     assert (facts["rows"], facts["points"], facts["private"]) == (400, 250, False)
     assert facts["class_names"] == list("0123456789")
+    assert (facts["method"], facts["note"], facts["legend"]) == ("t-SNE", None, "class")
     assert facts["pca_agreement"] >= 0.9
     assert 0.3 < facts["tsne_agreement"] < facts["pca_agreement"]
     plane = np.column_stack([table["x"], table["y"]])
@@ -125,19 +127,71 @@ def test_a_row_is_not_its_own_neighbour_even_among_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "labels", "message"),
+    ("features", "note"),
     [
-        (np.ones((40, 6)), np.arange(40) % 2, "all sampled feature rows are equal"),
-        (np.eye(9), np.arange(9) % 2, "9 rows"),
-        (np.eye(40), np.ones((40, 2), dtype=np.int8), "one label a row"),
+        (np.ones((40, 6)), "no points: the features of all 40 rows are equal"),
+        (np.ones((5, 6)), "no points: the features of all 5 rows are equal"),
+        (np.eye(2), "no points: 2 rows, a picture needs at least 3"),
+        (np.eye(1), "no points: 1 row, a picture needs at least 3"),
     ],
 )
-def test_what_cannot_be_embedded_is_refused(
-    tmp_path: Path, features: np.ndarray, labels: np.ndarray, message: str
+def test_what_has_no_picture_is_a_table_without_points_that_says_why(
+    tmp_path: Path, features: np.ndarray, note: str
 ) -> None:
-    manifest = _store(tmp_path, features, labels, class_names=("a", "b"))
-    with pytest.raises(DataError, match=message):
-        _tsne(manifest, tmp_path / "tsne.parquet")
+    labels = np.arange(len(features)) % 2
+    manifest = _store(tmp_path, features, labels, shards=1, class_names=("a", "b"))
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert table.num_rows == facts["points"] == 0
+    assert table.column_names == ["id", "label", "x", "y"]
+    assert (facts["method"], facts["note"]) == (None, note)
+
+
+@pytest.mark.parametrize("rows", [3, 9])
+@pytest.mark.parametrize("dimension", [1, 6])
+def test_few_rows_are_placed_by_principal_components_and_say_so(
+    tmp_path: Path, rows: int, dimension: int
+) -> None:
+    features = np.random.default_rng(0).normal(size=(rows, dimension)).astype(np.float32)
+    manifest = _store(tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b"))
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert facts["method"] == "PCA"
+    assert facts["note"].startswith(f"{rows} rows are too few for t-SNE")
+    assert facts["tsne_agreement"] is None
+    plane = np.column_stack([table["x"], table["y"]])
+    expected = PCA(min(2, dimension)).fit_transform(features.astype(np.float64))
+    assert np.allclose(np.abs(plane[:, : expected.shape[1]]), np.abs(expected), atol=1e-5)
+    assert not plane[:, expected.shape[1] :].any()
+
+
+def test_rows_of_several_labels_are_coloured_by_how_many(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = (generator.random((40, 3)) < 0.5).astype(np.int8)
+    labels[0], labels[1] = 0, 1
+    features = generator.normal(size=(40, 5))
+    manifest = _store(tmp_path, features, labels, class_names=("a", "b", "c"))
+    _tsne(manifest, tmp_path / "tsne.parquet")
+    table, facts = read_embedding(tmp_path / "tsne.parquet")
+    assert table["label"].to_pylist() == labels.sum(axis=1).tolist()
+    assert facts["class_names"] == ["0 labels", "1 label", "2 labels", "3 labels"]
+    assert facts["legend"] == "positive labels"
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        np.linspace(0, 1, 40)[:, None],
+        np.vstack([np.zeros((9, 4)), np.ones((1, 4))]),
+        np.float32(1e37) * np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32),
+    ],
+    ids=["one dimension", "one row apart", "huge"],
+)
+def test_odd_features_are_embedded(features: np.ndarray) -> None:
+    _, plane, facts = embed(features, perplexity=30, components=50, seed=0, threads=1)
+    assert plane.shape == (len(features), 2)
+    assert np.isfinite(plane).all()
+    assert facts["pca_agreement"] > 0.9
 
 
 def test_another_file_is_no_embedding(tmp_path: Path) -> None:

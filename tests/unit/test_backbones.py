@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from dpprobe import backbones, config, devices
-from dpprobe.backbones import Backbone, images
+from dpprobe.backbones import Backbone, images, timm_models
 from dpprobe.errors import ConfigError, DataError
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
@@ -271,7 +271,9 @@ def test_transforms_can_be_sent_to_another_process() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model": "no_such_model"}, "timm cannot create no_such_model .*Unknown model"),
+        ({"model": "test_vitt"}, "timm knows no 'test_vitt'; write test_vit"),
+        ({"model": "qqqqqqqqqqqq"}, "timm knows no 'qqqqqqqqqqqq'; correct it"),
+        ({"model": "test_vit.no_such_tag"}, "timm cannot create test_vit.no_such_tag"),
         ({"checkpoint": "no/such.safetensors"}, "checkpoint: no file no/such.safetensors"),
         ({"preprocessing": {"size": 100}}, r"does not take images of \[3, 100, 100\]"),
         ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
@@ -297,12 +299,95 @@ def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
         ({"pretrained": True, "checkpoint": "x"}, "pretrained: true beside a checkpoint"),
         ({"model_args": {"pretrained": True}}, "pretrained is an option of the backbone itself"),
         ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct"),
+        ({"preprocessing": {"mean": [0.5, 0.5]}}, "preprocessing.mean: 2 values for 3 channels"),
+        ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels"),
+        ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: write"),
+        ({"preprocessing": {"std": [1, 0, 1]}}, r"preprocessing.std.1: 0: input should be"),
+        ({"preprocessing": {"mean": float("nan")}}, "preprocessing.mean: nan: write"),
         ({"resize": 3}, "resize: unknown key"),
     ],
 )
 def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config.backbone_options({"family": "timm", "model": "test_vit"} | values)
+
+
+def test_one_value_is_for_all_channels() -> None:
+    options: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
+    for written in (0.5, [0.5], [0.5, 0.5, 0.5]):
+        backbone = load(**options, preprocessing={"mean": written})
+        assert backbone.preprocessing["mean"] == [0.5] * 3
+
+
+def test_the_list_of_architectures_is_timms() -> None:
+    written = timm_models.ARCHITECTURES.read_text()
+    assert written == timm_models.list_architectures(), (
+        "write timm_models.list_architectures() to timm_models.ARCHITECTURES"
+    )
+    known = timm_models.known_architectures()
+    assert known is not None
+    assert set(timm.list_models()) <= known
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50.a1_in1k", "hf-hub:timm/anything", "local-dir:models/x", "tv_resnet50"]
+)
+def test_names_that_timm_may_know_pass(name: str) -> None:
+    config.backbone_options({"family": "timm", "model": name}).check()
+
+
+def test_names_are_checked_only_against_the_timm_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = config.backbone_options({"family": "timm", "model": "of_the_future"})
+    with pytest.raises(ConfigError, match="timm knows no 'of_the_future'"):
+        options.check()
+    monkeypatch.setattr(timm_models, "ARCHITECTURES", tmp_path / "names.txt")
+    (tmp_path / "names.txt").write_text("timm 0.0.1\nresnet50\n")
+    options.check()
+
+
+def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
+    def options(**values: Any) -> config.BackboneOptions:
+        return config.backbone_options({"family": "timm", "model": "test_vit"} | values)
+
+    here, there = options(checkpoint="a/w.pth"), options(checkpoint="b/w.pth")
+    params = json.loads(json.dumps(here.extraction_params()))
+    assert params == there.extraction_params()
+    assert "checkpoint" not in params
+    assert config.backbone_options(params | {"checkpoint": "a/w.pth"}) == here
+    with pytest.raises(ConfigError, match="pretrained"):
+        config.backbone_options(params)  # not a model of random weights
+    for other in (options(), options(pretrained=False)):
+        assert other.extraction_params() != params
+        assert config.backbone_options(other.extraction_params()) == other
+    pixels = config.backbone_options(PIXELS)
+    assert pixels.extraction_params() == pixels.model_dump(mode="json")
+
+
+def test_architecture_and_tag_are_as_timm_resolves_them(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in (load(**TINY), load(family="timm", model="test_vit", checkpoint=str(checkpoint))):
+        assert (loaded.architecture, loaded.pretrained_tag) == ("test_vit", None)
+    assert load(**PIXELS).architecture is None
+
+    real = timm.create_model
+
+    def fetch(name: str, **arguments: Any) -> Any:
+        assert arguments["pretrained"]
+        return real(name, **(arguments | {"pretrained": False}))
+
+    monkeypatch.setattr(timm, "create_model", fetch)
+    fetched = load(family="timm", model="test_vit")
+    assert (fetched.architecture, fetched.pretrained_tag) == ("test_vit", "r160_in1k")
+
+
+def test_fingerprint_covers_architecture_and_tag() -> None:
+    options = config.backbone_options(TINY)
+    arguments: dict[str, Any] = {"preprocessing": {}, "weights_sha256": None, "libraries": []}
+    names: list[dict[str, Any]] = [{}, {"architecture": "a"}, {"pretrained_tag": "a"}]
+    assert len({backbones.identity(options, **arguments, **name) for name in names}) == 3
 
 
 def test_options_survive_serialisation() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpprobe.config import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
@@ -65,6 +66,60 @@ def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, coun
 def test_extremes_of_a_sampled_plan(tmp_path: Path, epsilon: float) -> None:
     plan = solve([relative(0.05, 60)], epsilon, tmp_path)
     assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("epsilon", [SMALLEST_EPSILON, LARGEST_EPSILON])
+@pytest.mark.parametrize(("rate", "count"), [(32 / 50_000, 31_250), (1.0, 31_250)])
+def test_the_whole_range_can_be_calibrated(
+    accountant: str, epsilon: float, rate: float, count: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+    plan = calibrate(
+        [relative(rate, count)], n=50_000, epsilon=epsilon, delta=SMALLEST_DELTA,
+        accountant=accountant, cache=tmp_path,
+    )  # fmt: skip
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+
+
+def test_without_a_rough_answer_the_central_limit_is_where_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = solve([relative(0.05, 60)], 1.0, tmp_path / "a")
+    monkeypatch.setattr(accountants, "rough_epsilon", lambda *_: math.inf)
+    monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+    plan = solve([relative(0.05, 60)], 1.0, tmp_path / "b")
+    noise = plan.mechanisms[0].noise_multiplier
+    assert noise == pytest.approx(wanted.mechanisms[0].noise_multiplier, rel=2e-3)
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+def test_last_bits_of_an_accountant_do_not_change_the_plan(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = solve([relative(rate, 60)], 1.0, tmp_path / "a")
+    original = accountants.epsilon
+    monkeypatch.setattr(
+        accountants, "epsilon", lambda *args, **own: original(*args, **own) * (1 + 1e-13)
+    )
+    assert solve([relative(rate, 60)], 1.0, tmp_path / "b") == first
+    assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
+        first.mechanisms[0].noise_multiplier
+    )
+    # The price is that of the noise that is used.
+    price = original(first.mechanisms, 1e-5, "pld", interval=1e-4)
+    assert price <= first.realised_epsilon <= price * (1 + 1.1e-5)
+    if rate == 1:
+        assert first.realised_epsilon > 1.0 - 2e-5
+
+
+@given(value=st.floats(1e-9, 1e9))
+def test_rounding_never_lowers(value: float) -> None:
+    rounded = calibration.round_up(value)
+    assert value <= rounded <= value * (1 + 1.1e-5)
+    assert calibration.round_up(rounded) == rounded
+    assert calibration.round_up(math.inf) == math.inf
 
 
 def test_a_common_factor_keeps_the_split_between_mechanisms(tmp_path: Path) -> None:
@@ -146,7 +201,7 @@ def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> Non
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "message"),
-    [(1e-4, 1e-5, "epsilon 0.0001"), (101.0, 1e-5, "inf"), (1.0, 1e-13, "delta 1e-13")],
+    [(0.009, 1e-5, "epsilon 0.009"), (101.0, 1e-5, "inf"), (1.0, 9e-11, "delta 9e-11")],
 )
 def test_targets_out_of_reach_are_refused(
     tmp_path: Path, epsilon: float, delta: float, message: str

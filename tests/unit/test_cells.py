@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,13 @@ ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
 
 
-def write_features(folder: Path, *, shift: float = 0.0) -> None:
+def write_features(
+    folder: Path, *, splits: Sequence[str] = tuple(ROWS), shift: float = 0.0
+) -> None:
     """Two small splits of three separable classes."""
     for number, (split, rows) in enumerate(ROWS.items()):
+        if split not in splits:
+            continue
         generator = np.random.default_rng(number)
         labels = np.arange(rows) % CLASSES
         features = generator.normal(size=(rows, DIMENSION)) + shift
@@ -77,7 +81,8 @@ class Run:
         plans = self.folder / f"plans-{job.epsilon}.json"
         write_plans(
             job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
-            epsilon=config.epsilon_value(job.epsilon), delta=1e-4, accountant="pld",
+            epsilon=config.epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds,
         )  # fmt: skip
         train_job(
             job, train=self.folder / "train/manifest.json",
@@ -97,7 +102,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
     job = Job(
         dataset="toy", backbone="none", epsilon="4", methods=METHODS, seeds=2, study_seed=0,
-        mode="benchmark",
+        delta=1e-4, accountant="pld", mode="benchmark",
     )  # fmt: skip
     return Run(tmp_path, job, calibration)
 
@@ -185,45 +190,63 @@ def test_a_damaged_file_costs_its_own_cell(
     assert {key: after[key] for key in PAYLOAD} == {key: before[key] for key in PAYLOAD}
 
 
+def seeds_of(run: Run, method: str = "small") -> list[str]:
+    statement = json.loads((run.cell(method) / "privacy.json").read_text())
+    seeds: list[str] = statement["seeds"]
+    return seeds
+
+
+def change_job(**changes: Any) -> Callable[[Run], Run]:
+    return lambda run: replace(run, job=replace(run.job, **changes))
+
+
 def change_options(run: Run) -> Run:
     slower = METHODS["small"].model_copy(update={"learning_rate": 0.01})
-    return replace(run, job=replace(run.job, methods={**METHODS, "small": slower}))
+    return change_job(methods={**METHODS, "small": slower})(run)
 
 
-def change_features(run: Run) -> Run:
-    for split in ROWS:
-        for path in (run.folder / split).iterdir():
+def change_split(name: str) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        for path in (run.folder / name).iterdir():
             path.unlink()
-    write_features(run.folder, shift=0.5)
-    return run
+        write_features(run.folder, splits=[name], shift=0.5)
+        return run
 
-
-def change_study_seed(run: Run) -> Run:
-    return replace(run, job=replace(run.job, study_seed=1))
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "retrained"),
     [
         (change_options, ["30"]),
-        (change_features, ["30", "full"]),
-        (change_study_seed, ["30", "full"]),
+        (change_split("train"), ["30", "full"]),
+        (change_split("test"), ["30", "full"]),
+        (change_job(study_seed=1), ["30", "full"]),
+        (change_job(epsilon="3"), ["30", "full"]),
+        (change_job(delta=2e-4), ["30", "full"]),
+        (change_job(dataset="other"), ["30", "full"]),
+        (change_job(backbone="other"), ["30", "full"]),
     ],
 )
-def test_what_a_cell_depends_on_makes_it_stale(
+def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
     run: Run, fits: list[tuple[str, int]], change: Callable[[Run], Run], retrained: list[str]
 ) -> None:
     run.train()
     before = run.record("small")["fingerprint"]
+    seeds = seeds_of(run)
     fits.clear()
     changed = change(run)
     changed.train()
     assert sorted(batch for batch, _ in fits) == retrained
     assert changed.record("small")["fingerprint"] != before
+    assert not set(seeds) & set(seeds_of(changed)), "neighbouring runs must not share noise"
 
 
+@pytest.mark.parametrize(
+    "failure", [PrivacyError("made to fail"), ValueError("made to fail")], ids=["own", "foreign"]
+)
 def test_one_method_s_failure_keeps_the_others_work(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     original = heads.fit
     trained: list[str] = []
@@ -231,11 +254,11 @@ def test_one_method_s_failure_keeps_the_others_work(
     def fit(options: Any, *arguments: Any, **rest: Any) -> Any:
         trained.append(str(options.batch_size))
         if options.batch_size == 30 and len(trained) <= 2:
-            raise PrivacyError("small: made to fail")
+            raise failure
         return original(options, *arguments, **rest)
 
     monkeypatch.setattr(heads, "fit", fit)
-    with pytest.raises(DpprobeError, match="small: made to fail"):
+    with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
         run.train()
     assert not run.cell("full").exists(), "nothing is published by a job that failed"
     assert (run.staged("full") / "metrics.json").is_file()
@@ -274,9 +297,9 @@ def test_a_plan_for_other_rows_is_refused(run: Run) -> None:
     plans = run.folder / "plans.json"
     write_plans(
         METHODS, output=plans, cache=run.calibration, n=ROWS["train"] + 1, epsilon=4.0,
-        delta=1e-4, accountant="pld",
+        delta=1e-4, accountant="pld", seeds=2,
     )  # fmt: skip
-    with pytest.raises(DpprobeError, match="n = 301"):
+    with pytest.raises(DpprobeError, match="301"):
         train_job(
             run.job, train=run.folder / "train/manifest.json",
             test=run.folder / "test/manifest.json", plans=plans, cells=run.folder / "cells",

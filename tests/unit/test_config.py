@@ -69,6 +69,27 @@ def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
         ("epsilons", [1, 1.0], ["epsilons", "twice"]),
         ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
         ("epsilons", "0.5", ["epsilons", "list"]),
+        ("epsilons", 0.5, ["epsilons", "0.5", "write a list"]),
+        ("epsilons", {"a": 1}, ["epsilons", "write a list"]),
+        ("epsilons", [1, 0.009], ["epsilons", "0.009", "0.01 to 100", "larger"]),
+        ("epsilons", [1, 101], ["epsilons", "101", "0.01 to 100", "inf for no privacy"]),
+        ("delta", 1e-11, ["delta", "1e-11", "0.0000000001"]),
+        ("datasets.digits.delta", 1e-11, ["datasets.digits.delta", "0.0000000001"]),
+        ("methods.sgd.batch_size", "fulll", ["methods.sgd.batch_size: 'fulll'", "'full'"]),
+        ("methods.sgd.batch_size", [1], ["methods.sgd.batch_size: [1]", "integer or 'full'"]),
+        ("datasets.digits.source", ["x"], ["datasets.digits", "['x']", "parquet"]),
+        ("methods.sgd.head", {"a": 1}, ["methods.sgd", "unknown head"]),
+        ("study", "my study", ["study", "lower-case"]),
+        ("results_dir", "my results", ["results_dir", "'my results'", "spaces"]),
+        ("results_dir", "results/{study}", ["results_dir", "braces"]),
+        ("data_dir", "data//x", ["data_dir", "'data//x'"]),
+        ("data_dir", "~/data", ["data_dir", "~"]),
+        ("data_dir", "", ["data_dir"]),
+        ("tracking", {"uri": "postgresql://h/db"}, ["tracking.uri", "'postgresql'"]),
+        ("tracking", {"uri": "results/mlruns"}, ["tracking.uri", "sqlite:///", "mlflow server"]),
+        ("tracking", {"uri": "sqlite:///"}, ["tracking.uri", "sqlite:///path"]),
+        ("tracking", {"uri": "http://"}, ["tracking.uri"]),
+        ("tracking", {"uri": "https://me:geheim@h"}, ["tracking.uri", "MLFLOW_TRACKING_PASSWORD"]),
         ("epsilons", [], ["epsilons"]),
         ("epsilons", ..., ["epsilons", "missing"]),
         ("datasets", {}, ["datasets"]),
@@ -86,6 +107,46 @@ def test_a_mistake_is_named(path: str, value: Any, words: list[str]) -> None:
     assert len(message.splitlines()) == 1, message
     for word in words:
         assert word in message
+
+
+def test_a_password_is_not_repeated() -> None:
+    for uri in ("https://me:geheim@host", "postgresql://me:geheim@host/db", "http://me:geheim@["):
+        with pytest.raises(ConfigError) as caught:
+            config.load(STUDY | {"tracking": {"uri": uri}})
+        assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:///results/mlflow.db", "sqlite:////abs/a.db", "http://h:5000", "https://h/x"]
+)
+def test_stores_that_are_known(uri: str) -> None:
+    assert config.load(STUDY | {"tracking": {"uri": uri}}).tracking.uri == uri
+
+
+@pytest.mark.parametrize(
+    ("written", "folder"),
+    [
+        ("results", "results"),
+        ("results/", "results"),
+        ("./a/b", "a/b"),
+        ("/scratch/jürgen/x-1",) * 2,
+    ],
+)
+def test_folders_are_written_one_way(written: str, folder: str) -> None:
+    import re
+
+    assert config.load(STUDY | {"results_dir": written}).results_dir == folder
+    assert re.search(f"^{config.FOLDER_PATTERN}$", written)
+
+
+def test_each_alternative_of_a_list_is_named_where_it_is() -> None:
+    parquet = {"source": "parquet", "train": ["a", 1], "test": 5}
+    with pytest.raises(ConfigError) as caught:
+        config.load(changed("datasets.digits", parquet))
+    lines = sorted(str(caught.value).splitlines())
+    assert lines[0].startswith("config: datasets.digits.test: 5: write a valid string or")
+    assert lines[1].startswith("config: datasets.digits.train.1: 1: input should be a valid string")
+    assert len(lines) == 2
 
 
 def test_all_mistakes_are_named_at_once() -> None:
@@ -113,6 +174,73 @@ def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
     study = config.load(changed("methods.sgd.batch_size", 100_000))
     with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
         config.check(study)
+
+
+def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
+    dataset = config.load(STUDY).datasets["digits"]
+    train, test = dataset.count_rows()
+    assert (dataset.count_train(), dataset.count_test()) == (train, test) == (1438, 359)
+    assert config.check(config.load(STUDY | {"features": {"shards": test}})) == []
+    with pytest.raises(ConfigError) as caught:
+        config.check(config.load(STUDY | {"features": {"shards": test + 1}}))
+    assert str(caught.value) == (
+        "config: features.shards: 360 is above the 359 test rows of digits; write at most 359"
+    )
+
+
+def test_a_multi_label_dataset_is_refused_by_heads_of_one_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = config.load(STUDY)
+    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
+    monkeypatch.setattr(type(study.methods["ceiling"]), "multi_label", True)
+    with pytest.raises(ConfigError) as caught:
+        config.check(study)
+    assert str(caught.value).startswith(
+        "config: methods.sgd on datasets.digits: the dataset is multi-label and head sgd"
+    )
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_delta_does_not_decide_the_split_tables() -> None:
+    own = config.load(changed("datasets.digits.delta", 1e-6)).datasets["digits"]
+    params = config.load(STUDY).datasets["digits"].preparation_params()
+    assert own.preparation_params() == params
+    assert config.dataset_options(params).model_dump(exclude={"delta"}) == params
+    assert own.source_state() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty"),
+        ("# nothing\n", "empty"),
+        ("- a\n- b\n", "no mapping"),
+        ("seeds: 1\nseeds: 2\n", r"line 2: key 'seeds' stands twice, first in line 1"),
+        ("methods:\n  sgd: {head: sgd}\n  b: {}\n  'sgd': {}\n", r"line 4: key 'sgd' .* line 2"),
+        ("a: {b: 1, c: 2, b: 3}\n", r"line 1: key 'b' stands twice"),
+        ("a:\n  - x: 1\n    x: 1\n", r"line 3: key 'x'"),
+        ("a: [1\n", "not YAML"),
+        ("a: 1\n---\na: 2\n", "not YAML"),
+    ],
+)
+def test_a_file_that_yaml_readers_would_bend_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"study.yaml: .*{message}") as caught:
+        config.check_yaml(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_good_file_passes(tmp_path: Path, repository: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("base: &b {x: 1}\none: {<<: *b, x: 2}\ntwo: *b\nlist: [{x: 1}, {x: 2}]\n")
+    config.check_yaml(path)
+    config.check_yaml(repository / "config.yaml")
+    with pytest.raises(ConfigError, match="no.yaml: cannot be read"):
+        config.check_yaml(tmp_path / "no.yaml")
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:
@@ -180,6 +308,10 @@ def test_the_schema_refuses_what_the_code_refuses() -> None:
         ("methods.sgd.batchsize", 3),
         ("methods.sgd.head", "sdg"),
         ("epsilons", [0]),
+        ("epsilons", [0.001]),
+        ("delta", 1e-12),
+        ("results_dir", "a b"),
+        ("tracking", {"uri": "postgresql://h/db"}),
         ("unknown", 1),
     ):
         with pytest.raises(jsonschema.ValidationError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,9 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     options = config.dataset_options(values)
     options.check()
     data.prepare(options, directory)
-    assert read_info(directory / "dataset.json").train_rows == options.count_train()
+    info = read_info(directory / "dataset.json")
+    assert (info.train_rows, info.test_rows) == options.count_rows()
+    assert info.multi_label == options.multi_label()
     return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
 
 
@@ -200,13 +203,47 @@ def test_parquet_multi_label(tmp_path: Path, write_parquet: WriteParquet) -> Non
 
 def test_parquet_class_names(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
-    train, _ = prepare(tmp_path / "numbered", source="parquet", train=path)
-    assert train.class_names == ("0", "1", "2")
     train, _ = prepare(tmp_path / "named", source="parquet", train=path, class_names=list("abc"))
     assert train.class_names == ("a", "b", "c")
     named = write_parquet("b.parquet", [0, 1])
     with pytest.raises(ConfigError, match="class_names: .* names its classes cat, dog"):
         options_of(source="parquet", train=named, class_names=["x", "y"]).check()
+
+
+@pytest.mark.parametrize("labels", [[0, 2, 1], [[0, 1], [1, 0], [1, 1]]])
+def test_classes_are_never_read_off_the_labels(
+    tmp_path: Path, write_parquet: WriteParquet, labels: list[Any]
+) -> None:
+    options = options_of(
+        source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
+    )
+    for call in (options.check, lambda: data.prepare(options, tmp_path / "out")):
+        with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
+            call()
+        assert "\n" not in str(e.value)
+
+
+def test_a_class_beyond_the_list_is_refused_not_added(
+    tmp_path: Path, write_parquet: WriteParquet
+) -> None:
+    path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
+    options = options_of(source="parquet", train=path, class_names=["a", "b"])
+    with pytest.raises(DataError, match="label 2 is not a number from 0 to 1"):
+        data.prepare(options, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["a/b"], "group_columns: 'a/b' cannot name a group"),
+        ([""], "group_columns: '' cannot name a group"),
+        (["sex", "group_sex"], "group_columns: 'sex': two columns would become 'group_sex'"),
+        (["sex", "sex"], "two columns would become 'group_sex'"),
+    ],
+)
+def test_groups_that_cannot_be_columns(columns: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options_of(source="parquet", train="a.parquet", group_columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +358,56 @@ def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert str(next(train.images(0, 1)).path).startswith("images/a/")
 
 
+def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:
+    files = dict.fromkeys(("train/a/x/y/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png"), 0)
+    root = make_folder(tmp_path / "images", files | {"train/b/.cache/1.png": 0})
+    watched = options_of(source="imagefolder", path=root).input_files()
+    names = [Path(folder).relative_to(root).as_posix() for folder in watched]
+    assert names == ["test", "test/a", "train", "train/a", "train/a/x", "train/a/x/y", "train/b"]
+    flat = make_folder(tmp_path / "flat", {"a/deep/1.png": 0, "b/1.png": 0})
+    assert options_of(source="imagefolder", path=flat).input_files() == (
+        flat, f"{flat}/a", f"{flat}/a/deep", f"{flat}/b",
+    )  # fmt: skip
+
+
+def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "images", {"a/deep/1.png": 0, "a/2.png": 1, "b/1.png": 2})
+    options = options_of(source="imagefolder", path=root)
+    path = Path(root) / "a/deep/1.png"
+    states = [options.source_state()]
+    assert options.source_state() == states[0]
+    found = path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    states.append(options.source_state())
+    path.write_bytes(b"longer" + path.read_bytes())
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    states.append(options.source_state())
+    path.rename(path.with_name("3.png"))
+    states.append(options.source_state())
+    assert len(set(states)) == 4
+    path.with_name("dangling.png").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match=r"dangling.png: No such file"):
+        options.source_state()
+
+
+def test_the_source_state_looks_at_each_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_folder(tmp_path / "images", {f"{k}/{n}.png": n for k in "ab" for n in range(4)})
+    options = options_of(source="imagefolder", path=root)
+    scanned: list[str] = []
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        scanned.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    options.source_state()
+    assert sorted(scanned) == [root, f"{root}/a", f"{root}/b"]
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -330,12 +417,13 @@ def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["a/1.png"], "fewer than two class folders"),
         (["a/1.png", "b/notes.txt"], r"b/notes.txt is not an image by its extension"),
         (["a/1.png", "b/.hidden.png"], "b holds no image"),
+        (["a/1.png", "b/.hidden/1.png"], "b holds no image"),
         (["a/1.png", "b/1.png", "c.png"], r"c.png stands among the class folders"),
     ],
 )
 def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
     root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
     options = options_of(source="imagefolder", path=root)
-    for call in (options.check, options.count_train):
+    for call in (options.check, options.count_rows):
         with pytest.raises(ConfigError, match=message):
             call()

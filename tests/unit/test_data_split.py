@@ -41,7 +41,7 @@ def test_each_class_is_tested_on_by_its_count(
     chosen = Counter(label for label, flag in zip(strata, tested, strict=True) if flag)
     for label, count in rows.items():
         assert chosen[label] == split.count_test(count, fraction)
-    assert split.count_train(rows.values(), fraction) == tested.count(False)
+    assert split.count_rows(rows.values(), fraction) == (tested.count(False), tested.count(True))
 
 
 @given(strata=STRATA, data=st.data())

@@ -187,6 +187,69 @@ def test_pixels_without_a_range_are_named(tmp_path: Path) -> None:
         extract(dataset, tmp_path / "out")
 
 
+def test_any_failure_of_a_transform_names_the_row(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("LAB", (4, 4)).save(stream, format="TIFF")
+    dataset = write_dataset(tmp_path / "data", [png(0), stream.getvalue(), png(1)])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\): pixels of mode LAB"):
+        extract(dataset, tmp_path / "out")
+
+
+def test_an_exception_of_a_transform_names_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = backbones.load
+
+    def load(*args: Any, **kwargs: Any) -> Backbone:
+        loaded = real(*args, **kwargs)
+
+        def transform(image: Image.Image) -> torch.Tensor:
+            if image.getpixel((0, 0)) == 3:
+                raise ZeroDivisionError("of\nnothing")
+            return loaded.transform(image)
+
+        return Backbone(**(vars(loaded) | {"transform": transform}))
+
+    monkeypatch.setattr(backbones, "load", load)
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
+    with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)") as error:
+        extract(dataset, tmp_path / "out")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_a_file_of_several_images_is_named(tmp_path: Path, kind: str) -> None:
+    frames = [Image.new("L", (4, 4), value) for value in (0, 90)]
+    images = []
+    for several in (frames[1:], []):
+        stream = io.BytesIO()
+        frames[0].save(stream, format=kind, save_all=True, append_images=several)
+        images.append(stream.getvalue())
+    dataset = write_dataset(tmp_path / "data", [images[1], images[0]])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\): 2 images in one file"):
+        extract(dataset, tmp_path / "out")
+    assert extract(dataset, tmp_path / "one", split="test").rows == 1
+
+
+def test_the_previews_in_a_photograph_are_not_images_of_their_own(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    photograph = Image.new("L", (8, 8), 200)
+    photograph.save(stream, format="MPO", save_all=True, append_images=[Image.new("L", (8, 8))])
+    assert Image.open(stream).format == "MPO"
+    features = extract(write_dataset(tmp_path / "data", [stream.getvalue()] * 2), tmp_path / "out")
+    np.testing.assert_allclose(features.read(), 200 / 255, atol=0.01)
+
+
+def test_a_shard_says_which_model_made_it_but_not_where_its_weights_lay(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    model: dict[str, Any] = {"family": "timm", "model": "test_vit"}
+    checkpoint = tmp_path / "weights.pth"
+    torch.save(timm.create_model("test_vit").state_dict(), checkpoint)
+    features = extract(dataset, tmp_path / "a", backbone=model | {"checkpoint": str(checkpoint)})
+    assert (features.architecture, features.pretrained_tag) == ("test_vit", None)
+    assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
+
+
 @pytest.fixture
 def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Makes one feature of the row whose pixels are all 30 whatever the test wants."""

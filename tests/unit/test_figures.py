@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dpprobe import figures
-from dpprobe.artifacts import write_table
+from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.errors import DataError
 from dpprobe.figures import epsilon_accuracy, tsne_figure
 from dpprobe.summary import read_grid, summarise_cells
@@ -41,7 +41,7 @@ def _axes(summary: Path) -> Any:
     return axes
 
 
-def _embedding(path: Path, *, classes: int, rows: int = 300) -> Path:
+def _embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any) -> Path:
     generator = np.random.default_rng(0)
     labels = generator.integers(classes, size=rows)
     plane = generator.normal(size=(rows, 2)) + 8 * generator.normal(size=(classes, 2))[labels]
@@ -50,6 +50,7 @@ def _embedding(path: Path, *, classes: int, rows: int = 300) -> Path:
         "class_names": [f"class {index}" for index in range(classes)], "perplexity": 30.0,
         "neighbours": 15, "components": 50, "pca_agreement": 0.973, "tsne_agreement": 0.614,
     }  # fmt: skip
+    facts |= changes
     table = pa.table(
         {
             "id": [str(row) for row in range(rows)],
@@ -140,6 +141,24 @@ def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) 
     assert (tmp_path / "a.png").stat().st_size > 5000
 
 
+def test_the_accuracy_axis_ends_at_a_hundred_percent(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, epsilon=epsilon, quality=9.0) for epsilon in ("1", "8", "inf")]
+    for cell in cells:
+        record = read_json(cell)
+        record["summary"]["accuracy"] |= {"low": 0.9, "high": 1.2}
+        write_json(cell, record)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    assert _axes(tmp_path / "summary.parquet").get_ylim()[1] == figures.TOP
+
+
+def test_many_cells_at_infinity_have_more_room(tmp_path: Path) -> None:
+    def room(root: Path, backbones: Sequence[str]) -> float:
+        ticks = _axes(_summary(root, backbones=backbones)).get_xticks()
+        return float(ticks[-1] - ticks[-2])
+
+    assert room(tmp_path / "many", "abcdefg") > 1.3 * room(tmp_path / "few", "ab")
+
+
 def test_labels_that_would_overlap_are_left_out(tmp_path: Path) -> None:
     epsilons = ("0.01", "1", "1.1", "1.2", "10")
     axes = _axes(_summary(tmp_path, backbones=["pixels"], methods=["sgd"], epsilons=epsilons))
@@ -175,11 +194,15 @@ def test_a_class_is_named_at_one_of_its_own_points() -> None:
     # Two clusters of one class: the median lies between them, in another class.
     plane = np.array([[0.0, 0.0], [0.1, 0.0], [10.0, 0.0], [10.1, 0.0], [5.0, 0.0], [5.1, 0.0]])
     labels = np.array([0, 0, 0, 0, 1, 1])
+    few = Figure().add_subplot()
+    figures._draw_plane(few, plane, labels, ["split", "between", "absent"])
+    assert not few.texts, "a name would hide one of six points"
+    plane, labels = np.tile(plane, (10, 1)), np.tile(labels, 10)
     axes = Figure().add_subplot()
     figures._draw_plane(axes, plane, labels, ["split", "between", "absent"])
     places = {text.get_text(): text.get_position() for text in axes.texts}
     assert places.keys() == {"split", "between"}
-    assert places["split"] in {tuple(point) for point in plane[:4]}
+    assert places["split"] in {tuple(point) for point in plane[labels == 0]}
 
 
 def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
@@ -188,6 +211,54 @@ def test_many_classes_share_a_colour_bar(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     assert "class index (of 21)" in text
     assert "<!-- class 3 -->" not in text
+
+
+def test_principal_components_are_not_called_tsne(tmp_path: Path) -> None:
+    note = "5 rows are too few for t-SNE: first two principal components (PCA)"
+    path = _embedding(
+        tmp_path / "e.parquet", classes=2, rows=5, method="PCA", note=note, perplexity=None,
+        pca_agreement=None, tsne_agreement=None, components=2, neighbours=None,
+    )  # fmt: skip
+    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png", title="digits, pixels")
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- digits, pixels (PCA, not t-SNE)" in text
+    assert f"<!-- {note} -->" in text
+    assert "5 of 10 rows. Not private" in text
+
+
+def test_an_embedding_without_points_shows_its_note(tmp_path: Path) -> None:
+    note = "no points: the features of all 40 rows are equal"
+    path = _embedding(
+        tmp_path / "e.parquet", classes=2, rows=0, method=None, note=note, perplexity=None,
+        pca_agreement=None, tsne_agreement=None, components=None, neighbours=None,
+    )  # fmt: skip
+    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png", title="digits, pixels")
+    text = (tmp_path / "a.svg").read_text()
+    assert f"<!-- {note} -->" in text
+    assert "<!-- digits, pixels" in text
+    assert "perplexity" not in text
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (1320, 1080)
+
+
+@pytest.mark.parametrize("classes", [3, 25])
+def test_colours_that_are_no_class_are_named(tmp_path: Path, classes: int) -> None:
+    path = _embedding(tmp_path / "e.parquet", classes=classes, legend="positive labels")
+    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- positive labels -->" in text
+    assert "class index" not in text
+
+
+def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, epsilon="inf")
+    record = read_json(cell)
+    mean = float(np.mean([100 * seed["accuracy"] for seed in record["seeds"]])) / 100
+    record["summary"]["accuracy"] |= {"low": mean + 1e-12, "high": mean + 1e-12}
+    write_json(cell, record)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    epsilon_accuracy(tmp_path / "summary.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
 
 
 def test_delta_is_written_as_a_power_of_ten() -> None:

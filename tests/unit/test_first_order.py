@@ -18,6 +18,7 @@ from dpprobe.heads import first_order
 from dpprobe.heads.first_order import FullBatch, PoissonBatches, clip_bounds, clipped_residuals
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import Heads, TrainingSet
+from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
@@ -281,6 +282,75 @@ def test_noise_has_the_planned_size_in_every_step(batch_size: Any) -> None:
     correlation = np.asarray(np.corrcoef(vectors))
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 5.5 / 100**0.5
+
+
+def dead_rows(rows: int, dimension: int, classes: int, device: str = "cpu") -> TrainingSet:
+    """Rows that contribute exactly nothing, so that what is released is the noise."""
+    features = torch.full((rows, dimension), math.inf, device=device)
+    return TrainingSet(features, torch.zeros(rows).long().to(device), classes)
+
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch_size", [1, 20, "full"])
+def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, device: str) -> None:
+    data = dead_rows(50, 9, 4, device)
+    own: dict[str, Any] = {"learning_rate": 0.3, "max_grad_norm": 2.0}
+    options = Options(batch_size=batch_size, steps=30, **own)
+    found = heads.fit(options, data, plan_for(options, 50, noise=1.7), SEEDS).weights
+    start = first_order.initial_weights("torch", data, SEEDS).cpu().double().numpy()
+    expected = 50 if batch_size == "full" else batch_size
+    noise = GaussianNoise(SEEDS, 40, torch.device(device))
+    # In the trainer's own blocks: on a GPU the numbers depend on them.
+    stops = first_order.record_steps(30)
+    parts = [stop - before for before, stop in zip([0, *stops[:-1]], stops, strict=True)]
+    total = sum(noise.draw(part, 1.0).cpu().double().sum(1) for part in parts)
+    released = torch.as_tensor(total).numpy().reshape(3, 4, 10)
+    wanted = start - 0.3 / expected * 1.7 * 2.0 * released
+    assert relative(found, wanted) < 1e-6
+
+
+@pytest.mark.parametrize("batch_size", [2, "full"])
+def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
+    data = dead_rows(4, 1999, 250)
+    options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
+    found = heads.fit(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
+    expected = 4 if batch_size == "full" else 2
+    variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
+    # 2.5 million numbers: 5.6 standard errors.
+    assert np.mean(np.square(found, dtype=np.float64)) == pytest.approx(variance, rel=0.005)
+
+
+@pytest.mark.parametrize("seeds", [1, 7])
+def test_blocks_do_not_depend_on_how_many_seeds_train(
+    seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    original = GaussianNoise.draw
+
+    def draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
+        asked.append(steps)
+        return original(self, steps, deviation)
+
+    monkeypatch.setattr(GaussianNoise, "draw", draw)
+    monkeypatch.setattr(first_order, "_NOISE_BYTES", 4 * 40 * 7)
+    data = dead_rows(50, 9, 4)
+    options = Options(batch_size=5, steps=200)
+    heads.fit(options, data, plan_for(options, 50), list(range(1, seeds + 1)))
+    assert asked == [7, 3] * 20
+
+
+def test_blocks_are_bounded_in_rows() -> None:
+    """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
+    (own,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
+    assert first_order.block_steps(34, own, 1_300_000) * 4096 <= first_order._BLOCK_ROWS
+    (own,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
+    assert first_order.block_steps(34, own, 1_300_000) == 1
 
 
 def test_a_seed_does_not_depend_on_the_others() -> None:

@@ -46,7 +46,12 @@ def plan(**changes: Any) -> Plan:
     ("attribute", "value"),
     [
         ("sensitivity", 0.0),
+        ("sensitivity", 0.9e-9),
+        ("sensitivity", 1.1e9),
         ("sensitivity", math.inf),
+        ("sensitivity", math.nan),
+        ("noise_multiplier", 0.8e-20),  # times 1.2
+        ("noise_multiplier", 0.9e20),
         ("noise_multiplier", -0.1),
         ("noise_multiplier", math.nan),
         ("sample_rate", 0.0),
@@ -71,6 +76,7 @@ def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> 
         ({"mechanisms": (mechanism(), mechanism())}, "different names"),
         ({"realised_epsilon": 1.0001}, "exceeds the target"),
         ({"realised_epsilon": math.inf}, "exceeds the target"),
+        ({"epsilon": math.inf, "realised_epsilon": math.inf}, "epsilon is infinite but mechanism"),
     ],
 )
 def test_plan_refuses_what_promises_more_than_it_pays(
@@ -88,7 +94,10 @@ def test_plan_is_frozen() -> None:
 @pytest.mark.parametrize(
     "original",
     [
-        plan(checks={"rdp (dp-accounting 0.6.0)": 1.2, "prv (opacus 1.6.0)": math.inf}),
+        plan(
+            checks={"rdp (dp-accounting 0.6.0)": math.inf, "prv (opacus 1.6.0)": None},
+            check_notes={"prv (opacus 1.6.0)": "too large"},
+        ),
         plan(
             epsilon=math.inf,
             realised_epsilon=math.inf,
@@ -115,7 +124,8 @@ def test_plan_counts_and_finds_its_mechanisms() -> None:
     with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
         two.mechanism("hessian")
     assert two.private
-    assert not plan(epsilon=math.inf, realised_epsilon=math.inf).private
+    silent = (mechanism(noise_multiplier=0.0),)
+    assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,10 @@ def test_options_refuse_what_cannot_run() -> None:
         Options().mechanisms(31)
     with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
         config.method_options({"head": "sgd", "epochs": 3, "steps": 4})
-    for bad in ({"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0}):
+    for bad in (
+        {"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0},
+        {"max_grad_norm": 9e-10}, {"max_grad_norm": 1.1e9},
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=next(iter(bad))):
             config.method_options({"head": "sgd", **bad})
     with pytest.raises(ConfigError, match="penalty"):
@@ -175,8 +188,36 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
     extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
     with pytest.raises(PrivacyError, match="not this method's"):
         heads.fit(Options(), data, extra, [1])
+    ceiling = NonprivateOptions(penalties=(0.1,))
+    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon 1 by 1"):
+        heads.fit(ceiling, data, planned(Options()), [1])
+    silent = tuple(item.scaled(0.0) for item in Options().mechanisms(100))
+    nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
+    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon inf by 1"):
+        heads.fit(ceiling, data, nothing, [1])
     with pytest.raises(PrivacyError, match="differ from each other"):
         heads.fit(Options(), data, planned(Options()), [1, 1])
+
+
+class TwoReleases(Options):
+    """A method of two mechanisms whose noise is as 1 to 3."""
+
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        (own,) = super().mechanisms(n)
+        return own, mechanism(name="covariance", noise_multiplier=3.0, sample_rate=1.0, count=1)
+
+
+def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
+    import torch
+
+    from dpprobe.heads.training_set import TrainingSet
+
+    data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
+    method = TwoReleases(steps=2)
+    first, second = (item.scaled(2.0) for item in method.mechanisms(100))
+    assert heads.fit(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
 
 
 def test_checking_a_study_imports_nothing_heavy() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,15 +47,18 @@ def plan(epsilon: float = 1.0) -> Plan:
     )
 
 
-def state(epsilon: float = 1.0, mode: str = "benchmark") -> dict[str, Any]:
-    return statement(
-        plan(epsilon),
-        method="sgd",
-        options={"learning_rate": 0.1},
-        mode=mode,
-        seeds=[1, 2**127],
-        public_data={"backbone": "resnet50", "near_duplicates": "not checked"},
-    )
+def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "plan": plan(epsilon),
+        "method": "paper",
+        "options": {"head": "sgd", "learning_rate": 0.1, "engine": "closed_form"},
+        "mode": "benchmark",
+        "seeds": [1, 2**127],
+        "public_data": {"backbone": "resnet50", "near_duplicates": "not checked"},
+        "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
+        **changes,
+    }
+    return statement(values.pop("plan"), **values)
 
 
 def test_a_reviewer_can_redo_the_accounting() -> None:
@@ -90,7 +94,11 @@ def test_what_is_promised_and_what_is_not() -> None:
     assert values["public_data"]["backbone"] == "resnet50"
     assert "near-duplicates" in values["public_data"]["assumption"]
     assert any("number of training rows" in fact for fact in values["public"])
-    for thing in ("t-SNE", "learning curves", "metrics", "hyperparameters", "features"):
+    assert any("hyperparameters" in fact for fact in values["public"])
+    for thing in (
+        "t-SNE", "learning curves", "metrics", "hyperparameters", "features",
+        "across the boundary", "seeds, fingerprints and hashes", "errors it raises",
+    ):  # fmt: skip
         assert any(thing in line for line in values["not_covered"]), thing
 
 
@@ -102,6 +110,39 @@ def test_no_privacy_is_said_plainly() -> None:
     assert values["delta"] is None
     assert {item["noise"] for item in values["mechanisms"]} == {"none"}
     assert {item["sensitivity"] for item in values["mechanisms"]} == {None}
+
+
+def test_all_heads_together_cost_more_and_that_is_said() -> None:
+    values = state()
+    assert values["epsilon_all_heads"] == 1.6
+    assert "all 2 heads together" in values["promise"]
+    assert "are (1.6, 1e-05)-differentially private" in values["promise"]
+    assert state(math.inf)["epsilon_all_heads"] == "inf"
+    assert "together" not in state(seeds=[1], epsilon_all_heads=1.0)["promise"]
+
+
+def test_a_method_that_looks_at_the_data_claims_no_public_choices() -> None:
+    ceiling = Plan(mechanisms=(), n=1600, epsilon=math.inf, delta=1e-5, accountant="pld")
+    values = state(math.inf, plan=ceiling, options={"head": "nonprivate"})
+    assert not any("hyperparameters" in fact for fact in values["public"])
+    assert "this method is not private" in values["promise"]
+    assert "cross-validation" in values["promise"]
+    assert "nothing was clipped" not in values["promise"]
+    assert any("private rows' means" in line for line in values["not_covered"])
+
+
+def test_a_reference_engine_states_its_limits() -> None:
+    assert state()["engine_limits"] is None
+    limits = state(options={"head": "sgd", "engine": "opacus"})["engine_limits"]
+    assert "reference, not for release" in limits
+    assert "5.77" in limits
+
+
+def test_checks_without_an_answer_say_why() -> None:
+    base = plan()
+    unsure = replace(base, checks={"prv": None}, check_notes={"prv": "too coarse"})
+    values = json.loads(json.dumps(state(plan=unsure), allow_nan=False))
+    assert (values["checks"], values["check_notes"]) == ({"prv": None}, {"prv": "too coarse"})
 
 
 def test_unknown_modes_are_refused() -> None:

@@ -359,7 +359,7 @@ def test_swapped_shards_are_refused(tmp_path: Path) -> None:
         (lambda text: text.replace('"start": 7', '"start": 8'), "changed after it was written"),
         (lambda text: text[:-20], "cannot be read"),
         (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
-        (lambda text: text.replace('"format_version": 1', '"format_version": 9'), "version 9"),
+        (lambda text: text.replace('"format_version": 2', '"format_version": 9'), "version 9"),
     ],
 )
 def test_damaged_manifest_is_refused(
@@ -458,7 +458,61 @@ def test_fingerprint_is_of_what_the_features_are(tmp_path: Path) -> None:
     assert FeatureStore(write_store(tmp_path / "e", backbone_fingerprint="x")).fingerprint != base
 
 
+def cut_into(directory: Path, shards: int, **content: Any) -> FeatureStore:
+    paths = [write(directory, make_header(k, shards=shards), **content) for k in range(shards)]
+    manifest_of(directory, paths)
+    return FeatureStore(directory / "manifest.json")
+
+
+def test_fingerprint_does_not_know_how_rows_are_cut(tmp_path: Path) -> None:
+    base = cut_into(tmp_path / "1", 1).fingerprint
+    for shards in (2, 3, ROWS):
+        assert cut_into(tmp_path / str(shards), shards).fingerprint == base
+    features = FEATURES.copy()
+    features[11, 2] = -features[11, 2]
+    assert cut_into(tmp_path / "flipped", 2, features=features).fingerprint != base
+    turned = FEATURES[::-1].copy()
+    assert cut_into(tmp_path / "turned", 2, features=turned).fingerprint != base
+    assert cut_into(tmp_path / "labels", 2, labels=1 - LABELS).fingerprint != base
+    assert cut_into(tmp_path / "ids", 2, ids=["other", *IDS[1:]]).fingerprint != base
+
+
+@given(cuts=st.lists(st.integers(0, ROWS), max_size=5), row=st.integers(0, ROWS - 1))
+def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
+    def digests(edges: list[int], ids: list[str]) -> dict[str, str]:
+        content = store.ContentHash()
+        for start, stop in itertools.pairwise(edges):
+            part = {name: values[start:stop] for name, values in GROUPS.items()}
+            content.features.update(FEATURES[start:stop].data)
+            content.add_rows("shard", LABELS[start:stop], ids[start:stop], part)
+        return content.digests()
+
+    whole = digests([0, ROWS], IDS)
+    assert digests([0, *sorted(cuts), ROWS], IDS) == whole
+    changed = [*IDS[:row], IDS[row] + "\n", *IDS[row + 1 :]]
+    assert digests([0, ROWS], changed)["rows_sha256"] != whole["rows_sha256"]
+
+
+def test_manifest_refuses_shards_of_other_groups(tmp_path: Path) -> None:
+    shards = [write(tmp_path, make_header(shard)) for shard in range(2)]
+    header = make_header(2)
+    path = tmp_path / "shard-00002-of-00003.h5"
+    rows = slice(header.start, header.stop)
+    store.write_shard(path, header, features=FEATURES[rows], labels=LABELS[rows], ids=IDS[rows])
+    with pytest.raises(StoreError, match="shard-00002-of-00003.h5: groups"):
+        manifest_of(tmp_path, [*shards, path])
+
+
+def test_architecture_and_tag_reach_the_reader(tmp_path: Path) -> None:
+    tagged = write_store(tmp_path / "a", architecture="resnet50", pretrained_tag="a1_in1k")
+    features = FeatureStore(tagged)
+    assert (features.architecture, features.pretrained_tag) == ("resnet50", "a1_in1k")
+    bare = FeatureStore(write_store(tmp_path / "b"))
+    assert (bare.architecture, bare.pretrained_tag) == (None, None)
+    assert bare.fingerprint != features.fingerprint
+
+
 def test_header_survives_the_file(tmp_path: Path) -> None:
-    header = make_header(1, weights_sha256="w" * 64, multi_label=False)
+    header = make_header(1, weights_sha256="w" * 64, multi_label=False, pretrained_tag="in1k")
     path = write(tmp_path, header)
     assert dataclasses.asdict(store.read_header(path)) == dataclasses.asdict(header)

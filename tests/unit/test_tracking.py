@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -26,7 +27,15 @@ from mlflow.utils.validation import _validate_metric_name
 from dpprobe import tracking
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import DataError, TrackingError
-from dpprobe.tracking import ingest, initialise, metric_name, public_uri, run_name
+from dpprobe.receipts import store_missing
+from dpprobe.tracking import (
+    curve_steps,
+    ingest,
+    initialise,
+    metric_name,
+    public_uri,
+    run_name,
+)
 from tests.cell_files import write_cell, write_dataset_info, write_study
 from tests.mlflow_server import serve
 
@@ -259,6 +268,79 @@ def test_cells_that_left_the_study_and_other_studies_stay(study: Study) -> None:
     assert "another/digits/pixels/nonprivate/eps-inf" in keys
 
 
+def test_cells_that_left_the_study_are_tagged_and_come_back(study: Study) -> None:
+    def current(experiment: str) -> dict[str, str]:
+        runs = study.runs(experiment)
+        return {key: run.data.tags["current"] for key, run in runs.items()}
+
+    first = study.ingest()
+    study.ingest(study="another", metrics_files=study.cells[:1])
+    left = [path for path in study.cells if "nonprivate" in path.parts]
+    study.ingest(metrics_files=[path for path in study.cells if path not in left])
+    for name in ("digits", "digits/summary"):
+        for key, value in current(name).items():
+            gone = key.startswith("study/") and "/nonprivate" in key
+            assert value == ("false" if gone else "true"), key
+    receipt = study.ingest()
+    assert receipt["runs"] == first["runs"], "runs that came back are the same runs"
+    assert set(current("digits").values()) | set(current("digits/summary").values()) == {"true"}
+
+
+def test_the_tag_is_written_only_where_it_changes(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.ingest()
+    tagger = Mock()
+    monkeypatch.setattr(MlflowClient, "set_tag", tagger)
+    study.ingest()
+    tagger.assert_not_called()
+
+
+def test_a_receipt_says_when_its_store_is_gone(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(study.root)
+    receipt = study.root / "receipt.json"
+    assert not store_missing(receipt), "no receipt: Snakemake makes it anyway"
+    relative = {"uri": "sqlite:///mlflow.db", "artifact_root": Path("mlartifacts")}
+    study.ingest(**relative)
+    assert not store_missing(receipt)
+    for name in ("mlartifacts/digits", "mlartifacts", "mlflow.db"):
+        moved = study.root / "away"
+        (study.root / name).rename(moved)
+        assert store_missing(receipt), name
+        moved.rename(study.root / name)
+    assert not store_missing(receipt)
+    (study.root / "mlflow.db").unlink()
+    # By its other URI, as a new process would: mlflow keeps the deleted file open under the first.
+    assert study.ingest()["created"] == 12
+    assert not store_missing(receipt)
+
+
+def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt.json"
+    record = {"format": "dpprobe-tracking", "format_version": 1, "dataset": "digits"}
+    write_text(receipt, json.dumps(record | {"uri": "http://server:5000", "artifact_root": None}))
+    assert not store_missing(receipt)
+    # as written before artifact_root was in receipts
+    write_text(receipt, json.dumps(record | {"uri": f"sqlite:///{tmp_path}/mlflow.db"}))
+    assert store_missing(receipt)
+    write_text(tmp_path / "mlflow.db", "")
+    assert not store_missing(receipt)
+    for text in ("{", "[]", "{}"):
+        write_text(receipt, text)
+        assert store_missing(receipt), f"a receipt that cannot be read: {text}"
+
+
+def test_receipts_are_read_without_mlflow() -> None:
+    program = (
+        "import sys, dpprobe.receipts\n"
+        "heavy = {'mlflow', 'numpy', 'pandas', 'pyarrow', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_deleted_experiment_comes_back(study: Study) -> None:
     study.ingest()
     client = MlflowClient(tracking_uri=study.uri)
@@ -288,6 +370,32 @@ def test_the_ready_made_view_names_logged_columns(study: Study) -> None:
         present |= {f"params.`{key}`" for run in runs for key in run.data.params}
         assert set(view["selectedColumns"]) <= present
         assert view["orderByKey"] in present
+        assert view["searchFilter"] == 'tags.current = "true"'
+        filtered = client.search_runs([experiment.experiment_id], view["searchFilter"])
+        assert len(filtered) == len(study.runs(name))
+
+
+def test_epsilons_that_round_to_one_step_keep_a_step_each(study: Study) -> None:
+    epsilons = ("0.01", "0.011", "0.014", "0.02", "0.5", "inf")
+    cells = [write_cell(study.root / "close", epsilon=epsilon) for epsilon in epsilons]
+    study.ingest(metrics_files=cells)
+    run = study.runs("digits/summary")["study/digits/pixels/sgd"]
+    client = MlflowClient(tracking_uri=study.uri)
+    curve = client.get_metric_history(run.info.run_id, "curve/accuracy")
+    expected = [run.data.metrics[f"accuracy/eps_{epsilon}"] for epsilon in epsilons[:-1]]
+    assert [point.step for point in curve] == [1, 2, 3, 4, 50]
+    assert [point.value for point in curve] == expected
+
+
+@given(st.sets(st.floats(0.001, 100), max_size=30))
+def test_curve_steps_rise_with_epsilon(epsilons: set[float]) -> None:
+    steps = curve_steps([*epsilons, float("inf")])
+    assert steps.keys() == epsilons
+    found = [steps[epsilon] for epsilon in sorted(epsilons)]
+    assert all(one < other for one, other in pairwise(found))
+    rounded = {epsilon: round(100 * epsilon) for epsilon in epsilons}
+    if len(set(rounded.values())) == len(rounded):
+        assert steps == rounded
 
 
 def test_long_curves_and_odd_class_names_are_logged(study: Study) -> None:

@@ -114,6 +114,56 @@ def test_a_second_run_does_nothing(
     assert "Nothing to be done" in result.stdout
 
 
+HEALED = (
+    "data/digits/dataset.json",
+    "results/features/digits/pixels/test/manifest.json",
+    "results/calibration/digits/eps-1.json",
+    "results/cells/digits/pixels/sgd/eps-1/heads.safetensors",
+    "results/cells/digits/pixels/.eps-1.done",
+    "results/embeddings/digits/pixels/tsne.parquet",
+    "results/summary/digits.parquet",
+    "results/figures/digits/accuracy.svg",
+    "results/figures/digits/tsne_pixels.png",
+    "results/tables/accuracy.md",
+    "results/tables/digits_accuracy.csv",
+    "results/tracking/digits.json",
+)
+
+
+@pytest.mark.parametrize("name", HEALED)
+def test_a_deleted_file_is_planned_again(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any], name: str
+) -> None:
+    workspace, _ = finished
+    path = workspace.directory / name
+    aside = path.with_name("aside")
+    path.rename(aside)
+    try:
+        assert workspace.planned(study), "nothing would make it again"
+    finally:
+        aside.rename(path)
+
+
+def test_a_deleted_mlflow_store_is_written_again(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+) -> None:
+    workspace, _ = finished
+    (workspace.directory / "results/mlflow.db").unlink()
+    jobs = count_rules(workspace.run(study).stdout)
+    assert set(jobs) == {"track", "all"}
+    assert (workspace.directory / "results/mlflow.db").is_file()
+
+
+def test_delta_is_no_property_of_the_data(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
+) -> None:
+    workspace, _ = finished
+    own = {**study, "datasets": {"digits": {**study["datasets"]["digits"], "delta": 1e-6}}}
+    planned = workspace.planned(own)
+    assert planned["calibrate"] == 6
+    assert planned["prepare_data"] == planned["extract_features"] == 0
+
+
 def test_deleting_one_shard_redoes_only_what_descends_from_it(
     finished: tuple[Workspace, Counter[str]], study: dict[str, Any]
 ) -> None:
@@ -130,12 +180,10 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
         line for line in output.splitlines() if line.strip().startswith(("Finished", "Job "))
     )
     # the same rows give the same features, so no head is trained again: its cells are kept
-    assert jobs["train_heads"] + jobs["train_heads_without_privacy"] in (0, 6)
-    logs = [
-        path.read_text()
-        for path in (workspace.directory / "logs/train_heads/digits/pixels").glob("*.log")
-    ]
-    if jobs["train_heads"]:
-        assert all("kept" in log and "training seeds" not in log for log in logs)
+    assert jobs["train_heads"] + jobs["train_heads_without_privacy"] == 6
+    folder = workspace.directory / "results/logs/train_heads/digits/pixels"
+    logs = [path.read_text() for path in folder.glob("*.log")]
+    assert len(logs) >= 5
+    assert all("kept" in log and "training seeds" not in log for log in logs)
     assert len(shard.read_bytes()) == len(kept)
     assert "Nothing to be done" in workspace.run(study).stdout

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from .conftest import Workspace
 
@@ -41,6 +44,79 @@ def test_a_study_of_one_s_own_replaces_the_default_one(
     planned = workspace.planned(small, "heads")
     assert planned["train_heads"] == 1
     assert planned["extract_features"] == 4
+
+
+def seeds(workspace: Workspace, method: str) -> list[int]:
+    record = json.loads((workspace.cell(method, "2") / "metrics.json").read_text())
+    return [seed["index"] for seed in record["seeds"]]
+
+
+def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    """Snakemake puts old cells back when a job fails, and notes them down as up to date."""
+    workspace.run(small, "heads")
+    small["seeds"] = 3
+    diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
+    methods = small["methods"]
+    result = workspace.run(
+        {**small, "methods": {**methods, "bad": diverging}}, "heads", check=False
+    )
+    assert result.returncode != 0
+    assert "bad: " in result.stdout
+    assert "diverged at learning_rate 1e+38" in result.stdout
+    workspace.run(small, "heads")
+    assert seeds(workspace, "sgd") == [0, 1, 2]
+    log = (workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log").read_text()
+    assert "training seeds" not in log, "what the failed job had finished is used"
+    assert "Nothing to be done" in workspace.run(small, "heads").stdout
+
+
+def test_a_training_job_killed_by_the_system_is_done_again(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    small["methods"]["sgd"] = {"head": "sgd", "batch_size": 64, "steps": 30_000}
+    workspace.run(small, "heads")
+    before = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
+    small["seed"] = 1
+    log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
+    log.unlink()
+    process = subprocess.Popen(
+        workspace.command("heads", "--configfile", str(workspace.write(small))),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "training seeds" in log.read_text()):
+        assert process.poll() is None, "finished before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if any("train_heads.py" in word for word in child.cmdline()):
+            child.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=120) != 0
+    workspace.run(small, "heads")
+    after = json.loads((workspace.cell("sgd", "2") / "metrics.json").read_text())
+    assert after["fingerprint"] != before["fingerprint"]
+
+
+def test_a_cell_outside_the_study_is_no_target(workspace: Workspace, small: dict[str, Any]) -> None:
+    target = "results/cells/digits/pixels/sgd/eps-3/metrics.json"
+    result = workspace.run(small, target, check=False)
+    assert result.returncode != 0
+    assert "No rule to produce" in result.stdout
+    assert not (workspace.directory / "data").exists()
+
+
+def test_a_repeated_key_is_refused(workspace: Workspace, small: dict[str, Any]) -> None:
+    path = workspace.write(small)
+    path.write_text(path.read_text() + "epsilons: [1]\n")
+    result = subprocess.run(
+        workspace.command("--configfile", str(path)), capture_output=True, text=True, check=False
+    )
+    assert result.returncode != 0
+    assert "epsilons" in result.stdout + result.stderr
+    assert not (workspace.directory / "data").exists()
 
 
 def test_a_killed_run_resumes_and_leaves_nothing_half_written(

@@ -30,14 +30,8 @@ def contents(cell: Path) -> dict[str, bytes]:
 
 
 def train_log(workspace: Workspace, epsilon: str) -> str:
-    folder = "train_heads" if epsilon != "inf" else "train_heads_without_privacy"
-    logs = workspace.directory / "logs"
-    path = next(
-        path
-        for path in logs.rglob(f"eps-{epsilon}.log")
-        if path.parts[-4] in (folder, "train_heads")
-    )
-    return path.read_text()
+    folder = workspace.directory / "results/logs/train_heads/digits/pixels"
+    return (folder / f"eps-{epsilon}.log").read_text()
 
 
 def test_adding_a_method_trains_that_method_alone(

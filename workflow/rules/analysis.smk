@@ -7,9 +7,9 @@ rule embed_tsne:
     output:
         f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
     log:
-        "logs/embed_tsne/{dataset}/{backbone}.log",
+        f"{RESULTS}/logs/embed_tsne/{{dataset}}/{{backbone}}.log",
     benchmark:
-        "benchmarks/embed_tsne/{dataset}/{backbone}.tsv"
+        f"{RESULTS}/benchmarks/embed_tsne/{{dataset}}/{{backbone}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     # The number of threads changes openTSNE's result, so it is fixed.
@@ -40,9 +40,9 @@ rule plot_tsne:
             labels={"backbone": "{backbone}"},
         ),
     log:
-        "logs/plot_tsne/{dataset}/{backbone}.log",
+        f"{RESULTS}/logs/plot_tsne/{{dataset}}/{{backbone}}.log",
     benchmark:
-        "benchmarks/plot_tsne/{dataset}/{backbone}.tsv"
+        f"{RESULTS}/benchmarks/plot_tsne/{{dataset}}/{{backbone}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

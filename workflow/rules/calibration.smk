@@ -4,9 +4,9 @@ rule calibrate:
     output:
         f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
     log:
-        "logs/calibrate/{dataset}/eps-{epsilon}.log",
+        f"{RESULTS}/logs/calibrate/{{dataset}}/eps-{{epsilon}}.log",
     benchmark:
-        "benchmarks/calibrate/{dataset}/eps-{epsilon}.tsv"
+        f"{RESULTS}/benchmarks/calibrate/{{dataset}}/eps-{{epsilon}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -16,6 +16,7 @@ rule calibrate:
     params:
         methods=lambda wildcards: methods_params(wildcards.epsilon),
         privacy=privacy_params,
+        seeds=STUDY.seeds,
         version=VERSIONS["calibration"],
     message:
         "noise multipliers for {wildcards.dataset} at epsilon {wildcards.epsilon}"

@@ -1,5 +1,6 @@
 """What the rules share: the study, path templates, input functions, resources."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,9 +9,13 @@ from snakemake.exceptions import WorkflowError
 import dpprobe.config
 from dpprobe.config import Cell, INFINITE, NAME_PATTERN
 from dpprobe.errors import ConfigError
+from dpprobe.receipts import store_missing
 from dpprobe.versions import VERSIONS
 
 try:
+    if workflow.is_main_process:
+        for file in workflow.overwrite_configfiles or ["config.yaml"]:
+            dpprobe.config.check_yaml(Path(file))
     STUDY = dpprobe.config.load(config)
     if workflow.is_main_process:
         for warning in dpprobe.config.check(STUDY):
@@ -31,12 +36,11 @@ SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
     for index in range(STUDY.features.shards)
 ]
-EPSILON_PATTERN = r"[0-9][0-9.e+-]*|inf"
 
 
 def names(group):
-    """A wildcard pattern of exactly the names a study uses."""
-    return "|".join(group)
+    """A wildcard pattern of exactly the names a study uses; without any, one that matches none."""
+    return "|".join(map(re.escape, group)) or "(?!)"
 
 
 wildcard_constraints:
@@ -44,7 +48,7 @@ wildcard_constraints:
     backbone=names(STUDY.backbones),
     method=names(STUDY.methods),
     split="train|test",
-    epsilon=EPSILON_PATTERN,
+    epsilon=names(STUDY.job_epsilons()),
 
 
 def dumped(options):
@@ -52,12 +56,9 @@ def dumped(options):
     return options.model_dump(mode="json")
 
 
-def dataset_params(wildcards):
-    return dumped(STUDY.datasets[wildcards.dataset])
-
-
-def backbone_params(wildcards):
-    return dumped(STUDY.backbones[wildcards.backbone])
+def source_state(wildcards):
+    """What a dataset's source looks like from outside, so that an image replaced in place is seen."""
+    return STUDY.datasets[wildcards.dataset].source_state()
 
 
 def methods_params(epsilon):
@@ -91,6 +92,16 @@ def cell_paths(cells, files=CELL_FILES):
     ]
 
 
+def job_marks(cells):
+    """The marks of the jobs that train these cells."""
+    return sorted(
+        {
+            f"{RESULTS}/cells/{cell.dataset}/{cell.backbone}/.eps-{cell.epsilon}.done"
+            for cell in cells
+        }
+    )
+
+
 def dataset_cells(dataset):
     return [cell for cell in STUDY.cells() if cell.dataset == dataset]
 
@@ -116,3 +127,20 @@ def minutes(base, per_gb=0.0):
         return int((base + per_gb * size_mb(input) / 1e3) * attempt)
 
     return runtime
+
+
+def training_memory(wildcards, input, attempt):
+    """float16 on disk is float32 in memory, and each normalisation keeps a copy of its own."""
+    copies = 1 + len({method.normalize for method in STUDY.methods.values()} - {"none"})
+    return int((1500 + 2.2 * copies * size_mb(input)) * attempt)
+
+
+# A receipt whose MLflow store is gone stands for runs that are gone: without it they are written anew.
+if workflow.is_main_process:
+    for receipt in Path(RESULTS).glob("tracking/*.json"):
+        if store_missing(receipt):
+            print(
+                f"dpprobe: {receipt}: its MLflow store is gone; the runs are written again",
+                file=sys.stderr,
+            )
+            receipt.unlink()

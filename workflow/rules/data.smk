@@ -6,9 +6,9 @@ rule prepare_data:
         test=f"{DATA}/{{dataset}}/test.parquet",
         info=f"{DATA}/{{dataset}}/dataset.json",
     log:
-        "logs/prepare_data/{dataset}.log",
+        f"{RESULTS}/logs/prepare_data/{{dataset}}.log",
     benchmark:
-        "benchmarks/prepare_data/{dataset}.tsv"
+        f"{RESULTS}/benchmarks/prepare_data/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -16,7 +16,8 @@ rule prepare_data:
         mem_mb=memory(2000),
         runtime=minutes(120),
     params:
-        options=dataset_params,
+        options=lambda wildcards: STUDY.datasets[wildcards.dataset].preparation_params(),
+        state=source_state,
         version=VERSIONS["data"],
     message:
         "split tables of {wildcards.dataset}"

@@ -6,9 +6,9 @@ rule extract_features:
     output:
         f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.h5",
     log:
-        "logs/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.log",
+        f"{RESULTS}/logs/extract_features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.log",
     benchmark:
-        "benchmarks/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
+        f"{RESULTS}/benchmarks/extract_features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.tsv"
     wildcard_constraints:
         shard=r"\d{5}",
         shards=r"\d{5}",
@@ -20,7 +20,9 @@ rule extract_features:
         mem_mb=memory(4000),
         runtime=minutes(60, per_gb=240),
     params:
-        backbone=backbone_params,
+        backbone=lambda wildcards: STUDY.backbones[
+            wildcards.backbone
+        ].extraction_params(),
         batch_size=STUDY.features.batch_size,
         dtype=STUDY.features.dtype,
         version=VERSIONS["features"],
@@ -40,9 +42,9 @@ rule write_manifest:
     output:
         f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/manifest.json",
     log:
-        "logs/write_manifest/{dataset}/{backbone}/{split}.log",
+        f"{RESULTS}/logs/write_manifest/{{dataset}}/{{backbone}}/{{split}}.log",
     benchmark:
-        "benchmarks/write_manifest/{dataset}/{backbone}/{split}.tsv"
+        f"{RESULTS}/benchmarks/write_manifest/{{dataset}}/{{backbone}}/{{split}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

@@ -1,12 +1,15 @@
 rule summarise:
     input:
-        lambda wildcards: cell_paths(dataset_cells(wildcards.dataset), ["metrics.json"]),
+        metrics=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), ["metrics.json"]
+        ),
+        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
     output:
         f"{RESULTS}/summary/{{dataset}}.parquet",
     log:
-        "logs/summarise/{dataset}.log",
+        f"{RESULTS}/logs/summarise/{{dataset}}.log",
     benchmark:
-        "benchmarks/summarise/{dataset}.tsv"
+        f"{RESULTS}/benchmarks/summarise/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -34,9 +37,9 @@ rule plot_accuracy:
             labels={"dataset": "{dataset}"},
         ),
     log:
-        "logs/plot_accuracy/{dataset}.log",
+        f"{RESULTS}/logs/plot_accuracy/{{dataset}}.log",
     benchmark:
-        "benchmarks/plot_accuracy/{dataset}.tsv"
+        f"{RESULTS}/benchmarks/plot_accuracy/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -58,9 +61,9 @@ rule write_dataset_table:
         csv=f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
         markdown=f"{RESULTS}/tables/{{dataset}}_accuracy.md",
     log:
-        "logs/write_dataset_table/{dataset}.log",
+        f"{RESULTS}/logs/write_dataset_table/{{dataset}}.log",
     benchmark:
-        "benchmarks/write_dataset_table/{dataset}.tsv"
+        f"{RESULTS}/benchmarks/write_dataset_table/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -86,9 +89,9 @@ rule write_tables:
         ),
         markdown=f"{RESULTS}/tables/accuracy.md",
     log:
-        "logs/write_tables.log",
+        f"{RESULTS}/logs/write_tables.log",
     benchmark:
-        "benchmarks/write_tables.tsv"
+        f"{RESULTS}/benchmarks/write_tables.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

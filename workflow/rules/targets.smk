@@ -39,6 +39,7 @@ rule heads:
     input:
         rules.calibrations.input,
         cell_paths(STUDY.cells()),
+        job_marks(STUDY.cells()),
 
 
 rule embeddings:
@@ -60,6 +61,11 @@ rule tables:
         rules.summaries.input,
         f"{RESULTS}/tables/accuracy.csv",
         f"{RESULTS}/tables/accuracy.md",
+        expand(
+            f"{RESULTS}/tables/{{dataset}}_accuracy.{{extension}}",
+            dataset=STUDY.datasets,
+            extension=["csv", "md"],
+        ),
 
 
 rule figures:

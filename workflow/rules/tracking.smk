@@ -10,6 +10,7 @@ rule track:
         histories=lambda wildcards: cell_paths(
             dataset_cells(wildcards.dataset), ["history.parquet"]
         ),
+        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         info=f"{DATA}/{{dataset}}/dataset.json",
         tables=[
             f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
@@ -26,9 +27,9 @@ rule track:
     output:
         f"{RESULTS}/tracking/{{dataset}}.json",
     log:
-        "logs/track/{dataset}.log",
+        f"{RESULTS}/logs/track/{{dataset}}.log",
     benchmark:
-        "benchmarks/track/{dataset}.tsv"
+        f"{RESULTS}/benchmarks/track/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

@@ -1,5 +1,7 @@
-# One job trains every method of a (dataset, backbone, epsilon). Its outputs are marked with update():
-# they are still there when the job starts, and cells that are current are kept.
+# One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they
+# are still there when the job starts, and those that are current are kept. When a job fails Snakemake puts
+# the old cells back and notes them down as if they were new; the mark, a plain output, is then missing,
+# so that the next run trains what is stale.
 rule train_heads:
     input:
         train=f"{RESULTS}/features/{{dataset}}/{{backbone}}/train/manifest.json",
@@ -11,31 +13,33 @@ rule train_heads:
         ],
         plans=f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
     output:
-        update(
+        cells=update(
             expand(
                 f"{RESULTS}/cells/{{{{dataset}}}}/{{{{backbone}}}}/{{method}}/eps-{{{{epsilon}}}}/{{file}}",
                 method=private_methods() or ["none"],
                 file=CELL_FILES,
             )
         ),
+        done=touch(f"{RESULTS}/cells/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
     log:
-        "logs/train_heads/{dataset}/{backbone}/eps-{epsilon}.log",
+        f"{RESULTS}/logs/train_heads/{{dataset}}/{{backbone}}/eps-{{epsilon}}.log",
     benchmark:
-        "benchmarks/train_heads/{dataset}/{backbone}/eps-{epsilon}.tsv"
+        f"{RESULTS}/benchmarks/train_heads/{{dataset}}/{{backbone}}/eps-{{epsilon}}.tsv"
     wildcard_constraints:
-        epsilon=r"[0-9][0-9.e+-]*",
+        epsilon=names(
+            epsilon for epsilon in STUDY.job_epsilons() if epsilon != INFINITE
+        ),
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
     resources:
-        # float16 on disk is float32 in memory
-        mem_mb=memory(1500, factor=3.0),
+        mem_mb=training_memory,
         runtime=minutes(30, per_gb=120),
     params:
         methods=lambda wildcards: methods_params(wildcards.epsilon),
         seeds=STUDY.seeds,
         seed=STUDY.seed,
-        mode=STUDY.mode,
+        privacy=privacy_params,
         version=VERSIONS["training"],
     message:
         "heads of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"
@@ -47,12 +51,13 @@ rule train_heads:
 # study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
     output:
-        update(
+        cells=update(
             expand(
                 f"{RESULTS}/cells/{{{{dataset}}}}/{{{{backbone}}}}/{{method}}/eps-{{{{epsilon}}}}/{{file}}",
                 method=STUDY.job_methods(INFINITE) or ["none"],
                 file=CELL_FILES,
             )
         ),
+        done=touch(f"{RESULTS}/cells/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
     wildcard_constraints:
         epsilon=INFINITE,

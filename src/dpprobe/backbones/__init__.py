@@ -29,6 +29,8 @@ class Backbone:
       dimension: the length of a feature row; None where the images' size decides it.
       preprocessing: how an image becomes a tensor, resolved, JSON-compatible.
       weights_sha256: of the checkpoint file, or of the state dict; None without weights.
+      architecture: the model's name as its library resolves it; None for families without.
+      pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
       fingerprint: of all that decides the features: options, preprocessing, weights, versions.
       transform: image -> float32 [channels, height, width]; can be sent to another process.
       forward: float32 [batch, channels, height, width] -> float32 [batch, dimension] on the
@@ -41,6 +43,8 @@ class Backbone:
     fingerprint: str
     transform: Callable[[Image.Image], torch.Tensor]
     forward: Callable[[torch.Tensor], torch.Tensor]
+    architecture: str | None = None
+    pretrained_tag: str | None = None
 
 
 def load(options: BackboneOptions, *, device: str) -> Backbone:
@@ -65,6 +69,8 @@ def identity(
     preprocessing: Mapping[str, Any],
     weights_sha256: str | None,
     libraries: Sequence[str],
+    architecture: str | None = None,
+    pretrained_tag: str | None = None,
     exclude: frozenset[str] = frozenset(),
 ) -> str:
     """The fingerprint of a backbone.
@@ -74,6 +80,8 @@ def identity(
       preprocessing: as resolved.
       weights_sha256: of the weights, if any.
       libraries: distributions whose version decides the features.
+      architecture: as the library resolves it.
+      pretrained_tag: of the library's own weights.
       exclude: options that do not, such as where a checkpoint lies.
     """
     from importlib.metadata import version
@@ -84,6 +92,8 @@ def identity(
             "options": options.model_dump(mode="json", exclude=set(exclude)),
             "preprocessing": dict(preprocessing),
             "weights_sha256": weights_sha256,
+            "architecture": architecture,
+            "pretrained_tag": pretrained_tag,
             "libraries": {name: version(name) for name in libraries},
         }
     )

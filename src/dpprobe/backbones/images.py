@@ -22,11 +22,19 @@ def convert(image: Image.Image, mode: Mode) -> Image.Image:
     scaled to 8 bits: Pillow's own conversion clips it, so that nearly all of it turns white.
 
     Raises:
-      DataError: for pixels without a known range (floats, integers beyond 16 bits).
+      DataError: for pixels without a known range (floats, integers beyond 16 bits), and for a
+        mode that Pillow cannot convert (LAB).
     """
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _from_sixteen_bits(image).convert(mode)
-    return image if image.mode == mode else image.convert(mode)
+    if image.mode == mode:
+        return image
+    try:
+        return image.convert(mode)
+    except ValueError as error:
+        raise DataError(
+            f"pixels of mode {image.mode} cannot become {mode}; convert the image to RGB"
+        ) from error
 
 
 def _from_sixteen_bits(image: Image.Image) -> Image.Image:

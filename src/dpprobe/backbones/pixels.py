@@ -21,8 +21,12 @@ class Options(BackboneOptions):
     size: int | None = Field(
         None, ge=1, description="Resize to size x size; absent, all images must have one size."
     )
-    mean: float = Field(0.0, description="Subtracted: a public constant, not the dataset's mean.")
-    std: float = Field(1.0, gt=0, description="Divided by: a public constant.")
+    mean: float = Field(
+        0.0,
+        allow_inf_nan=False,
+        description="Subtracted: a public constant, not the dataset's mean.",
+    )
+    std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
 
     def check(self) -> None:
         """Nothing to look for."""

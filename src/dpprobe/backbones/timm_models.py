@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones import Backbone, identity
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones.images import Mode
 
+# The architectures that timm knows, after the version that knows them; see `list_architectures`.
+ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # What the options themselves decide.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 # Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
@@ -27,12 +32,19 @@ RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 CPU_PIXELS = 16 * 128 * 128
 
 
+Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class Preprocessing(Block):
     """Overrides of the preprocessing that timm resolves from the model."""
 
     size: int | None = Field(None, ge=1, description="Images enter at size x size.")
-    mean: float | tuple[float, ...] | None = Field(None, description="For all channels or each.")
-    std: float | tuple[float, ...] | None = Field(None, description="For all channels or each.")
+    mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
+        None, description="For all channels or each."
+    )
+    std: Deviation | tuple[Deviation, ...] | None = Field(
+        None, description="For all channels or each."
+    )
     interpolation: Literal["bicubic", "bilinear", "lanczos", "nearest"] | None = None
     crop_pct: float | None = Field(
         None, gt=0, le=1, description="The part of the resized image that the crop keeps."
@@ -73,14 +85,60 @@ class Options(BackboneOptions):
             raise ValueError(f"{taken[0]} is an option of the backbone itself; write it there")
         return value
 
+    @model_validator(mode="after")
+    def _check_channels(self) -> Options:
+        channels = self.model_args.get("in_chans", 3)
+        for name in ("mean", "std"):
+            value = getattr(self.preprocessing, name)
+            if isinstance(value, tuple) and len(value) not in (1, channels):
+                raise ValueError(_channels_error(name, len(value), channels))
+        return self
+
     def check(self) -> None:
+        self._check_name()
         if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():
             raise ConfigError(
                 f"checkpoint: no file {self.checkpoint}; correct it or put the file there"
             )
 
+    def _check_name(self) -> None:
+        """Only where the names are those of the timm that is installed, without importing it."""
+        known = known_architectures()
+        architecture = self.model.partition(".")[0]
+        if known is None or ":" in self.model or architecture in known:
+            return
+        close = difflib.get_close_matches(architecture, known, n=3)
+        remedy = f"write {' or '.join(close)}" if close else "correct it"
+        raise ConfigError(f"model: timm knows no {architecture!r}; {remedy}")
+
     def input_files(self) -> tuple[str, ...]:
         return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
+
+    def extraction_params(self) -> dict[str, Any]:
+        """The options without the checkpoint's path.
+
+        They cannot be read back without one: that would be a model of random weights.
+        """
+        values = self.model_dump(mode="json", exclude={"checkpoint"})
+        return values if self.checkpoint is None else values | {"pretrained": None}
+
+
+def known_architectures() -> frozenset[str] | None:
+    """The names in `ARCHITECTURES`; None where they are not those of the installed timm."""
+    first, *names = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
+    try:
+        return frozenset(names) if first == f"timm {version('timm')}" else None
+    except PackageNotFoundError:
+        return None
+
+
+def list_architectures() -> str:
+    """What belongs into `ARCHITECTURES` for the installed timm."""
+    import timm
+    from timm.models import _registry
+
+    names: Iterable[str] = {*timm.list_models(), *_registry._deprecated_models}
+    return "\n".join([f"timm {version('timm')}", *sorted(names)]) + "\n"
 
 
 def load(options: Options, *, device: str) -> Backbone:
@@ -99,6 +157,7 @@ def load(options: Options, *, device: str) -> Backbone:
         weights_sha256 = _state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
+    architecture, tag = _name(options, model)
     resolved = _preprocessing(options, resolve_model_data_config(model))
     model.reset_classifier(0)
     model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
@@ -126,11 +185,22 @@ def load(options: Options, *, device: str) -> Backbone:
             preprocessing=resolved,
             weights_sha256=weights_sha256,
             libraries=["pillow", "timm", "torch", "torchvision"],
+            architecture=architecture,
+            pretrained_tag=tag,
             exclude=frozenset({"checkpoint", "preprocessing", "pretrained"}),
         ),
         transform=TimmTransform(mode, create_transform(**resolved, is_training=False)),
         forward=forward,
+        architecture=architecture,
+        pretrained_tag=tag,
     )
+
+
+def _name(options: Options, model: Any) -> tuple[str, str | None]:
+    """The architecture that timm chose, and the tag of the weights if they are timm's."""
+    resolved = model.pretrained_cfg
+    architecture = resolved.get("architecture") or options.model.partition(".")[0]
+    return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
 def _forward(model: Any, device: str) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -190,13 +260,19 @@ def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, A
     values["input_size"] = [channels, *sides]
     for name in ("mean", "std"):
         if isinstance(values[name], float | int):
-            values[name] = [values[name]] * channels
-        elif len(values[name]) != channels:
-            raise ConfigError(
-                f"preprocessing.{name}: {len(values[name])} values for {channels} channels; "
-                "write one number, or one a channel"
-            )
+            values[name] = [values[name]]
+        if name in given and len(values[name]) == 1:
+            values[name] = values[name] * channels
+        if len(values[name]) != channels:
+            raise ConfigError(_channels_error(name, len(values[name]), channels))
     return values
+
+
+def _channels_error(name: str, values: int, channels: int) -> str:
+    return (
+        f"preprocessing.{name}: {values} values for {channels} channels; "
+        "write one number, or one a channel"
+    )
 
 
 def _plain(value: Any) -> Any:

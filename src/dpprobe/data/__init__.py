@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpprobe.config import DatasetOptions
 
+GROUP_PREFIX = "group_"
+
+
+def group_column(name: str) -> str:
+    """The name of a subgroup's column: `group_` before it, once."""
+    return name if name.startswith(GROUP_PREFIX) else GROUP_PREFIX + name
+
 
 def prepare(options: DatasetOptions, directory: Path) -> None:
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.

@@ -1,11 +1,12 @@
 """Images in folders, one folder a class.
 
 Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
-Class names are the sorted names of the folders.
+Class names are the sorted names of the folders; they are published with the weights.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -48,19 +49,42 @@ class Options(DatasetOptions):
         list_images(self)
 
     def input_files(self) -> tuple[str, ...]:
-        """The class folders: a folder's time changes with the files it lists."""
-        root = resolve_path(self.path)
-        parts = [root / name for name in ("train", "test") if (root / name).is_dir()] or [root]
-        folders = (path for part in parts for path in part.iterdir() if path.is_dir())
-        return tuple(sorted(str(path) for path in folders if not path.name.startswith(".")))
+        """Every folder that is searched: its time changes with the files it lists."""
+        return tuple(sorted(str(folder) for folder, _ in self._walk()))
 
-    def count_train(self) -> int:
+    def source_state(self) -> str:
+        """A hash of the images' names, sizes and times: of one replaced in place, too."""
+        root = resolve_path(self.path)
+        states = []
+        for folder, entries in self._walk():
+            place = folder.relative_to(root)
+            for entry in entries:
+                try:
+                    found = entry.stat()
+                except OSError as error:
+                    raise ConfigError(
+                        f"path: {entry.path}: {error.strerror}; restore it or remove it"
+                    ) from error
+                states.append(
+                    f"{(place / entry.name).as_posix()}\0{found.st_size}\0{found.st_mtime_ns}"
+                )
+        return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
+
+    def count_rows(self) -> tuple[int, int]:
         listing = list_images(self)
-        if "test" in listing.files:
-            return sum(len(files) for files in listing.files["train"].values())
-        return split.count_train(
-            [len(files) for files in listing.files["train"].values()], self.test_fraction
-        )
+        sizes = {
+            name: [len(files) for files in classes.values()]
+            for name, classes in listing.files.items()
+        }
+        if "test" in sizes:
+            return sum(sizes["train"]), sum(sizes["test"])
+        return split.count_rows(sizes["train"], self.test_fraction)
+
+    def _walk(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+        root = resolve_path(self.path)
+        parts = [root / name for name in ("train", "test") if (root / name).is_dir()]
+        for part in parts or [root]:
+            yield from _walk(part)
 
 
 class Listing(NamedTuple):
@@ -121,17 +145,42 @@ def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
 
 def _list_files(root: Path, folder: Path) -> list[str]:
     files = []
-    for current, _, names in os.walk(folder, followlinks=True):
-        for name in names:
-            if name.startswith("."):
-                continue
-            if os.path.splitext(name)[1].lower() not in EXTENSIONS:  # noqa: PTH122
+    for current, entries in _walk(folder):
+        place = current.relative_to(root).as_posix()
+        for entry in entries:
+            if os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:  # noqa: PTH122
                 raise ConfigError(
-                    f"path: {Path(current) / name} is not an image by its extension; "
+                    f"path: {entry.path} is not an image by its extension; "
                     f"move it elsewhere (known: {', '.join(sorted(EXTENSIONS))})"
                 )
-            files.append(Path(current, name).relative_to(root).as_posix())
+            files.append(f"{place}/{entry.name}")
     return sorted(files)
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    """A folder and all below it, each with its files; what begins with a dot is passed over.
+
+    Raises:
+      ConfigError: for a folder that cannot be listed.
+    """
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        files = []
+        try:
+            with os.scandir(current) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        pending.append(current / entry.name)
+                    else:
+                        files.append(entry)
+        except OSError as error:
+            raise ConfigError(
+                f"path: {current} cannot be listed ({error.strerror}); correct its permissions"
+            ) from error
+        yield current, files
 
 
 def prepare(options: Options, directory: Path) -> None:

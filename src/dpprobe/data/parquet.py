@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dpprobe.config import DatasetOptions, resolve_path
 from dpprobe.config import Options as Block
-from dpprobe.data import split
+from dpprobe.data import group_column, split
 from dpprobe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -53,13 +53,29 @@ class Options(DatasetOptions):
         (), description="Columns that name subgroups, such as age and sex."
     )
     class_names: tuple[str, ...] | None = Field(
-        None, min_length=2, description="Needed only where the files do not say them."
+        None,
+        min_length=2,
+        description="Needed only where the files do not say them. They are published with the "
+        "weights, so the list must be public, not read off the labels.",
     )
     limit: Limit = Limit()
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="The part of each class tested on, without `test`."
     )
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    @field_validator("group_columns")
+    @classmethod
+    def _check_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [group_column(name) for name in value]
+        for name, column in zip(value, names, strict=True):
+            if not name or "/" in name:
+                raise ValueError(
+                    f"{name!r} cannot name a group, / divides paths; rename the column"
+                )
+            if names.count(column) > 1:
+                raise ValueError(f"{name!r}: two columns would become {column!r}; remove one")
+        return value
 
     def check(self) -> None:
         if self.test is None and self.limit.test is not None:
@@ -77,17 +93,28 @@ class Options(DatasetOptions):
                 f"class_names: {headers[0].path} names its classes {', '.join(named)}; "
                 "remove the option"
             )
+        # The number of classes fixes the shape of the published weights: never the labels' maximum.
+        if not (self.class_names or named):
+            raise ConfigError(
+                f"class_names: {headers[0].path} does not name its classes; write class_names, "
+                "one a class in the order of the numbers (a public list, not read off the labels)"
+            )
 
-    def count_train(self) -> int:
-        headers = [_header(self, path) for path in self._files("train")]
-        rows = sum(header.rows for header in headers)
-        rows = min(rows, self.limit.train or rows)
+    def count_rows(self) -> tuple[int, int]:
+        rows = self._count("train")
         if self.test is not None:
-            return rows
-        if headers[0].multi_label:
-            return split.count_train([rows], self.test_fraction)
+            return rows, self._count("test")
+        if self.multi_label():
+            return split.count_rows([rows], self.test_fraction)
         labels = _column(self, "train", self.label_column)
-        return split.count_train(Counter(labels).values(), self.test_fraction)
+        return split.count_rows(Counter(labels).values(), self.test_fraction)
+
+    def multi_label(self) -> bool:
+        return _header(self, self._files("train")[0]).multi_label
+
+    def _count(self, name: SplitName) -> int:
+        rows = sum(_header(self, path).rows for path in self._files(name))
+        return min(rows, getattr(self.limit, name) or rows)
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in self._splits() for path in self._files(name))
@@ -188,6 +215,8 @@ def prepare(options: Options, directory: Path) -> None:
 
     options.check()
     header = _header(options, options._files("train")[0])
+    class_names = options.class_names or header.class_names
+    assert class_names is not None  # check() refuses a dataset without
     ids = {name: _ids(options, name) for name in options._splits()}
     tested: list[bool] | None = None
     if options.test is None:
@@ -201,20 +230,11 @@ def prepare(options: Options, directory: Path) -> None:
         directory,
         _batches(options, ids, tested),
         options=options,
-        class_names=options.class_names or header.class_names or _numbered(options, header),
+        class_names=class_names,
         multi_label=header.multi_label,
-        groups=[table.group_column(name) for name in options.group_columns],
+        groups=[group_column(name) for name in options.group_columns],
         rows=sum(len(part) for part in ids.values()),
     )
-
-
-def _numbered(options: Options, header: Header) -> list[str]:
-    """Names for classes that have none: their numbers."""
-    labels = _column(options, "train", options.label_column)
-    if header.multi_label:
-        return [str(label) for label in range(len(labels[0] or ()))]
-    known = [label for label in labels if label is not None]
-    return [str(label) for label in range(max(known, default=-1) + 1)]
 
 
 def _ids(options: Options, name: SplitName) -> list[str]:
@@ -224,11 +244,8 @@ def _ids(options: Options, name: SplitName) -> list[str]:
             if value is None:
                 raise DataError(f"{name} row {row}: no {options.id_column}; give every row its id")
         return [str(value) for value in values]
-    files = options._files(name)
-    rows = sum(_header(options, path).rows for path in files)
-    rows = min(rows, getattr(options.limit, name) or rows)
     prefix = "row" if options.test is None else name
-    return [f"{prefix}-{row:08d}" for row in range(rows)]
+    return [f"{prefix}-{row:08d}" for row in range(options._count(name))]
 
 
 def _column(options: Options, name: SplitName, column: str) -> list[Any]:
@@ -274,7 +291,7 @@ def _batches(
                 images=images.field("bytes"),
                 paths=images.field("path"),
                 groups={
-                    table.group_column(group): batch.column(2 + position)
+                    group_column(group): batch.column(2 + position)
                     for position, group in enumerate(options.group_columns)
                 },
             )

@@ -37,8 +37,8 @@ class Options(DatasetOptions):
     def check(self) -> None:
         """Nothing to look for: the images come with scikit-learn."""
 
-    def count_train(self) -> int:
-        return split.count_train(CLASS_ROWS[self.name], self.test_fraction)
+    def count_rows(self) -> tuple[int, int]:
+        return split.count_rows(CLASS_ROWS[self.name], self.test_fraction)
 
 
 def prepare(options: Options, directory: Path) -> None:

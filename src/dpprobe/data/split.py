@@ -3,9 +3,9 @@
 Where each row goes depends on its id, the seed and the sizes of the strata, on nothing else: not
 on the order of the rows, and not on a random generator's version.
 
-Note for the privacy statement: the unit of privacy is a row of the resulting *train* table, and
-the split is taken as given. Adding one row to the source can also move one other row of the same
-class across the boundary, as a class's share of the test set is rounded.
+Note for the privacy statement: the unit of privacy is a row of the resulting *train* table as it
+stands. Adding one row to the source can also move one other row of the same class across the
+boundary, as a class's share of the test set is rounded: the guarantee is not for that change.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def count_test(rows: int, fraction: float) -> int:
     return min(max(math.floor(fraction * rows + 0.5), 1), rows - 1)
 
 
-def count_train(class_rows: Iterable[int], fraction: float) -> int:
-    """The rows that `choose_test` leaves for training, from the sizes of the classes."""
-    return sum(rows - count_test(rows, fraction) for rows in class_rows)
+def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
+    """The rows that `choose_test` leaves for training and takes, from the sizes of the classes."""
+    sizes = list(class_rows)
+    tested = sum(count_test(rows, fraction) for rows in sizes)
+    return sum(sizes) - tested, tested
 
 
 def choose_test(

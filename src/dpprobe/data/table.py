@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
+from dpprobe.data import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
 FORMAT_VERSION = 1
-GROUP_PREFIX = "group_"
 # A row group is closed at either: readers that start in its middle must skip what precedes.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
@@ -87,11 +87,6 @@ class DatasetInfo:
     @property
     def test_rows(self) -> int:
         return self.splits["test"].rows
-
-
-def group_column(name: str) -> str:
-    """The name of a subgroup's column: `group_` before it, once."""
-    return name if name.startswith(GROUP_PREFIX) else GROUP_PREFIX + name
 
 
 def make_batch(
@@ -174,7 +169,7 @@ def write_dataset(
             progress.advance(batch.num_rows)
         for writer in writers.values():
             writer.finish()
-    source = options.model_dump(mode="json", exclude={"delta"})
+    source = options.preparation_params()
     artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, source))
 
 
@@ -492,7 +487,7 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
 
     Raises:
       DataError: naming split, row, id and path, when the file cannot be read, is not the one
-        that was there when the dataset was prepared, or is no image.
+        that was there when the dataset was prepared, is no image, or holds several.
     """
     from PIL import Image, ImageOps
 
@@ -507,10 +502,14 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
         )
     try:
         picture = Image.open(io.BytesIO(data))
-        picture.load()
-        return ImageOps.exif_transpose(picture)
+        frames = getattr(picture, "n_frames", 1)
+        # The first image of an MPO is the photograph, the others are previews of it.
+        if frames == 1 or picture.format == "MPO":
+            picture.load()
+            return ImageOps.exif_transpose(picture)
     except Exception as error:  # Pillow's readers raise whatever their parsing runs into
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{named}: cannot be decoded ({line}); replace it or remove the row"
         ) from error
+    raise DataError(f"{named}: {frames} images in one file; keep one of them or remove the row")

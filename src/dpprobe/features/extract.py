@@ -62,9 +62,9 @@ def extract_shard(
       device: "auto", "cpu" or "cuda".
 
     Raises:
-      DataError: naming the row, when an image cannot be decoded, has another size than the
-        others where the backbone does not resize, or gives features that are not finite or do
-        not fit the dtype; when table and info do not belong together.
+      DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
+        than the others where the backbone does not resize, or gives features that are not finite
+        or do not fit the dtype; when table and info do not belong together.
       ConfigError: when the backbone cannot be loaded or there are more shards than rows.
     """
     described = read_info(info)
@@ -81,9 +81,11 @@ def extract_shard(
         dtype=dtype,
         dataset_fingerprint=described.fingerprint,
         backbone=backbone_name,
-        backbone_options=backbone.model_dump(mode="json"),
+        backbone_options=backbone.extraction_params(),
         backbone_fingerprint=loaded.fingerprint,
         weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
         preprocessing=loaded.preprocessing,
         versions={name: version(name) for name in LIBRARIES},
     )
@@ -157,12 +159,18 @@ class _Decoder(Dataset[Any]):
         self._split = split
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
+        picture = decode(image, split=self._split)
+        where = f"{self._split} row {image.row} (id {image.id})"
         try:
-            return self._transform(decode(image, split=self._split))
+            return self._transform(picture)
         except DataError as error:
-            where = f"{self._split} row {image.row} (id {image.id})"
-            text = str(error)
-            raise DataError(text if text.startswith(where) else f"{where}: {text}") from error
+            raise DataError(f"{where}: {error}") from error
+        except Exception as error:  # a transform raises whatever its libraries run into
+            line = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{where}: an image of mode {picture.mode}, {picture.width} x {picture.height}, "
+                f"does not pass the backbone's preprocessing ({line}); replace it or remove the row"
+            ) from error
 
     def __getitems__(self, images: list[EncodedImage]) -> _Batch:
         rows = tuple((image.row, image.id) for image in images)

@@ -25,7 +25,7 @@ from dpprobe.errors import ConfigError, StoreError
 
 FORMAT = "dpprobe-features"
 MANIFEST_FORMAT = "dpprobe-manifest"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # A chunk is what HDF5 reads, checks and caches at once.
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2 << 20
@@ -66,6 +66,8 @@ class ShardHeader:
       backbone_options: its options, as the study gives them.
       backbone_fingerprint: of all that decides the features.
       weights_sha256: None for a backbone without weights.
+      architecture, pretrained_tag: as the library resolves the backbone's name; None where there
+        is none.
       preprocessing: resolved.
       versions: of the libraries used.
     """
@@ -83,6 +85,8 @@ class ShardHeader:
     backbone_fingerprint: str
     weights_sha256: str | None
     preprocessing: Mapping[str, Any]
+    architecture: str | None = None
+    pretrained_tag: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,6 +110,8 @@ class ShardHeader:
             "backbone_options": dict(self.backbone_options),
             "backbone_fingerprint": self.backbone_fingerprint,
             "weights_sha256": self.weights_sha256,
+            "architecture": self.architecture,
+            "pretrained_tag": self.pretrained_tag,
             "preprocessing": dict(self.preprocessing),
         }
 
@@ -311,6 +317,8 @@ def _header(file: h5py.File, name: str) -> ShardHeader:
             backbone_options=json.loads(attributes["backbone_options"]),
             backbone_fingerprint=attributes["backbone_fingerprint"],
             weights_sha256=_or_none(attributes["weights_sha256"]),
+            architecture=_or_none(attributes["architecture"]),
+            pretrained_tag=_or_none(attributes["pretrained_tag"]),
             preprocessing=json.loads(attributes["preprocessing"]),
             versions=json.loads(attributes["versions"]),
         )
@@ -342,13 +350,61 @@ def _opened(path: Path, name: str | None = None) -> Iterator[h5py.File]:
         ) from error
 
 
-def verify_shard(path: Path, expected: ShardHeader, *, final: Path | None = None) -> ShardRecord:
+class ContentHash:
+    """Hashes of all rows of a split, in order, that do not know where shards begin and end.
+
+    Raises:
+      StoreError: naming the shard whose columns are not those of the first.
+    """
+
+    def __init__(self) -> None:
+        self.features = hashlib.sha256()
+        self._columns: dict[str, Any] = {}
+        self._shape: dict[str, Any] = {}
+
+    def add_rows(
+        self,
+        name: str,
+        labels: npt.NDArray[Any],
+        ids: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
+    ) -> None:
+        """Adds what stands beside a shard's features."""
+        shape = {"labels": [str(labels.dtype), *labels.shape[1:]], "groups": sorted(groups)}
+        self._shape = self._shape or shape
+        _compare(name, shape, self._shape)
+        columns = {"ids": ids, **{f"groups/{group}": groups[group] for group in groups}}
+        self._column("labels").update(np.ascontiguousarray(labels).data)
+        for column, values in columns.items():
+            text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
+            self._column(column).update(text.encode())
+
+    def digests(self) -> dict[str, str]:
+        """`features_sha256` and `rows_sha256`."""
+        columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
+        return {
+            "features_sha256": self.features.hexdigest(),
+            "rows_sha256": artifacts.fingerprint({**self._shape, "columns": columns}),
+        }
+
+    def _column(self, name: str) -> Any:
+        return self._columns.setdefault(name, hashlib.sha256())
+
+
+def verify_shard(
+    path: Path,
+    expected: ShardHeader,
+    *,
+    final: Path | None = None,
+    content: ContentHash | None = None,
+) -> ShardRecord:
     """Reads a whole shard and checks it against its header and its own hashes.
 
     Args:
       path: the file.
       expected: the header it must have; library versions may differ.
       final: the path it will have, by which errors and the record call it.
+      content: receives the shard's rows while they are read.
 
     Returns:
       The record for a manifest.
@@ -369,6 +425,8 @@ def verify_shard(path: Path, expected: ShardHeader, *, final: Path | None = None
         digest = hashlib.sha256()
         for _, block in _raw_blocks(features):
             digest.update(block.data)
+            if content is not None:
+                content.features.update(block.data)
         if digest.hexdigest() != file.attrs["features_sha256"]:
             raise StoreError(f"{shown}: the features differ from their hash; {REMEDY}")
         labels, ids, groups = _read_rows(file)
@@ -378,6 +436,8 @@ def verify_shard(path: Path, expected: ShardHeader, *, final: Path | None = None
         lengths = {len(features), len(labels), len(ids), *map(len, groups.values())}
         if lengths != {header.stop - header.start} or features.dtype != header.dtype:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+        if content is not None:
+            content.add_rows(shown, labels, ids, groups)
     return ShardRecord(
         file=Path(shown).name,
         start=header.start,
@@ -464,7 +524,8 @@ def write_manifest(
                 f"{path}: shard {header.shard} of {header.shards} stands where {number} of "
                 f"{len(ordered)} is needed, so rows would be missing or doubled; {REMEDY}"
             )
-    records = [verify_shard(path, headers[path]) for path in ordered]
+    content = ContentHash()
+    records = [verify_shard(path, headers[path], content=content) for path in ordered]
     dimensions = {path: _dimension(path) for path in ordered}
     for path, dimension in dimensions.items():
         if dimension != dimensions[ordered[0]]:
@@ -477,9 +538,11 @@ def write_manifest(
         "format_version": FORMAT_VERSION,
         **expected,
         "dimension": dimensions[ordered[0]],
+        **content.digests(),
         "shards": [vars(record) | {"versions": dict(record.versions)} for record in records],
     }
-    artifacts.write_json(output, body | {"fingerprint": _manifest_fingerprint(body)})
+    body["fingerprint"] = _content_fingerprint(body)
+    artifacts.write_json(output, body | {"manifest_sha256": artifacts.fingerprint(body)})
 
 
 def _dimension(path: Path) -> int:
@@ -487,14 +550,10 @@ def _dimension(path: Path) -> int:
         return int(file["features"].shape[1])
 
 
-def _manifest_fingerprint(body: Mapping[str, Any]) -> str:
-    """Of what the features are: not of names, of the files' own bytes or of versions noted."""
-    noted = {"backbone", "backbone_options", "bytes", "fingerprint", "sha256", "versions"}
-
-    def kept(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in values.items() if key not in noted}
-
-    return artifacts.fingerprint(kept(body) | {"shards": [kept(part) for part in body["shards"]]})
+def _content_fingerprint(body: Mapping[str, Any]) -> str:
+    """Of what the features are: not of names, files, formats, or how rows are cut into shards."""
+    noted = {"format", "format_version", "backbone", "backbone_options", "shards"}
+    return artifacts.fingerprint({key: body[key] for key in body.keys() - noted})
 
 
 class FeatureStore:
@@ -511,7 +570,8 @@ class FeatureStore:
       split, class_names, num_classes, multi_label: of the dataset.
       dataset_fingerprint, backbone_fingerprint: of what the features were made from.
       backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
-      fingerprint: of the content of all shards.
+      architecture, pretrained_tag: of the backbone's model, None where there is none.
+      fingerprint: of the content of all rows, however they are cut into shards.
 
     Raises:
       StoreError: when the manifest is missing or damaged.
@@ -530,6 +590,8 @@ class FeatureStore:
         self.backbone_options: dict[str, Any] = body["backbone_options"]
         self.backbone_fingerprint: str = body["backbone_fingerprint"]
         self.weights_sha256: str | None = body["weights_sha256"]
+        self.architecture: str | None = body["architecture"]
+        self.pretrained_tag: str | None = body["pretrained_tag"]
         self.preprocessing: dict[str, Any] = body["preprocessing"]
         self.fingerprint: str = body["fingerprint"]
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
@@ -636,6 +698,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise StoreError(f"{path}: not a manifest; {REMEDY}")
     if body.get("format_version") != FORMAT_VERSION:
         raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
-    if body.get("fingerprint") != _manifest_fingerprint(body):
+    own = body.pop("manifest_sha256", None)
+    if own != artifacts.fingerprint(body):
         raise StoreError(f"{path}: the manifest was changed after it was written; {REMEDY}")
     return body

@@ -60,6 +60,11 @@ def fit(
         )
     if method.private:
         _check_plan(method, plan)
+    elif plan.private or plan.mechanisms:
+        raise PrivacyError(
+            f"head {method.head}: it is not private, yet its plan promises epsilon "
+            f"{plan.epsilon:g} by {len(plan.mechanisms)} mechanisms; calibrate for this method"
+        )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
     heads: Heads = importlib.import_module(HEADS[method.head]).fit(

@@ -20,7 +20,7 @@ from dpprobe.heads import Record
 from dpprobe.heads import sgd as sgd_module
 from dpprobe.heads.training_set import Heads, Rows, TrainingSet, chunks
 from dpprobe.privacy.noise import GaussianNoise
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.randomness import stream
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
@@ -28,10 +28,12 @@ from dpprobe.progress import Progress
 RECORDS = 20
 LOSS_ROWS = 10_000
 
-# A clipped row's norm in exact arithmetic stays at most C: the clip factor and its product with r
-# each round by at most 2^-24, the norms are computed in float64.
+# A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
+# float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
 _MARGIN = 4 * 2.0**-24
-_NOISE_BYTES = 4 * 2**20
+# A block of steps: so many bytes of noise and so many expected rows a seed, whoever else trains.
+_NOISE_BYTES = 2**20
+_BLOCK_ROWS = 2**14
 _GROUP_BYTES = 2**20
 _PIECE_BYTES = 32 * 2**20
 
@@ -70,7 +72,7 @@ def fit(
                 for seed in seeds
             ]
             gradients = PoissonBatches(data, rows, clip, weights, samplers)
-        block = max(1, _NOISE_BYTES // (4 * weights.numel()))
+        block = block_steps(weights[0].numel(), mechanism, plan.n)
         taken = 0
         history.add(0, weights)
         with Progress(mechanism.count, label=f"{options.head}: train", unit="steps") as progress:
@@ -93,6 +95,22 @@ def fit(
         steps=taken,
         history=history.rows,
     )
+
+
+def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
+    """Steps whose noise and batches are drawn at a time.
+
+    On a GPU noise depends on it, so it must not depend on how many seeds train together.
+
+    Args:
+      size: numbers in one head.
+      mechanism: the gradients.
+      rows: in the dataset.
+    """
+    steps = _NOISE_BYTES // (4 * size)
+    if mechanism.sample_rate < 1:
+        steps = min(steps, int(_BLOCK_ROWS / (mechanism.sample_rate * rows)))
+    return max(1, steps)
 
 
 def record_steps(steps: int) -> list[int]:
@@ -160,8 +178,7 @@ def clipped_residuals(
     residuals = torch.softmax(logits, -2)
     residuals.scatter_(-2, labels, -1.0, reduce="add").nan_to_num_(0.0, 0.0, 0.0)
     norms = residuals.to(torch.float64).square_().sum(-2, keepdim=True).sqrt_()
-    factors = torch.div(bounds, norms).clamp_(max=1.0).to(residuals.dtype)
-    return residuals.mul_(factors)
+    return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
 
 
 class FullBatch:

@@ -9,7 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.config import MethodOptions
 from dpprobe.errors import ConfigError
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import (
+    LARGEST_SENSITIVITY,
+    SMALLEST_SENSITIVITY,
+    Mechanism,
+    Plan,
+)
 
 if TYPE_CHECKING:
     from dpprobe.heads import Record
@@ -37,7 +42,8 @@ class Options(MethodOptions):
     learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
     max_grad_norm: float = Field(
         1.2,
-        gt=0,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
         description="Each row's gradient is clipped to this L2 norm.",
     )

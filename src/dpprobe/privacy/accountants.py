@@ -8,10 +8,14 @@
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation
 that promises less privacy loss than there is. Neither is the classical Gaussian calibration
 sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1.
+
+`pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
+where `pld` is no upper bound any more: hence `dpprobe.config.SMALLEST_DELTA`.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,6 +24,8 @@ from importlib.metadata import version
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Mechanism
+
+logger = logging.getLogger("dpprobe")
 
 ACCOUNTANTS = ("pld", "rdp", "prv", "gaussian")
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
@@ -31,6 +37,8 @@ _RDP_ORDERS = (
     *(2**power for power in range(6, 15)),
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
+# PRV adds its error to its answer. A smaller one takes gigabytes, at so many steps.
+_PRV_LEAST_ERROR, _PRV_STEPS = 2e-3, 31_250
 
 
 def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
@@ -93,13 +101,36 @@ def epsilon(
     if resolved == "prv":
         return _prv_epsilon(mechanisms, delta)
     if interval is None:
-        interval = pld_interval(rough_epsilon(mechanisms, delta))
+        interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
     return _pld_epsilon(mechanisms, delta, interval)
 
 
 def rough_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """A loose upper bound in little time: RDP at a few orders. To start from, not to promise."""
     return _rdp_epsilon(mechanisms, delta, _ROUGH_ORDERS)
+
+
+def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
+    """What the central limit theorem makes of many steps. To start from: it is NOT an upper bound.
+
+    Bu, Dong, Long and Su 2020: mu^2 = sum of count * rate^2 * (exp(1 / noise_multiplier^2) - 1).
+    """
+    squares = 0.0
+    for item in mechanisms:
+        one = item.noise_multiplier**-2
+        one = one if item.sample_rate == 1 else math.expm1(min(one, 600.0))
+        squares += item.count * item.sample_rate**2 * one
+    return gaussian_epsilon(math.sqrt(squares), delta)
+
+
+def together(mechanisms: Sequence[Mechanism], delta: float, times: int) -> float:
+    """An upper bound on the epsilon at `delta` of as many independent fits, all published.
+
+    Exact where no mechanism samples; by RDP otherwise, which is quick at any number of fits.
+    """
+    repeated = [mechanism.repeated(times) for mechanism in mechanisms]
+    sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
+    return epsilon(repeated, delta, "rdp" if sampled else "gaussian")
 
 
 def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
@@ -182,21 +213,35 @@ def pld_interval(epsilon: float) -> float:
     return float(f"{step}e{decade - 4}")
 
 
-def checks(mechanisms: Sequence[Mechanism], delta: float, accountant: str) -> dict[str, float]:
+def checks(
+    mechanisms: Sequence[Mechanism], delta: float, accountant: str
+) -> tuple[dict[str, float | None], dict[str, str]]:
     """The epsilon by every accountant but the one that prices these mechanisms.
 
     Returns:
-      For each, its name with library and version, and its answer.
+      For each, its name with library and version, and its answer: None where it has none worth
+      telling. For each of the latter, the reason.
     """
     used = resolve(mechanisms, accountant)
-    answers: dict[str, float] = {}
-    if used != "pld":
-        interval = pld_interval(rough_epsilon(mechanisms, delta))
-        answers[_label("pld")] = _pld_epsilon(mechanisms, delta, interval)
-    if used != "rdp":
-        answers[_label("rdp")] = _rdp_epsilon(mechanisms, delta)
-    answers[_label("prv")] = _prv_epsilon(mechanisms, delta)
-    return answers
+    interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
+    others = {
+        "pld": lambda: _pld_epsilon(mechanisms, delta, interval),
+        "rdp": lambda: _rdp_epsilon(mechanisms, delta),
+        "prv": lambda: _prv_check(mechanisms, delta),
+    }
+    answers: dict[str, float | None] = {}
+    notes: dict[str, str] = {}
+    for name, price in others.items():
+        if name == used:
+            continue
+        try:
+            answers[_label(name)] = price()
+        except Exception as error:  # a second opinion: noted, not needed
+            reason = str(error) if isinstance(error, PrivacyError) else repr(error)
+            logger.info("calibration: no check by %s: %s", name, reason)
+            answers[_label(name)] = None
+            notes[_label(name)] = reason
+    return answers, notes
 
 
 def _pld_epsilon(mechanisms: Sequence[Mechanism], delta: float, interval: float) -> float:
@@ -220,20 +265,50 @@ def _rdp_epsilon(
         return float(accountant.get_epsilon(delta))
 
 
+def _prv_check(mechanisms: Sequence[Mechanism], delta: float) -> float:
+    """The answer of `prv` where it tells something.
+
+    Raises:
+      PrivacyError: when its error is too large for the epsilon, or it exceeds RDP's upper bound.
+    """
+    error = _prv_error(mechanisms, delta)
+    bound = _rdp_epsilon(mechanisms, delta)
+    if error > 0.05 * bound:
+        raise PrivacyError(f"its error of {error:.2g} is too large for an epsilon of {bound:.2g}")
+    answer = _prv_epsilon(mechanisms, delta)
+    if not answer <= bound + error:
+        raise PrivacyError(f"its answer {answer:.4g} exceeds the upper bound {bound:.4g} by RDP")
+    return answer
+
+
+def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
+    """One per cent of the epsilon, within what memory allows."""
+    steps = sum(count for _, _, count in _prv_history(mechanisms))
+    least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
+    return max(least, min(0.01 * rough_epsilon(mechanisms, delta), 0.05))
+
+
+def _prv_history(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
+    """Opacus's records of (noise multiplier, rate, count); without sampling, one release."""
+    whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
+    history = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
+    return history + [
+        (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
+        for mechanism in mechanisms
+        if mechanism.sample_rate < 1
+    ]
+
+
 def _prv_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
     from opacus.accountants import PRVAccountant
 
-    # The error is added to the answer: one per cent of it, within what memory allows.
-    error = min(max(0.01 * rough_epsilon(mechanisms, delta), 1e-3), 0.05)
     accountant = PRVAccountant()
-    accountant.history = [
-        (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
-        for mechanism in mechanisms
-    ]
+    accountant.history = _prv_history(mechanisms)
     with warnings.catch_warnings():
         # It takes logarithms of 0 outside its support, and a coarse order to size its grid.
         warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)
         warnings.filterwarnings("ignore", "Optimal order", UserWarning)
+        error = _prv_error(mechanisms, delta)
         return float(accountant.get_epsilon(delta, eps_error=error))
 
 

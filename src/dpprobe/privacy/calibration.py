@@ -10,11 +10,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
 from dpprobe import artifacts
+from dpprobe.config import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan
@@ -23,16 +25,17 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# Outside these, an accountant's grids outgrow memory, and a promise means nothing.
-SMALLEST_EPSILON, LARGEST_EPSILON = 0.001, 100.0
-SMALLEST_DELTA = 1e-12
+# Noise and prices are rounded up to so many digits: the last bits of Fourier transforms differ
+# between processors, and a plan is part of what a cell is.
+DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
     factor: float
     realised_epsilon: float
-    checks: dict[str, float]
+    checks: dict[str, float | None]
+    check_notes: dict[str, str]
 
 
 def calibrate(
@@ -84,6 +87,7 @@ def calibrate(
         realised_epsilon=answer.realised_epsilon,
         priced_by=accountants.describe(mechanisms, accountant),
         checks=answer.checks,
+        check_notes=answer.check_notes,
     )
 
 
@@ -122,6 +126,7 @@ def _inputs(
 ) -> dict[str, Any]:
     return {
         "version": VERSIONS["calibration"],
+        "digits": DIGITS,
         "accountant": accountants.describe(mechanisms, accountant),
         "second_accountant": accountants.describe(mechanisms, "prv"),
         "epsilon": epsilon,
@@ -146,32 +151,62 @@ def _solve(
 ) -> _Answer:
     started = time.monotonic()
     resolved = accountants.resolve(mechanisms, accountant)
-    interval = accountants.pld_interval(epsilon)
+    interval = accountants.pld_interval(max(epsilon, delta))
+    # A price does not depend on sensitivities; the widest search is then within their bounds.
+    relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
 
     def price(factor: float) -> float:
-        scaled = [item.scaled(factor) for item in mechanisms]
+        scaled = [item.scaled(factor) for item in relative]
         return accountants.epsilon(scaled, delta, resolved, interval=interval)
-
-    def rough_price(factor: float) -> float:
-        return accountants.rough_epsilon([item.scaled(factor) for item in mechanisms], delta)
 
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     if resolved == "gaussian":
-        factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-9)
+        factor, _ = find_factor(price, epsilon, what=what, tolerance=1e-9)
     else:
-        start, _ = find_factor(rough_price, epsilon, what=what, tolerance=0.05)
-        factor, realised = find_factor(price, epsilon, what=what, tolerance=1e-3, start=start)
-    scaled = [mechanism.scaled(factor) for mechanism in mechanisms]
-    answer = _Answer(
-        factor=factor,
-        realised_epsilon=realised,
-        checks=accountants.checks(scaled, delta, accountant),
-    )
+        start = _rough_factor(relative, epsilon, delta, what)
+        # Short strides: far below the noise that is needed, grids outgrow memory.
+        factor, _ = find_factor(price, epsilon, what=what, tolerance=1e-3, start=start, stride=0.3)
+    factor = round_up(factor)
+    realised = price(factor)
+    if realised > epsilon:
+        raise PrivacyError(f"{what}: the price rises with the noise; write another accountant")
+    realised = min(round_up(realised), epsilon)
+    checks, notes = accountants.checks([item.scaled(factor) for item in relative], delta, resolved)
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
     )  # fmt: skip
-    return answer
+    return _Answer(
+        factor=factor,
+        realised_epsilon=realised,
+        checks={name: None if value is None else round_up(value) for name, value in checks.items()},
+        check_notes=notes,
+    )
+
+
+def _rough_factor(
+    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, what: str
+) -> float:
+    """Where to start from: RDP at few orders; where those do not reach, the central limit."""
+
+    def search(rough: Callable[[Sequence[Mechanism], float], float]) -> float:
+        def price(factor: float) -> float:
+            return rough([item.scaled(factor) for item in mechanisms], delta)
+
+        return find_factor(price, epsilon, what=what, tolerance=0.05)[0]
+
+    try:
+        return search(accountants.rough_epsilon)
+    except PrivacyError:
+        return search(accountants.central_limit_epsilon)
+
+
+def round_up(value: float) -> float:
+    """The least number of `DIGITS` significant digits that is not below `value`."""
+    if math.isinf(value):
+        return value
+    context = Context(prec=DIGITS, rounding=ROUND_CEILING)
+    return float(context.create_decimal(repr(float(value))))
 
 
 def find_factor(
@@ -181,6 +216,7 @@ def find_factor(
     what: str,
     tolerance: float,
     start: float = 1.0,
+    stride: float = 3.0,
 ) -> tuple[float, float]:
     """The factor at which a falling price meets a target from below.
 
@@ -204,7 +240,7 @@ def find_factor(
             dear = (x, gap)
         else:
             cheap = (x, gap)
-        x = _next(x, gap, cheap, dear)
+        x = _next(x, gap, cheap, dear, stride)
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
     raise PrivacyError(
@@ -217,9 +253,10 @@ def _next(
     gap: float,
     cheap: tuple[float, float] | None,
     dear: tuple[float, float] | None,
+    stride: float,
 ) -> float:
     if cheap is None or dear is None:
-        return x + max(-3.0, min(3.0, 1.05 * gap))
+        return x + max(-stride, min(stride, 1.05 * gap))
     width = cheap[0] - dear[0]
     crossing = dear[0] + width * dear[1] / (dear[1] - cheap[1])
     # Off the ends, so that the bracket shrinks also where the line is bent.
@@ -233,6 +270,7 @@ def _write(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
         "factor": answer.factor,
         "realised_epsilon": answer.realised_epsilon,
         "checks": answer.checks,
+        "check_notes": answer.check_notes,
     }
     artifacts.write_json(path, {**record, "sha256": artifacts.fingerprint(record)})
 
@@ -248,6 +286,7 @@ def _read(path: Path, inputs: dict[str, Any]) -> _Answer:
                 factor=record["factor"],
                 realised_epsilon=record["realised_epsilon"],
                 checks=record["checks"],
+                check_notes=record["check_notes"],
             )
     except (ValueError, KeyError, TypeError, AttributeError):
         pass

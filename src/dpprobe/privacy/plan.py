@@ -13,6 +13,10 @@ from typing import Any, ClassVar
 
 from dpprobe.errors import PrivacyError
 
+# Noise is drawn, and clipped rows are summed, in float32: far from where it under- or overflows.
+SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
+SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
@@ -36,10 +40,17 @@ class Mechanism:
     count: int
 
     def __post_init__(self) -> None:
-        if not (self.sensitivity > 0 and math.isfinite(self.sensitivity)):
-            raise self._invalid("sensitivity", "a positive number")
+        if not SMALLEST_SENSITIVITY <= self.sensitivity <= LARGEST_SENSITIVITY:
+            raise self._invalid("sensitivity", "a number from 1e-9 to 1e9")
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
             raise self._invalid("noise_multiplier", "a number, zero or more")
+        deviation = self.noise_multiplier * self.sensitivity
+        if deviation and not SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION:
+            raise self._invalid(
+                "noise_multiplier",
+                f"0, or from {SMALLEST_DEVIATION:g} to {LARGEST_DEVIATION:g} after multiplication "
+                f"by the sensitivity {self.sensitivity:g}",
+            )
         if not 0 < self.sample_rate <= 1:
             raise self._invalid("sample_rate", "a number above 0 and at most 1")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
@@ -52,6 +63,10 @@ class Mechanism:
     def scaled(self, factor: float) -> Mechanism:
         """The same mechanism with its noise multiplier multiplied by `factor`."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
+
+    def repeated(self, times: int) -> Mechanism:
+        """As many releases `times` over: what so many independent fits pay together."""
+        return replace(self, count=self.count * times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +83,8 @@ class Plan:
       accountant: "pld" or "rdp", as the study asked.
       realised_epsilon: the price at `delta`, at most `epsilon`.
       priced_by: the accountant that found it, its library and version.
-      checks: the same composition priced by other accountants, by name.
+      checks: the same composition priced by other accountants, by name; None where one cannot.
+      check_notes: why, for each that cannot.
     """
 
     NEIGHBOURING: ClassVar[str] = "add or remove one"
@@ -81,7 +97,8 @@ class Plan:
     accountant: str
     realised_epsilon: float = math.inf
     priced_by: str = "none"
-    checks: Mapping[str, float] = field(default_factory=dict)
+    checks: Mapping[str, float | None] = field(default_factory=dict)
+    check_notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -94,6 +111,7 @@ class Plan:
         if len(set(names)) < len(names):
             raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
         if not self.private:
+            self._check_silent()
             return
         if not self.mechanisms:
             raise PrivacyError(f"plan: epsilon {self.epsilon:g} is promised but nothing is priced")
@@ -108,6 +126,14 @@ class Plan:
                 f"plan: realised epsilon {self.realised_epsilon:g} exceeds the target "
                 f"{self.epsilon:g}; calibrate again"
             )
+
+    def _check_silent(self) -> None:
+        for mechanism in self.mechanisms:
+            if mechanism.noise_multiplier != 0:
+                raise PrivacyError(
+                    f"plan: epsilon is infinite but mechanism {mechanism.name!r} has noise "
+                    f"multiplier {mechanism.noise_multiplier:g}; it must be 0"
+                )
 
     @property
     def private(self) -> bool:
@@ -152,6 +178,7 @@ class Plan:
             "realised_epsilon": _to_json(self.realised_epsilon),
             "priced_by": self.priced_by,
             "checks": {name: _to_json(value) for name, value in self.checks.items()},
+            "check_notes": dict(self.check_notes),
         }
 
     @classmethod
@@ -168,9 +195,13 @@ class Plan:
             accountant=values["accountant"],
             realised_epsilon=float(values["realised_epsilon"]),
             priced_by=values["priced_by"],
-            checks={name: float(value) for name, value in values["checks"].items()},
+            checks={
+                name: None if value is None else float(value)
+                for name, value in values["checks"].items()
+            },
+            check_notes=dict(values["check_notes"]),
         )
 
 
-def _to_json(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
+def _to_json(value: float | None) -> float | str | None:
+    return "inf" if value is not None and math.isinf(value) else value

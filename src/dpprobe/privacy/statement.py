@@ -23,18 +23,33 @@ PUBLIC_DATA = (
 PUBLIC_FACTS = (
     "the number of training rows n (sampling rates and step counts are computed from it)",
     "the list of classes and the dimension of the features",
-    "the hyperparameters, chosen without looking at the private data",
 )
+FIXED_OPTIONS = "the hyperparameters, chosen without looking at the private data"
+# What heads do with private data beside their mechanisms.
+PRIVATE_CHOICES = {
+    "nonprivate": "the head itself: it standardises features with the private rows' means and "
+    "deviations, and chooses its penalty by cross-validation on them",
+}
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
     "predictions and metrics on the test split, where it is private",
+    "the split into training and test rows where it was made here: one more source image can "
+    "move another one across the boundary. The promise is for rows of the training split as it is",
     "heads and metrics of other cells: what is published together composes",
     "cells at epsilon inf and the non-private ceiling",
     "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
     "private data",
+    "seeds, fingerprints and hashes stored with the results: they are functions of the private "
+    "data, and the seeds give the noise away",
+    "whether a run fails, and the errors it raises",
     "what floating-point arithmetic and running time reveal beyond real-valued Gaussian noise",
 )
+ENGINE_LIMITS = {
+    "opacus": "Engine opacus is a reference, not for release: it computes norms in float32, up to "
+    "4e-4 above the clipping norm as measured, and on the CPU its noise never exceeds 5.77 "
+    "standard deviations. The epsilon stated holds for exact norms and untruncated noise.",
+}
 
 
 def statement(
@@ -45,35 +60,42 @@ def statement(
     mode: str,
     seeds: Sequence[int],
     public_data: Mapping[str, Any],
+    epsilon_all_heads: float,
 ) -> dict[str, Any]:
     """What was promised, to whom, by which mechanisms, and what was not; JSON-compatible.
 
     Args:
       plan: as calibrated and run.
       method: the method's name in the study.
-      options: its options.
+      options: its options, `head` among them.
       mode: "benchmark".
       seeds: one a head, as trained.
       public_data: what is known of the backbone's pretraining: its name, its weights' SHA-256, the
         result of a near-duplicate check where one was run.
+      epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
 
     Raises:
       PrivacyError: for an unknown mode.
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
+    head = str(options["head"])
+    own = PRIVATE_CHOICES.get(head)
+    limits = ENGINE_LIMITS.get(str(options.get("engine")))
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "promise": _promise(plan),
+        "promise": _promise(plan, own, len(seeds), epsilon_all_heads),
         "private": plan.private,
         "unit_of_privacy": plan.unit,
         "neighbouring_relation": plan.neighbouring,
         "epsilon_target": _number(plan.epsilon),
         "epsilon_realised": _number(plan.realised_epsilon),
+        "epsilon_all_heads": _number(epsilon_all_heads),
         "delta": plan.delta if plan.private else None,
         "accountant": plan.priced_by,
         "checks": {name: _number(value) for name, value in plan.checks.items()},
+        "check_notes": dict(plan.check_notes),
         "n": plan.n,
         "mechanisms": [_mechanism(mechanism) for mechanism in plan.mechanisms],
         "method": method,
@@ -81,19 +103,28 @@ def statement(
         "mode": mode,
         "release": MODES[mode],
         "seeds": [f"{seed:032x}" for seed in seeds],
-        "public": list(PUBLIC_FACTS),
+        "engine_limits": limits,
+        "public": [*PUBLIC_FACTS] if own else [*PUBLIC_FACTS, FIXED_OPTIONS],
         "public_data": {"assumption": PUBLIC_DATA, **public_data},
-        "not_covered": list(NOT_COVERED),
+        "not_covered": [own, *NOT_COVERED] if own else [*NOT_COVERED],
     }
 
 
-def _promise(plan: Plan) -> str:
+def _promise(plan: Plan, own: str | None, heads: int, together: float) -> str:
+    if not plan.private and own:
+        return f"No privacy is promised: this method is not private. Not covered is {own}."
     if not plan.private:
         return "No privacy is promised: epsilon is infinite, nothing was clipped, no noise added."
-    return (
+    one = (
         f"The weights of any one of the heads are ({plan.epsilon:g}, {plan.delta:g})-"
-        f"differentially private with respect to adding or removing {plan.unit}. Each seed is a "
-        "fit of its own: publishing several composes."
+        f"differentially private with respect to adding or removing {plan.unit}."
+    )
+    if heads == 1:
+        return one
+    return (
+        f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} heads "
+        f"together, as heads.safetensors holds them, are ({together:.4g}, {plan.delta:g})-"
+        "differentially private."
     )
 
 
@@ -113,5 +144,5 @@ def _mechanism(mechanism: Mechanism) -> dict[str, Any]:
     }
 
 
-def _number(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
+def _number(value: float | None) -> float | str | None:
+    return "inf" if value is not None and math.isinf(value) else value
