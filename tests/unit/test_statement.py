@@ -54,7 +54,11 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
         "options": {"head": "sgd", "learning_rate": 0.1, "engine": "closed_form"},
         "mode": "benchmark",
         "seeds": [1, 2**127],
-        "public_data": {"backbone": "resnet50", "near_duplicates": "not checked"},
+        "public_data": {
+            "backbone": "resnet50",
+            "weights_sha256": "ab" * 32,
+            "near_duplicates": "not checked",
+        },
         "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
         **changes,
     }
@@ -148,3 +152,12 @@ def test_checks_without_an_answer_say_why() -> None:
 def test_unknown_modes_are_refused() -> None:
     with pytest.raises(PrivacyError, match="mode 'release'"):
         state(mode="release")
+
+
+def test_a_backbone_without_weights_assumes_no_public_data() -> None:
+    texts: dict[str | None, str] = {}
+    for digest in (None, "ab" * 32):
+        values = state(public_data={"backbone": "some", "weights_sha256": digest})
+        texts[digest] = values["public_data"]["assumption"]
+    assert "no trained weights" in texts[None]
+    assert "pretrained on public data" in texts["ab" * 32]

@@ -7,7 +7,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 import dpprobe.config
-from dpprobe.config import Cell, INFINITE, NAME_PATTERN
+from dpprobe.config import INFINITE
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
 from dpprobe.versions import VERSIONS
