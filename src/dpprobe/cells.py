@@ -1,14 +1,16 @@
 """The training job: every method of one (dataset, backbone, epsilon), cell by cell.
 
-A cell is current when its files are whole and its fingerprint is the one that today's features,
-options and plan give. Current cells are kept; a cell that lacks seeds gets just those; anything
-else is trained anew. A cell is finished in a staging folder and published at the job's end, by
+A cell is current when its files are whole, its fingerprint is the one that today's features,
+options and plan give, and its privacy statement is today's. Current cells are kept; one that lacks
+seeds gets just those, one whose statement reads differently gets that; anything else is trained
+anew. A cell is finished in a staging folder and published at the job's end, by
 renames: a job that fails or is killed in its last method leaves the others' work to its next run,
 and a published cell is never half new.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -78,7 +80,6 @@ class Features:
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
     class_names: tuple[str, ...]
-    public_data: Mapping[str, Any]  # what is known of the backbone's pretraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,27 +131,29 @@ def _task(
     plan = calibrated.plans[method]
     _check_plan(job, method, plan, stores[0].rows)
     folder = cells / job.dataset / job.backbone / method
+    identity = {
+        "version": VERSIONS["training"],
+        "dataset": job.dataset,
+        "backbone": job.backbone,
+        "method": method,
+        "epsilon": job.epsilon,
+        "train": stores[0].fingerprint,
+        "test": stores[1].fingerprint,
+        "options": job.methods[method].model_dump(mode="json"),
+        "plan": _identity_of(plan),
+        "study_seed": job.study_seed,
+        "mode": job.mode,
+    }
+    together = calibrated.together[method]
     return CellTask(
         job=job,
         method=method,
         options=job.methods[method],
         plan=plan,
-        epsilon_all_heads=calibrated.together[method],
+        statement=_statement(job, method, plan, identity, together, stores[0]),
         published=folder / f"eps-{job.epsilon}",
         staged=folder / f".eps-{job.epsilon}.staged",
-        identity={
-            "version": VERSIONS["training"],
-            "dataset": job.dataset,
-            "backbone": job.backbone,
-            "method": method,
-            "epsilon": job.epsilon,
-            "train": stores[0].fingerprint,
-            "test": stores[1].fingerprint,
-            "options": job.methods[method].model_dump(mode="json"),
-            "plan": _identity_of(plan),
-            "study_seed": job.study_seed,
-            "mode": job.mode,
-        },
+        identity=identity,
     )
 
 
@@ -178,7 +181,7 @@ class CellTask:
     method: str
     options: MethodOptions
     plan: Plan
-    epsilon_all_heads: float
+    statement: Mapping[str, Any]
     published: Path
     staged: Path
     identity: Mapping[str, Any]
@@ -199,7 +202,11 @@ class CellTask:
         wanted = list(range(seeds))
         for folder in (self.staged, self.published):
             record = whole_cell(folder, self.fingerprint)
-            if record and [seed["index"] for seed in record["seeds"]] == wanted:
+            if (
+                record
+                and [seed["index"] for seed in record["seeds"]] == wanted
+                and read_json(folder / "privacy.json") == self.statement
+            ):
                 return folder
         return None
 
@@ -288,12 +295,6 @@ def _read_features(stores: tuple[FeatureStore, FeatureStore], device: str) -> Fe
         test_ids=test.ids,
         test_groups=test.groups,
         class_names=tuple(train.class_names),
-        public_data={
-            "backbone": train.backbone,
-            "backbone_options": train.backbone_options,
-            "weights_sha256": train.weights_sha256,
-            "near_duplicate_check": "not run",
-        },
     )
 
 
@@ -372,7 +373,7 @@ def _stage(task: CellTask, features: Features, contents: CellContents) -> None:
     _write_predictions(folder / "predictions.parquet", features, contents)
     with atomic_path(folder / "history.parquet") as temporary:
         pq.write_table(pa.Table.from_pylist(contents.history, schema=HISTORY), temporary)
-    write_json(folder / "privacy.json", _statement(task, features))
+    write_json(folder / "privacy.json", task.statement)
     write_json(folder / "metrics.json", _record(task, features, contents))
 
 
@@ -403,16 +404,31 @@ def _write_predictions(path: Path, features: Features, contents: CellContents) -
         pq.write_table(pa.table(columns), temporary, compression="zstd")
 
 
-def _statement(task: CellTask, features: Features) -> dict[str, Any]:
-    return statement(
-        task.plan,
-        epsilon_all_heads=task.epsilon_all_heads,
-        method=task.method,
-        options=task.options.model_dump(mode="json"),
-        mode=task.job.mode,
-        seeds=[task.seed(index) for index in range(task.job.seeds)],
-        public_data=features.public_data,
+def _statement(
+    job: Job,
+    method: str,
+    plan: Plan,
+    identity: Mapping[str, Any],
+    epsilon_all_heads: float,
+    train: FeatureStore,
+) -> dict[str, Any]:
+    """The privacy statement as it reads back from its file."""
+    values = statement(
+        plan,
+        method=method,
+        options=identity["options"],
+        mode=job.mode,
+        seeds=[cell_seed(identity, index) for index in range(job.seeds)],
+        public_data={
+            "backbone": train.backbone,
+            "backbone_options": train.backbone_options,
+            "trained": train.trained,
+            "weights_sha256": train.weights_sha256,
+            "near_duplicate_check": "not run",
+        },
+        epsilon_all_heads=epsilon_all_heads,
     )
+    return dict(json.loads(canonical_json(values)))
 
 
 def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:

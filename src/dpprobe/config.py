@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from dpprobe.errors import ConfigError
+from dpprobe.receipts import sqlite_file
 
 if TYPE_CHECKING:
     from dpprobe.privacy.plan import Mechanism
@@ -100,12 +101,6 @@ class DatasetOptions(Options, ABC):
     @abstractmethod
     def count_rows(self) -> tuple[int, int]:
         """The rows that the train and the test table will hold, found cheaply."""
-
-    def count_train(self) -> int:
-        return self.count_rows()[0]
-
-    def count_test(self) -> int:
-        return self.count_rows()[1]
 
     def multi_label(self) -> bool:
         """Whether a row may have several labels. Cheap."""
@@ -247,10 +242,12 @@ class TrackingOptions(Options):
             return None
         try:
             parts = urlsplit(value)
+            _ = parts.port  # raises where it is no port
         except ValueError:
             parts = urlsplit("")
         served = parts.scheme in ("http", "https") and parts.hostname
-        local = value.startswith("sqlite:///") and len(value) > len("sqlite:///")
+        file = sqlite_file(value)
+        local = file is not None and file.name and not value.endswith("/")
         if not (served or local) or any(character.isspace() for character in value):
             raise ValueError(
                 f"a URI of scheme {parts.scheme!r} is not used here; write sqlite:///path, or "
@@ -349,7 +346,7 @@ def epsilon_token(value: Any) -> str:
     """
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number > 0:
         raise ValueError(f"{value!r} is not a positive number or inf")

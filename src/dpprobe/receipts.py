@@ -36,13 +36,15 @@ def store_missing(receipt: Path) -> bool:
         record = read_json(receipt)
     except FileNotFoundError:
         return False
-    except ValueError:
+    except (OSError, ValueError):
         return True
-    if type(record) is not dict or record.get("format") != RECEIPT_FORMAT:
+    try:
+        if record["format"] != RECEIPT_FORMAT:
+            return True
+        database, root = sqlite_file(record["uri"]), record.get("artifact_root")
+        artifacts = None if root is None else Path(root) / record["dataset"]
+    except (KeyError, TypeError, AttributeError):
         return True
-    database = sqlite_file(str(record.get("uri")))
     if database is None:
         return False
-    root = record.get("artifact_root")
-    artifacts = None if root is None else Path(root) / record["dataset"]
     return not database.is_file() or (artifacts is not None and not artifacts.is_dir())

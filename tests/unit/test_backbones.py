@@ -410,3 +410,11 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         backbones.load(options, device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"
+
+
+def test_only_weights_that_were_trained_say_so() -> None:
+    untrained = {"family": "timm", "model": "test_vit", "pretrained": False}
+    loaded = backbones.load(config.backbone_options(untrained), device="cpu")
+    assert loaded.weights_sha256 is not None
+    assert not loaded.trained
+    assert not backbones.load(config.backbone_options({"family": "pixels"}), device="cpu").trained

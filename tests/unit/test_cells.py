@@ -18,6 +18,7 @@ from dpprobe.cells import FILES, PAYLOAD, Job, train_job
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.store import ShardHeader, write_manifest, write_shard
 from dpprobe.plans import write_plans
+from dpprobe.privacy import statement as statements
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6
@@ -147,6 +148,24 @@ def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) ->
     run.train()
     assert fits == []
     assert {method: run.contents(method) for method in METHODS} == before
+
+
+def test_a_kept_cell_gets_today_s_statement_without_training(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("small")
+    fits.clear()
+    monkeypatch.setattr(statements, "NOT_COVERED", ("a sentence that was forgotten",))
+    run.train()
+    after = run.contents("small")
+    assert fits == []
+    assert b"a sentence that was forgotten" in after["privacy.json"]
+    assert after["heads.safetensors"] == before["heads.safetensors"]
+    assert (
+        run.record("small")["files"]["privacy.json"]
+        != json.loads(before["metrics.json"])["files"]["privacy.json"]
+    )
 
 
 def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int]]) -> None:

@@ -66,6 +66,7 @@ def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
         ("epsilons", [-1], ["epsilons", "-1"]),
         ("epsilons", ["half"], ["epsilons", "'half'"]),
         ("epsilons", [True], ["epsilons", "True"]),
+        ("epsilons", [10**400], ["epsilons", "positive number"]),
         ("epsilons", [1, 1.0], ["epsilons", "twice"]),
         ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
         ("epsilons", "0.5", ["epsilons", "list"]),
@@ -160,7 +161,7 @@ def test_all_mistakes_are_named_at_once() -> None:
 
 
 def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
-    rows = config.load(STUDY).datasets["digits"].count_train()
+    rows = config.load(STUDY).datasets["digits"].count_rows()[0]
     assert config.check(config.load(STUDY)) == []
     with pytest.raises(ConfigError, match="above 1/n"):
         config.check(config.load(changed("delta", 1.01 / rows)))
@@ -179,7 +180,7 @@ def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
 def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
     dataset = config.load(STUDY).datasets["digits"]
     train, test = dataset.count_rows()
-    assert (dataset.count_train(), dataset.count_test()) == (train, test) == (1438, 359)
+    assert dataset.count_rows() == (train, test) == (1438, 359)
     assert config.check(config.load(STUDY | {"features": {"shards": test}})) == []
     with pytest.raises(ConfigError) as caught:
         config.check(config.load(STUDY | {"features": {"shards": test + 1}}))

@@ -51,7 +51,7 @@ def test_checking_a_study_imports_nothing_heavy() -> None:
         "for registry in (config.SOURCES, config.FAMILIES):\n"
         "    for name in registry: config.options_class(registry, name)\n"
         "options = config.dataset_options({'source': 'sklearn', 'name': 'digits'})\n"
-        "options.check(); options.count_train()\n"
+        "options.check(); options.count_rows()\n"
         "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'timm', 'PIL', 'h5py'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -56,7 +56,7 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
         "seeds": [1, 2**127],
         "public_data": {
             "backbone": "resnet50",
-            "weights_sha256": "ab" * 32,
+            "trained": True,
             "near_duplicates": "not checked",
         },
         "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
@@ -154,10 +154,10 @@ def test_unknown_modes_are_refused() -> None:
         state(mode="release")
 
 
-def test_a_backbone_without_weights_assumes_no_public_data() -> None:
-    texts: dict[str | None, str] = {}
-    for digest in (None, "ab" * 32):
-        values = state(public_data={"backbone": "some", "weights_sha256": digest})
-        texts[digest] = values["public_data"]["assumption"]
-    assert "no trained weights" in texts[None]
-    assert "pretrained on public data" in texts["ab" * 32]
+def test_a_backbone_that_was_not_trained_assumes_no_public_data() -> None:
+    texts: dict[bool, str] = {}
+    for trained in (False, True):
+        values = state(public_data={"backbone": "some", "trained": trained})
+        texts[trained] = values["public_data"]["assumption"]
+    assert "no data went into them" in texts[False]
+    assert "pretrained on public data" in texts[True]

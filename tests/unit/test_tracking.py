@@ -27,7 +27,7 @@ from mlflow.utils.validation import _validate_metric_name
 from dpprobe import tracking
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import DataError, TrackingError
-from dpprobe.receipts import store_missing
+from dpprobe.receipts import RECEIPT_FORMAT, store_missing
 from dpprobe.tracking import (
     curve_steps,
     ingest,
@@ -534,3 +534,13 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
     assert listed == ["metrics.json", "privacy.json"]
     assert (store / "server_artifacts").is_dir()
     assert not (study.root / "mlartifacts").exists()
+
+
+@pytest.mark.parametrize(
+    "record", [{"artifact_root": "x"}, {"uri": 3}, {"uri": "sqlite:///a", "artifact_root": 1}, []]
+)
+def test_a_receipt_that_says_too_little_counts_as_missing(tmp_path: Path, record: Any) -> None:
+    receipt = tmp_path / "receipt.json"
+    whole = {"format": RECEIPT_FORMAT, **record} if isinstance(record, dict) else record
+    receipt.write_text(json.dumps(whole))
+    assert store_missing(receipt)

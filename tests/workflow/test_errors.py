@@ -59,9 +59,8 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     small["seeds"] = 3
     diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
     methods = small["methods"]
-    result = workspace.run(
-        {**small, "methods": {**methods, "bad": diverging}}, "heads", check=False
-    )
+    failing = {**small, "methods": {**methods, "bad": diverging}}
+    result = workspace.run(failing, "heads", check=False)
     assert result.returncode != 0
     assert "bad: " in result.stdout
     assert "diverged at learning_rate 1e+38" in result.stdout
@@ -70,6 +69,17 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     log = (workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log").read_text()
     assert "training seeds" not in log, "what the failed job had finished is used"
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
+
+
+def test_the_same_study_is_not_done_after_a_failure(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    """All cells exist when the job fails, so nothing but the mark says that some are stale."""
+    small["methods"]["other"] = {"head": "sgd", "steps": 9}
+    workspace.run(small, "heads")
+    small["methods"]["other"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
+    assert workspace.run(small, "heads", check=False).returncode != 0
+    assert workspace.planned(small, "heads")["train_heads"] == 1
 
 
 def test_a_training_job_killed_by_the_system_is_done_again(

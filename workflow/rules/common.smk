@@ -135,12 +135,15 @@ def training_memory(wildcards, input, attempt):
     return int((1500 + 2.2 * copies * size_mb(input)) * attempt)
 
 
-# A receipt whose MLflow store is gone stands for runs that are gone: without it they are written anew.
+# A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A
+# dry run only says so.
 if workflow.is_main_process:
-    for receipt in Path(RESULTS).glob("tracking/*.json"):
+    for dataset in STUDY.datasets:
+        receipt = Path(RESULTS, "tracking", f"{dataset}.json")
         if store_missing(receipt):
             print(
-                f"dpprobe: {receipt}: its MLflow store is gone; the runs are written again",
+                f"dpprobe: {receipt}: its MLflow store is gone; tracking writes the runs again",
                 file=sys.stderr,
             )
-            receipt.unlink()
+            if not workflow.dryrun:
+                receipt.unlink(missing_ok=True)

@@ -31,6 +31,7 @@ class Backbone:
       weights_sha256: of the checkpoint file, or of the state dict; None without weights.
       architecture: the model's name as its library resolves it; None for families without.
       pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
+      trained: whether its weights come from training on data, public by assumption.
       fingerprint: of all that decides the features: options, preprocessing, weights, versions.
       transform: image -> float32 [channels, height, width]; can be sent to another process.
       forward: float32 [batch, channels, height, width] -> float32 [batch, dimension] on the
@@ -45,6 +46,7 @@ class Backbone:
     forward: Callable[[torch.Tensor], torch.Tensor]
     architecture: str | None = None
     pretrained_tag: str | None = None
+    trained: bool = False
 
 
 def load(options: BackboneOptions, *, device: str) -> Backbone:

@@ -83,6 +83,9 @@ class Options(BackboneOptions):
         taken = sorted(RESERVED_ARGUMENTS & value.keys())
         if taken:
             raise ValueError(f"{taken[0]} is an option of the backbone itself; write it there")
+        channels = value.get("in_chans", 3)
+        if type(channels) is not int or channels < 1:
+            raise ValueError(f"in_chans {channels!r}: must be a whole number, one or more")
         return value
 
     @model_validator(mode="after")
@@ -193,6 +196,7 @@ def load(options: Options, *, device: str) -> Backbone:
         forward=forward,
         architecture=architecture,
         pretrained_tag=tag,
+        trained=options.pretrained or options.checkpoint is not None,
     )
 
 

@@ -47,6 +47,7 @@ class Options(DatasetOptions):
 
     def check(self) -> None:
         list_images(self)
+        self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
         """Every folder that is searched: its time changes with the files it lists."""

@@ -86,6 +86,7 @@ def extract_shard(
         weights_sha256=loaded.weights_sha256,
         architecture=loaded.architecture,
         pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
         preprocessing=loaded.preprocessing,
         versions={name: version(name) for name in LIBRARIES},
     )

@@ -87,6 +87,7 @@ class ShardHeader:
     preprocessing: Mapping[str, Any]
     architecture: str | None = None
     pretrained_tag: str | None = None
+    trained: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -112,6 +113,7 @@ class ShardHeader:
             "weights_sha256": self.weights_sha256,
             "architecture": self.architecture,
             "pretrained_tag": self.pretrained_tag,
+            "trained": self.trained,
             "preprocessing": dict(self.preprocessing),
         }
 
@@ -319,6 +321,7 @@ def _header(file: h5py.File, name: str) -> ShardHeader:
             weights_sha256=_or_none(attributes["weights_sha256"]),
             architecture=_or_none(attributes["architecture"]),
             pretrained_tag=_or_none(attributes["pretrained_tag"]),
+            trained=json.loads(attributes["trained"]),
             preprocessing=json.loads(attributes["preprocessing"]),
             versions=json.loads(attributes["versions"]),
         )
@@ -571,6 +574,7 @@ class FeatureStore:
       dataset_fingerprint, backbone_fingerprint: of what the features were made from.
       backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
       architecture, pretrained_tag: of the backbone's model, None where there is none.
+      trained: whether the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.
 
     Raises:
@@ -592,6 +596,7 @@ class FeatureStore:
         self.weights_sha256: str | None = body["weights_sha256"]
         self.architecture: str | None = body["architecture"]
         self.pretrained_tag: str | None = body["pretrained_tag"]
+        self.trained: bool = body["trained"]
         self.preprocessing: dict[str, Any] = body["preprocessing"]
         self.fingerprint: str = body["fingerprint"]
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])

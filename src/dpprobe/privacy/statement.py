@@ -20,7 +20,9 @@ PUBLIC_DATA = (
     "The backbone was pretrained on public data, assumed to hold none of the private images nor "
     "near-duplicates of them. Its weights and preprocessing do not depend on the private data."
 )
-NO_PUBLIC_DATA = "The backbone has no trained weights: it depends on no data at all."
+NO_PUBLIC_DATA = (
+    "The backbone's weights, if it has any, are random or fixed: no data went into them."
+)
 PUBLIC_FACTS = (
     "the number of training rows n (sampling rates and step counts are computed from it)",
     "the list of classes and the dimension of the features",
@@ -71,8 +73,8 @@ def statement(
       options: its options, `head` among them.
       mode: "benchmark".
       seeds: one a head, as trained.
-      public_data: what is known of the backbone's pretraining: its name, its weights' SHA-256
-        (None for one without weights), the result of a near-duplicate check where one was run.
+      public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
+        its name, its weights' SHA-256, the result of a near-duplicate check where one was run.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
 
     Raises:
@@ -82,7 +84,7 @@ def statement(
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
     head = str(options["head"])
     own = PRIVATE_CHOICES.get(head)
-    trained = public_data.get("weights_sha256") is not None
+    trained = bool(public_data["trained"])
     limits = ENGINE_LIMITS.get(str(options.get("engine")))
     return {
         "format": FORMAT,
