@@ -428,7 +428,7 @@ def _statement(
         },
         epsilon_all_heads=epsilon_all_heads,
     )
-    return dict(json.loads(canonical_json(values)))
+    return dict(json.loads(json.dumps(values, allow_nan=False)))
 
 
 def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:
