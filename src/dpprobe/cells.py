@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +145,13 @@ def _task(
         "study_seed": job.study_seed,
         "mode": job.mode,
     }
-    together = calibrated.together[method]
     return CellTask(
         job=job,
         method=method,
         options=job.methods[method],
         plan=plan,
-        statement=_statement(job, method, plan, identity, together, stores[0]),
+        epsilon_all_heads=calibrated.together[method],
+        train=stores[0],
         published=folder / f"eps-{job.epsilon}",
         staged=folder / f".eps-{job.epsilon}.staged",
         identity=identity,
@@ -181,7 +182,8 @@ class CellTask:
     method: str
     options: MethodOptions
     plan: Plan
-    statement: Mapping[str, Any]
+    epsilon_all_heads: float
+    train: FeatureStore
     published: Path
     staged: Path
     identity: Mapping[str, Any]
@@ -193,6 +195,26 @@ class CellTask:
     def seed(self, index: int) -> int:
         """The seed of one repetition: of this cell alone, since it derives from all it is."""
         return cell_seed(self.identity, index)
+
+    @cached_property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement as it reads back from its file."""
+        values = statement(
+            self.plan,
+            method=self.method,
+            options=self.identity["options"],
+            mode=self.job.mode,
+            seeds=[self.seed(index) for index in range(self.job.seeds)],
+            public_data={
+                "backbone": self.train.backbone,
+                "backbone_options": self.train.backbone_options,
+                "trained": self.train.trained,
+                "weights_sha256": self.train.weights_sha256,
+                "near_duplicate_check": "not run",
+            },
+            epsilon_all_heads=self.epsilon_all_heads,
+        )
+        return dict(json.loads(json.dumps(values, allow_nan=False)))
 
     def is_current(self, seeds: int) -> bool:
         """Whether the published or the staged cell holds exactly these seeds, whole."""
@@ -402,33 +424,6 @@ def _write_predictions(path: Path, features: Features, contents: CellContents) -
         columns[name] = pa.array(list(values) * seeds)
     with atomic_path(path) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd")
-
-
-def _statement(
-    job: Job,
-    method: str,
-    plan: Plan,
-    identity: Mapping[str, Any],
-    epsilon_all_heads: float,
-    train: FeatureStore,
-) -> dict[str, Any]:
-    """The privacy statement as it reads back from its file."""
-    values = statement(
-        plan,
-        method=method,
-        options=identity["options"],
-        mode=job.mode,
-        seeds=[cell_seed(identity, index) for index in range(job.seeds)],
-        public_data={
-            "backbone": train.backbone,
-            "backbone_options": train.backbone_options,
-            "trained": train.trained,
-            "weights_sha256": train.weights_sha256,
-            "near_duplicate_check": "not run",
-        },
-        epsilon_all_heads=epsilon_all_heads,
-    )
-    return dict(json.loads(json.dumps(values, allow_nan=False)))
 
 
 def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:

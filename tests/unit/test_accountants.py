@@ -13,20 +13,9 @@ from hypothesis import strategies as st
 from dpprobe.config import SMALLEST_DELTA
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism
+from tests.mechanisms import gaussians
 
 DELTA = 1e-5
-
-
-def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") -> Mechanism:
-    return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=1.0,
-        noise_multiplier=noise,
-        sample_rate=rate,
-        count=count,
-    )
 
 
 # Noise multipliers found in an earlier study of peers on another machine with dp-accounting 0.6's

@@ -16,17 +16,11 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
 from dpprobe.privacy.plan import Mechanism, Plan
+from tests.mechanisms import gaussians
 
 
 def relative(rate: float, count: int, noise: float = 1.0, name: str = "g") -> Mechanism:
-    return Mechanism(
-        name=name,
-        released="a sum",
-        sensitivity=1.0,
-        noise_multiplier=noise,
-        sample_rate=rate,
-        count=count,
-    )
+    return gaussians(noise, rate, count, name)
 
 
 def solve(

@@ -150,6 +150,19 @@ def test_each_alternative_of_a_list_is_named_where_it_is() -> None:
     assert len(lines) == 2
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///?x", "sqlite:////some/folder/", "http://h:99999/"])
+def test_a_tracking_uri_that_cannot_work_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.uri"):
+        config.load({**STUDY, "tracking": {"uri": uri}})
+
+
+@pytest.mark.parametrize("channels", ["x", [1], 0, True])
+def test_channels_that_are_no_number_are_refused(channels: Any) -> None:
+    net = {"family": "timm", "model": "resnet50", "model_args": {"in_chans": channels}}
+    with pytest.raises(ConfigError, match="in_chans"):
+        config.load({**STUDY, "backbones": {"net": net}})
+
+
 def test_all_mistakes_are_named_at_once() -> None:
     study = changed("seeds", 0) | {"delta": 2.0}
     with pytest.raises(ConfigError) as caught:

@@ -427,3 +427,14 @@ def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
     for call in (options.check, options.count_rows):
         with pytest.raises(ConfigError, match=message):
             call()
+
+
+def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4)).save(tmp_path / name / "0.png")
+    options = config.dataset_options({"source": "imagefolder", "path": str(tmp_path)})
+    options.check()
+    (tmp_path / "a" / "z.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(ConfigError, match=r"z\.png"):
+        options.check()

@@ -149,6 +149,9 @@ def test_a_deleted_mlflow_store_is_written_again(
 ) -> None:
     workspace, _ = finished
     (workspace.directory / "results/mlflow.db").unlink()
+    workspace.planned(study)
+    receipt = workspace.directory / "results/tracking/digits.json"
+    assert receipt.is_file(), "a dry run removes nothing"
     jobs = count_rules(workspace.run(study).stdout)
     assert set(jobs) == {"track", "all"}
     assert (workspace.directory / "results/mlflow.db").is_file()

@@ -145,5 +145,5 @@ if workflow.is_main_process:
                 f"dpprobe: {receipt}: its MLflow store is gone; tracking writes the runs again",
                 file=sys.stderr,
             )
-            if not workflow.dryrun:
+            if not workflow.output_settings.dryrun:
                 receipt.unlink(missing_ok=True)
