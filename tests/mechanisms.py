@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dpprobe.privacy.plan import Mechanism
+import math
+
+import numpy as np
+from scipy.integrate import quad
+
+from dpprobe.privacy.plan import Mechanism, Selection
+
+# One release on all rows and some on a few, in one plan.
+RATE, STEPS = 0.05, 60
 
 
 def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") -> Mechanism:
@@ -14,3 +22,58 @@ def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") 
         sample_rate=rate,
         count=count,
     )
+
+
+def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanism]:
+    """An unsampled release of much noise beside sampled ones."""
+    return [gaussians(8 * noise, name="covariance"), gaussians(noise, rate, count, "gradients")]
+
+
+def best_of(mean: float, shape: float, *repeated: str) -> Selection:
+    return Selection(mean=mean, shape=shape, repeated=repeated or ("g",))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """delta of N(mu, 1) against N(0, 1) by quadrature of the definition."""
+
+    def excess(x: float) -> float:
+        return max(0.0, _normal(x - mu) - math.exp(epsilon) * _normal(x))
+
+    start = epsilon / mu + mu / 2
+    return sum(quad(excess, start + a, start + a + 1, epsabs=1e-18)[0] for a in range(12))
+
+
+def sampled_delta(noise: float, rate: float, epsilon: float) -> float:
+    """delta of one sampled Gaussian release by quadrature, of both directions the larger."""
+    x = np.linspace(-12 * noise, 1 + 12 * noise, 400_001)
+    without = np.exp(-((x / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
+    with_row = np.exp(-(((x - 1) / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
+    mixture = (1 - rate) * without + rate * with_row
+    return max(
+        float(np.trapezoid(np.maximum(a - math.exp(epsilon) * b, 0), x))
+        for a, b in ((mixture, without), (without, mixture))
+    )
+
+
+def mixed_delta(mu: float, noise: float, rate: float, epsilon: float) -> float:
+    """delta of an unsampled mu-GDP release beside one sampled one, by quadrature in the plane."""
+    x = np.linspace(-12 * noise, 1 + 12 * noise, 1001)[:, None]
+    y = np.linspace(-12, mu + 12, 1001)[None]
+    without = _density(x / noise) * _density(y)
+    with_row = ((1 - rate) * _density(x / noise) + rate * _density((x - 1) / noise)) * _density(
+        y - mu
+    )
+    cell = (x[1, 0] - x[0, 0]) / noise * (y[0, 1] - y[0, 0])
+    return max(
+        float(np.maximum(a - math.exp(epsilon) * b, 0).sum() * cell)
+        for a, b in ((with_row, without), (without, with_row))
+    )
+
+
+def _density(x: np.ndarray) -> np.ndarray:
+    density: np.ndarray = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return density
+
+
+def _normal(x: float) -> float:
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)

@@ -16,7 +16,7 @@ from dpprobe.privacy.calibration import calibrate, round_up
 from dpprobe.privacy.plan import Plan
 
 FORMAT = "dpprobe-plans"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ def write_plans(
                 delta=delta,
                 accountant=accountant,
                 cache=cache,
+                selection=options.selection(n),
             )
             price = _together(plan, seeds)
             together = "inf" if math.isinf(price) else price
@@ -117,4 +118,4 @@ def _together(plan: Plan, seeds: int) -> float:
         return math.inf
     if seeds == 1:
         return plan.realised_epsilon
-    return round_up(accountants.together(plan.mechanisms, plan.delta, seeds))
+    return round_up(accountants.together(plan.mechanisms, plan.delta, seeds, plan.selection))

@@ -15,8 +15,8 @@ from dpprobe.config import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
-from dpprobe.privacy.plan import Mechanism, Plan
-from tests.mechanisms import gaussians
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from tests.mechanisms import RATE, STEPS, best_of, gaussians, mixed
 
 
 def relative(rate: float, count: int, noise: float = 1.0, name: str = "g") -> Mechanism:
@@ -24,11 +24,30 @@ def relative(rate: float, count: int, noise: float = 1.0, name: str = "g") -> Me
 
 
 def solve(
-    mechanisms: list[Mechanism], epsilon: float, cache: Path, accountant: str = "pld"
+    mechanisms: list[Mechanism],
+    epsilon: float,
+    cache: Path,
+    accountant: str = "pld",
+    selection: Selection | None = None,
 ) -> Plan:
     return calibrate(
-        mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache
-    )
+        mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache,
+        selection=selection,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second opinions cost more than prices: one test asks for them."""
+    if "checks" not in request.node.name:
+        monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+
+
+def test_checks_come_with_the_plan(tmp_path: Path) -> None:
+    plan = solve([relative(64 / 1437, 50)], 1.0, tmp_path)
+    assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
+    assert all(value is not None and value > 1 for value in plan.checks.values())
+    assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -42,7 +61,82 @@ def test_round_trip(
     again = accountants.epsilon(plan.mechanisms, 1e-5, accountant)
     assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
     assert plan.priced_by == accountants.describe(plan.mechanisms, accountant)
-    assert len(plan.checks) >= 2
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(0.01, 1e-5), (0.1, 1e-8), (1.0, 1e-5), (10.0, 1e-8), (100.0, 1e-5)],
+)
+def test_a_mixed_plan_meets_its_target(epsilon: float, delta: float, tmp_path: Path) -> None:
+    plan = calibrate(
+        mixed(1.0, RATE, STEPS), n=1437, epsilon=epsilon, delta=delta, accountant="pld",
+        cache=tmp_path,
+    )  # fmt: skip
+    assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
+    again = accountants.epsilon(plan.mechanisms, delta, "pld")
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    first, second = plan.mechanisms
+    assert first.noise_multiplier / second.noise_multiplier == pytest.approx(8)
+
+
+def test_a_search_takes_few_prices_on_the_fine_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a third of a second at 31,250 steps."""
+    intervals = []
+    original = accountants.epsilon
+
+    def counted(*args: Any, **own: Any) -> float:
+        intervals.append(own["interval"])
+        return original(*args, **own)
+
+    monkeypatch.setattr(accountants, "epsilon", counted)
+    calibrate(
+        [relative(32 / 50_000, 31_250)], n=50_000, epsilon=2.0, delta=1e-5, accountant="pld",
+        cache=tmp_path,
+    )  # fmt: skip
+    assert intervals.count(2e-4) <= 3
+    assert set(intervals) == {2e-4, 8 * 2e-4}
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("shape", [1.0, math.inf])
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("epsilon", [0.01, 10.0])
+def test_a_selection_meets_its_target(
+    tmp_path: Path, accountant: str, shape: float, once: bool, epsilon: float
+) -> None:
+    best = best_of(5, shape)
+    parts = [relative(1.0, 10), *([relative(1.0, 1, 2.0, "centre")] if once else [])]
+    plan = solve(parts, epsilon, tmp_path, accountant, best)
+    assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
+    assert plan.selection == best
+    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant, selection=best)
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    unrepeated = solve(parts, epsilon, tmp_path, accountant)
+    ratio = plan.mechanisms[0].noise_multiplier / unrepeated.mechanisms[0].noise_multiplier
+    assert 1.1 < ratio < 2.5
+    # Another file for another selection; the same one where only names differ.
+    renamed = [relative(1.0, 10, name="x"), *parts[1:]]
+    keys = {
+        cache_path(
+            own, epsilon=1.0, delta=1e-5, accountant=accountant, cache=tmp_path, selection=kind
+        )
+        for own, kind in (
+            (parts, None), (parts, best), (renamed, best_of(5, shape, "x")),
+            (parts, best_of(6, shape)),
+        )
+    }  # fmt: skip
+    assert len(keys) == 3
+
+
+def test_sampled_steps_inside_a_selection_meet_their_target(tmp_path: Path) -> None:
+    plan = solve([relative(RATE, STEPS)], 1.0, tmp_path, selection=best_of(5, 1.0))
+    assert 0.999 <= plan.realised_epsilon <= 1.0
+    assert plan.priced_by.startswith("pld (dp-accounting")
+    silent = solve([relative(RATE, STEPS)], math.inf, tmp_path, selection=best_of(5, 1.0))
+    assert silent.selection == best_of(5, 1.0)
+    assert not silent.private
 
 
 @given(epsilon=st.floats(0.001, 100), exponent=st.floats(-12, -2), count=st.integers(1, 100_000))
@@ -66,10 +160,8 @@ def test_extremes_of_a_sampled_plan(tmp_path: Path, epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", [SMALLEST_EPSILON, LARGEST_EPSILON])
 @pytest.mark.parametrize(("rate", "count"), [(32 / 50_000, 31_250), (1.0, 31_250)])
 def test_the_whole_range_can_be_calibrated(
-    accountant: str, epsilon: float, rate: float, count: int, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+    accountant: str, epsilon: float, rate: float, count: int, tmp_path: Path
+) -> None:
     plan = calibrate(
         [relative(rate, count)], n=50_000, epsilon=epsilon, delta=SMALLEST_DELTA,
         accountant=accountant, cache=tmp_path,
@@ -82,7 +174,6 @@ def test_without_a_rough_answer_the_central_limit_is_where_to_start(
 ) -> None:
     wanted = solve([relative(0.05, 60)], 1.0, tmp_path / "a")
     monkeypatch.setattr(accountants, "rough_epsilon", lambda *_: math.inf)
-    monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
     plan = solve([relative(0.05, 60)], 1.0, tmp_path / "b")
     noise = plan.mechanisms[0].noise_multiplier
     assert noise == pytest.approx(wanted.mechanisms[0].noise_multiplier, rel=2e-3)

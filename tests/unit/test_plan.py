@@ -15,7 +15,7 @@ from dpprobe import config, heads
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.nonprivate import Options as NonprivateOptions
 from dpprobe.heads.sgd import Options
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, split_budget
 
 
 def mechanism(**changes: Any) -> Mechanism:
@@ -199,25 +199,54 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
         heads.fit(Options(), data, planned(Options()), [1, 1])
 
 
-class TwoReleases(Options):
-    """A method of two mechanisms whose noise is as 1 to 3."""
-
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        (own,) = super().mechanisms(n)
-        return own, mechanism(name="covariance", noise_multiplier=3.0, sample_rate=1.0, count=1)
-
-
 def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
     import torch
 
     from dpprobe.heads.training_set import TrainingSet
 
     data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
-    method = TwoReleases(steps=2)
+    method = Options.model_validate({"steps": 2, "normalize": "centred"})
     first, second = (item.scaled(2.0) for item in method.mechanisms(100))
     assert heads.fit(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
     with pytest.raises(PrivacyError, match="not this method's"):
         heads.fit(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
+    best = Selection(mean=3, shape=1, repeated=(second.name,))
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.5, math.inf])
+def test_a_selection_is_part_of_the_plan(shape: float) -> None:
+    best = Selection(mean=7.0, shape=shape, repeated=("gradients",))
+    own = plan(selection=best)
+    written = json.dumps(own.to_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(written)) == own
+    assert own != plan()
+    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
+        plan(selection=Selection(mean=7.0, shape=shape, repeated=("hessian",)))
+
+
+def test_selections_by_name() -> None:
+    names = [
+        Selection(mean=2, shape=shape, repeated=("g",)).distribution
+        for shape in (0, 1, 0.5, math.inf)
+    ]
+    assert names == ["logarithmic", "geometric", "truncated negative binomial", "Poisson"]
+
+
+def test_shares_of_a_budget() -> None:
+    first = [mechanism(name="a", count=3, sample_rate=1.0), mechanism(name="b", sample_rate=1.0)]
+    last = [mechanism(name="c", noise_multiplier=2.0), mechanism(name="d", count=1)]
+    split = split_budget([(0.1, first), (0.3, [mechanism(name="e")]), (0.6, last)])
+    cost = {
+        item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2 for item in split
+    }
+    total = sum(cost.values())
+    assert (cost["a"] + cost["b"]) / total == pytest.approx(0.1)
+    assert cost["a"] / cost["b"] == pytest.approx(3 / 100)
+    assert cost["e"] / total == pytest.approx(0.3)
+    assert list(split[-2:]) == last
+    assert split_budget([(0.1, []), (0.9, last)]) == tuple(last)
 
 
 def test_checking_a_study_imports_nothing_heavy() -> None:
@@ -226,7 +255,10 @@ import sys
 from dpprobe import config, heads
 import dpprobe.privacy.plan
 for name in config.HEADS:
-    config.method_options({"head": name}).mechanisms(1000)
+    own = {"head": name}
+    if name == "tuned":
+        own |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
+    config.method_options(own).mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))
 """

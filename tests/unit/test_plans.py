@@ -69,6 +69,25 @@ def test_all_heads_together_are_priced(tmp_path: Path) -> None:
     assert not nothing.plans["full"].private
 
 
+def test_a_tuned_method_is_priced_with_its_selection(tmp_path: Path) -> None:
+    tuned = config.method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "search": {"learning_rate": [0.1, 1]},
+        }
+    )
+    found = read(tmp_path, {"full": FULL, "tuned": tuned})
+    own = found.plans["tuned"]
+    assert own.selection == tuned.selection(300)
+    assert own.selection is not None
+    assert own.selection.repeated == ("score", "gradients")
+    noise = own.mechanism("gradients").noise_multiplier
+    assert noise > 1.5 * found.plans["full"].mechanism("gradients").noise_multiplier
+    five = accountants.together(own.mechanisms, 1e-5, 5, own.selection)
+    assert found.together["tuned"] == pytest.approx(five, rel=1e-4)
+
+
 @pytest.mark.parametrize("damage", ["noise", "truncate", "unsigned", "together", "list"])
 def test_an_edited_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     path = written(tmp_path, {"full": FULL})

@@ -11,7 +11,7 @@ import pytest
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.statement import statement
 
 
@@ -87,6 +87,10 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
     assert values["n"] == 1600
     assert [item["sampling"] for item in values["mechanisms"]] == ["all rows", "Poisson"]
     assert [item["noise_standard_deviation"] for item in values["mechanisms"]] == [9.0, 6.0]
+    assert [item["repeated"] for item in values["mechanisms"]] == [False, False]
+    # Of a composition with sampled steps nobody can say exactly what each part costs.
+    assert [item["budget_share"] for item in values["mechanisms"]] == [None, None]
+    assert values["selection"] is None
 
 
 def test_what_is_promised_and_what_is_not() -> None:
@@ -104,6 +108,42 @@ def test_what_is_promised_and_what_is_not() -> None:
         "across the boundary", "seeds, fingerprints and hashes", "errors it raises",
     ):  # fmt: skip
         assert any(thing in line for line in values["not_covered"]), thing
+
+
+def test_shares_are_stated_where_they_are_exact() -> None:
+    covariance, gradients = plan().mechanisms
+    whole = replace(gradients, sample_rate=1.0, count=20, noise_multiplier=18.0)
+    values = state(plan=replace(plan(), mechanisms=(covariance, whole), realised_epsilon=1.0))
+    shares = [item["budget_share"] for item in values["mechanisms"]]
+    assert shares == [0.166667, 0.833333]  # 1 / 9^2 to 20 / 18^2
+    touched = "by 1 noisy release of covariance and 20 noisy releases of gradients, and by nothing"
+    assert touched in values["promise"]
+
+
+TUNED = {
+    "head": "tuned",
+    "base": {"head": "sgd", "engine": "opacus"},
+    "search": {"learning_rate": [0.1, 1]},
+}
+
+
+def test_a_search_says_what_is_repeated_and_what_does_not_leave() -> None:
+    best = Selection(mean=10, shape=math.inf, repeated=("gradients",))
+    values = json.loads(
+        json.dumps(state(plan=replace(plan(), selection=best), options=TUNED), allow_nan=False)
+    )
+    assert [item["repeated"] for item in values["mechanisms"]] == [False, True]
+    assert values["selection"]["trials"] == "Poisson"
+    assert values["selection"]["mean"] == 10
+    assert Selection.from_dict(values["selection"]) == best
+    promise = values["promise"]
+    assert "with the options and the noisy score of the trial they are from" in promise
+    assert "by 1 noisy release of covariance, and by each of a random number of trials" in promise
+    assert "only the best one's outputs are released" in promise
+    assert any("how many trials there were" in line for line in values["not_covered"])
+    assert any("space that hyperparameters are searched in" in fact for fact in values["public"])
+    assert not any("the hyperparameters, chosen without" in fact for fact in values["public"])
+    assert "5.77" in values["engine_limits"]
 
 
 def test_no_privacy_is_said_plainly() -> None:

@@ -5,9 +5,13 @@
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
+Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced by the
+profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection` derives; by `rdp` they are as
+in Papernot and Steinke 2022; `prv` cannot price them.
+
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation
 that promises less privacy loss than there is. Neither is the classical Gaussian calibration
-sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1.
+sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
 
 `pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
 where `pld` is no upper bound any more: hence `dpprobe.config.SMALLEST_DELTA`.
@@ -21,9 +25,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.plan import Mechanism, Selection
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from dp_accounting.pld import privacy_loss_distribution
+
+    from dpprobe.privacy.selection import Profile
 
 logger = logging.getLogger("dpprobe")
 
@@ -38,7 +50,7 @@ _RDP_ORDERS = (
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 # PRV adds its error to its answer. A smaller one takes gigabytes, at so many steps.
-_PRV_LEAST_ERROR, _PRV_STEPS = 2e-3, 31_250
+_PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 
 
 def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
@@ -57,16 +69,23 @@ def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     return "gaussian" if accountant == "pld" and not sampled else accountant
 
 
-def describe(mechanisms: Sequence[Mechanism], accountant: str) -> str:
+def describe(
+    mechanisms: Sequence[Mechanism], accountant: str, selection: Selection | None = None
+) -> str:
     """The accountant that prices these mechanisms, with its library and version."""
-    return _label(resolve(mechanisms, accountant))
+    return _label(resolve(mechanisms, accountant), selection)
 
 
-def _label(resolved: str) -> str:
+def _label(resolved: str, selection: Selection | None) -> str:
     if resolved == "gaussian":
-        return "gaussian (exact mu-GDP)"
-    library = _LIBRARIES[resolved]
-    return f"{resolved} ({library} {version(library)})"
+        label = "gaussian (exact mu-GDP)"
+    else:
+        library = _LIBRARIES[resolved]
+        label = f"{resolved} ({library} {version(library)})"
+    if selection is None:
+        return label
+    by = "Renyi divergences" if resolved == "rdp" else "the profile of one run"
+    return f"{label}, selection by {by}"
 
 
 def epsilon(
@@ -75,6 +94,7 @@ def epsilon(
     accountant: str,
     *,
     interval: float | None = None,
+    selection: Selection | None = None,
 ) -> float:
     """The epsilon of a composition at `delta`, an upper bound, under add or remove one.
 
@@ -83,9 +103,10 @@ def epsilon(
       delta: above 0, below 1.
       accountant: one of `ACCOUNTANTS`.
       interval: the grid of `pld` on the privacy loss; found from a rough RDP answer where absent.
+      selection: which of the mechanisms are repeated, with only the best run released.
 
     Raises:
-      PrivacyError: for an unknown accountant or a delta out of range.
+      PrivacyError: for an unknown accountant, one that cannot price this, or a delta out of range.
     """
     if not 0 < delta < 1:
         raise PrivacyError(f"delta {delta!r}: must lie between 0 and 1")
@@ -94,20 +115,24 @@ def epsilon(
         return math.inf
     if not mechanisms:
         return 0.0
-    if resolved == "gaussian":
+    if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
     if resolved == "rdp":
-        return _rdp_epsilon(mechanisms, delta)
+        return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
-        return _prv_epsilon(mechanisms, delta)
-    if interval is None:
-        interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
-    return _pld_epsilon(mechanisms, delta, interval)
+        return _prv_epsilon(mechanisms, delta, selection)
+    if interval is None and not _closed_form(mechanisms, resolved, selection):
+        interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
+    if selection is not None:
+        return _selected_epsilon(mechanisms, delta, resolved, interval, selection, 1)
+    return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
-def rough_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
+def rough_epsilon(
+    mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
+) -> float:
     """A loose upper bound in little time: RDP at a few orders. To start from, not to promise."""
-    return _rdp_epsilon(mechanisms, delta, _ROUGH_ORDERS)
+    return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -123,14 +148,24 @@ def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> floa
     return gaussian_epsilon(math.sqrt(squares), delta)
 
 
-def together(mechanisms: Sequence[Mechanism], delta: float, times: int) -> float:
+def together(
+    mechanisms: Sequence[Mechanism], delta: float, times: int, selection: Selection | None = None
+) -> float:
     """An upper bound on the epsilon at `delta` of as many independent fits, all published.
 
-    Exact where no mechanism samples; by RDP otherwise, which is quick at any number of fits.
+    Exact where no mechanism samples or is repeated. By RDP where one samples, which is quick at
+    any number of fits; where one is repeated, the lower one of the two bounds.
     """
     repeated = [mechanism.repeated(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
-    return epsilon(repeated, delta, "rdp" if sampled else "gaussian")
+    if selection is None and not sampled:
+        return epsilon(repeated, delta, "gaussian")
+    by_rdp = _rdp_epsilon(mechanisms, delta, selection, times=times)
+    if selection is None or sampled:
+        return by_rdp
+    interval = pld_interval(max(by_rdp, delta))
+    own = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
+    return min(own, by_rdp)
 
 
 def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
@@ -180,6 +215,21 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     return first + math.log1p(-math.exp(min(second - first, 0.0))) if second < first else -math.inf
 
 
+def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """delta of mu-GDP at each of an array of epsilons, none of them negative.
+
+    As `gaussian_log_delta`: in the upper tail by Mills ratios, without cancellation.
+    """
+    import numpy as np
+    from scipy.special import erfcx, log_ndtr, ndtr
+
+    upper, lower = mu / 2 - epsilons / mu, -mu / 2 - epsilons / mu
+    root = math.sqrt(2)
+    tail = erfcx(np.maximum(-upper, 0.0) / root) - erfcx(-lower / root)
+    body = ndtr(upper) - np.exp(epsilons + log_ndtr(lower))
+    return np.maximum(np.where(upper < 0, 0.5 * np.exp(-0.5 * upper**2) * tail, body), 0.0)
+
+
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The smallest epsilon at which mu-GDP has this delta, from above, to 1e-12 relative."""
     if math.isinf(mu):
@@ -214,7 +264,10 @@ def pld_interval(epsilon: float) -> float:
 
 
 def checks(
-    mechanisms: Sequence[Mechanism], delta: float, accountant: str
+    mechanisms: Sequence[Mechanism],
+    delta: float,
+    accountant: str,
+    selection: Selection | None = None,
 ) -> tuple[dict[str, float | None], dict[str, str]]:
     """The epsilon by every accountant but the one that prices these mechanisms.
 
@@ -223,54 +276,127 @@ def checks(
       telling. For each of the latter, the reason.
     """
     used = resolve(mechanisms, accountant)
-    interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
-    others = {
-        "pld": lambda: _pld_epsilon(mechanisms, delta, interval),
-        "rdp": lambda: _rdp_epsilon(mechanisms, delta),
-        "prv": lambda: _prv_check(mechanisms, delta),
-    }
     answers: dict[str, float | None] = {}
     notes: dict[str, str] = {}
-    for name, price in others.items():
+    for name in ("pld", "rdp", "prv"):
         if name == used:
             continue
+        label = _label(name, None if name == "prv" else selection)
         try:
-            answers[_label(name)] = price()
+            answers[label] = _check(name, mechanisms, delta, selection)
         except Exception as error:  # a second opinion: noted, not needed
             reason = str(error) if isinstance(error, PrivacyError) else repr(error)
             logger.info("calibration: no check by %s: %s", name, reason)
-            answers[_label(name)] = None
-            notes[_label(name)] = reason
+            answers[label] = None
+            notes[label] = reason
     return answers, notes
 
 
-def _pld_epsilon(mechanisms: Sequence[Mechanism], delta: float, interval: float) -> float:
-    from dp_accounting.pld import PLDAccountant
+def _check(
+    name: str, mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
+) -> float:
+    if name == "rdp":
+        return _rdp_epsilon(mechanisms, delta, selection)
+    if name == "prv":
+        return _prv_check(mechanisms, delta, selection)
+    interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
+    if selection is not None:
+        return _selected_epsilon(mechanisms, delta, "pld", interval, selection, 1)
+    return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
 
-    accountant = PLDAccountant(value_discretization_interval=interval)
-    for event, count in _events(mechanisms):
-        accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
+
+def _closed_form(
+    mechanisms: Sequence[Mechanism], resolved: str, selection: Selection | None
+) -> bool:
+    """Whether a price needs no privacy loss distribution."""
+    return resolved == "gaussian" and (
+        selection is None or all(item.name in selection.repeated for item in mechanisms)
+    )
+
+
+def _selected_epsilon(
+    mechanisms: Sequence[Mechanism],
+    delta: float,
+    resolved: str,
+    interval: float | None,
+    selection: Selection,
+    times: int,
+) -> float:
+    """The price of `times` fits, each a selection among runs, and of what is released once."""
+    from dpprobe.privacy import selection as best
+
+    inside = [item for item in mechanisms if item.name in selection.repeated]
+    outside = [item for item in mechanisms if item.name not in selection.repeated]
+    profile = _profile(inside, resolved, interval)
+    if not outside and times == 1:
+        price = best.best_bound(selection, profile, delta).epsilon(profile, delta)
+    else:
+        assert interval is not None, "a composition with a selection needs a grid"
+        loss = best.dominating_loss(selection, profile, delta / times, interval)
+        loss = loss.self_compose(times) if times > 1 else loss
+        if outside:
+            loss = loss.compose(_loss([item.repeated(times) for item in outside], interval))
+        price = float(loss.get_epsilon_for_delta(delta))
+    if resolved == "gaussian" and math.isinf(selection.shape):
+        mu, once = gaussian_mu(inside), gaussian_mu(outside)
+        other = best.poisson_epsilon(selection, profile, delta, mu=mu, once=once, times=times)
+        return min(price, other)
+    return price
+
+
+def _profile(mechanisms: Sequence[Mechanism], resolved: str, interval: float | None) -> Profile:
+    from dpprobe.privacy.selection import Profile
+
+    if resolved == "gaussian":
+        mu = gaussian_mu(mechanisms)
+        return Profile(
+            deltas=lambda epsilons: gaussian_deltas(mu, epsilons),
+            epsilon=lambda delta: gaussian_epsilon(mu, delta),
+        )
+    loss = _loss(mechanisms, interval)
+    return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
+
+
+def _loss(
+    mechanisms: Sequence[Mechanism], interval: float | None
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """dp-accounting's privacy loss distribution of a composition, by connected dots."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    losses = [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
+        ).self_compose(count)
+        for noise, rate, count in _condensed(mechanisms)
+    ]
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total.compose(loss)
+    return total
 
 
 def _rdp_epsilon(
-    mechanisms: Sequence[Mechanism], delta: float, orders: Sequence[float] = _RDP_ORDERS
+    mechanisms: Sequence[Mechanism],
+    delta: float,
+    selection: Selection | None = None,
+    orders: Sequence[float] = _RDP_ORDERS,
+    times: int = 1,
 ) -> float:
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders)
     with _quiet_absl():
-        for event, count in _events(mechanisms):
-            accountant.compose(event, count)
+        accountant.compose(_event(mechanisms, selection), times)
         return float(accountant.get_epsilon(delta))
 
 
-def _prv_check(mechanisms: Sequence[Mechanism], delta: float) -> float:
+def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
     """The answer of `prv` where it tells something.
 
     Raises:
       PrivacyError: when its error is too large for the epsilon, or it exceeds RDP's upper bound.
     """
+    _refuse_selection(selection)
     error = _prv_error(mechanisms, delta)
     bound = _rdp_epsilon(mechanisms, delta)
     if error > 0.05 * bound:
@@ -281,29 +407,26 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float) -> float:
     return answer
 
 
+def _refuse_selection(selection: Selection | None) -> None:
+    if selection is not None:
+        raise PrivacyError("Opacus cannot price repeated runs of which the best is released")
+
+
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """One per cent of the epsilon, within what memory allows."""
-    steps = sum(count for _, _, count in _prv_history(mechanisms))
+    steps = sum(count for _, _, count in _condensed(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
-    return max(least, min(0.01 * rough_epsilon(mechanisms, delta), 0.05))
+    return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
 
 
-def _prv_history(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Opacus's records of (noise multiplier, rate, count); without sampling, one release."""
-    whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
-    history = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
-    return history + [
-        (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
-        for mechanism in mechanisms
-        if mechanism.sample_rate < 1
-    ]
-
-
-def _prv_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
+def _prv_epsilon(
+    mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
+) -> float:
     from opacus.accountants import PRVAccountant
 
+    _refuse_selection(selection)
     accountant = PRVAccountant()
-    accountant.history = _prv_history(mechanisms)
+    accountant.history = _condensed(mechanisms)
     with warnings.catch_warnings():
         # It takes logarithms of 0 outside its support, and a coarse order to size its grid.
         warnings.filterwarnings("ignore", "divide by zero", RuntimeWarning)
@@ -312,20 +435,35 @@ def _prv_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
         return float(accountant.get_epsilon(delta, eps_error=error))
 
 
-def _events(mechanisms: Sequence[Mechanism]) -> Iterator[tuple[object, int]]:
-    """dp-accounting's events; all mechanisms that do not sample are one Gaussian, exactly."""
-    import dp_accounting
-
+def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
+    """(noise multiplier, rate, count) of each; all that do not sample are one, exactly."""
     whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
-    if whole:
-        yield dp_accounting.GaussianDpEvent(1 / gaussian_mu(whole)), 1
-    for mechanism in mechanisms:
-        if mechanism.sample_rate < 1:
-            gaussian = dp_accounting.GaussianDpEvent(mechanism.noise_multiplier)
-            yield (
-                dp_accounting.PoissonSampledDpEvent(mechanism.sample_rate, gaussian),
-                mechanism.count,
-            )
+    single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
+    return single + [
+        (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
+        for mechanism in mechanisms
+        if mechanism.sample_rate < 1
+    ]
+
+
+def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
+    """dp-accounting's event of a composition."""
+    from dp_accounting import dp_event
+
+    if selection is not None:
+        inside = [item for item in mechanisms if item.name in selection.repeated]
+        outside = [item for item in mechanisms if item.name not in selection.repeated]
+        best = dp_event.RepeatAndSelectDpEvent(
+            _event(inside, None), selection.mean, selection.shape
+        )
+        return dp_event.ComposedDpEvent([best, _event(outside, None)])
+    events: list[Any] = []
+    for noise, rate, count in _condensed(mechanisms):
+        one: Any = dp_event.GaussianDpEvent(noise)
+        if rate < 1:
+            one = dp_event.PoissonSampledDpEvent(rate, one)
+        events.append(dp_event.SelfComposedDpEvent(one, count))
+    return dp_event.ComposedDpEvent(events)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The noise that meets a privacy target, found once and shared by every fit that needs it.
 
-An answer depends on the accountant, the target and each mechanism's sampling rate, count and
-relative noise; on nothing else, so it is a file named by their hash.
+An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
+noise, and on which of them are repeated; on nothing else, so it is a file named by their hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpprobe import artifacts
 from dpprobe.config import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -28,6 +28,8 @@ FORMAT = "dpprobe-calibration"
 # Noise and prices are rounded up to so many digits: the last bits of Fourier transforms differ
 # between processors, and a plan is part of what a cell is.
 DIGITS = 6
+# How many times coarser the grid is that most of a search uses.
+_COARSER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ def calibrate(
     delta: float,
     accountant: str,
     cache: Path,
+    selection: Selection | None = None,
 ) -> Plan:
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
@@ -56,6 +59,7 @@ def calibrate(
       delta: the target.
       accountant: "pld" or "rdp"; without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
+      selection: which of the mechanisms are repeated, with only the best run released.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
@@ -70,13 +74,20 @@ def calibrate(
                 f"epsilon {epsilon:g}: this method releases no private mechanism; write inf"
             )
         silent = tuple(mechanism.scaled(0.0) for mechanism in mechanisms)
-        return Plan(mechanisms=silent, n=n, epsilon=epsilon, delta=delta, accountant=accountant)
+        return Plan(
+            mechanisms=silent,
+            n=n,
+            epsilon=epsilon,
+            delta=delta,
+            accountant=accountant,
+            selection=selection,
+        )
     _check_target(mechanisms, epsilon, delta, accountant)
-    inputs = _inputs(mechanisms, epsilon, delta, accountant)
+    inputs = _inputs(mechanisms, epsilon, delta, accountant, selection)
     path = _path(cache, inputs)
     answer = _read(path, inputs) if path.exists() else None
     if answer is None:
-        answer = _solve(mechanisms, epsilon, delta, accountant)
+        answer = _solve(mechanisms, epsilon, delta, accountant, selection)
         _write(path, inputs, answer)
     return Plan(
         mechanisms=tuple(mechanism.scaled(answer.factor) for mechanism in mechanisms),
@@ -84,18 +95,25 @@ def calibrate(
         epsilon=epsilon,
         delta=delta,
         accountant=accountant,
+        selection=selection,
         realised_epsilon=answer.realised_epsilon,
-        priced_by=accountants.describe(mechanisms, accountant),
+        priced_by=accountants.describe(mechanisms, accountant, selection),
         checks=answer.checks,
         check_notes=answer.check_notes,
     )
 
 
 def cache_path(
-    mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, accountant: str, cache: Path
+    mechanisms: Sequence[Mechanism],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+    selection: Selection | None = None,
 ) -> Path:
     """The file that holds, or will hold, the answer `calibrate` gives."""
-    return _path(cache, _inputs(mechanisms, epsilon, delta, accountant))
+    return _path(cache, _inputs(mechanisms, epsilon, delta, accountant, selection))
 
 
 def _check_target(
@@ -122,9 +140,13 @@ def _check_target(
 
 
 def _inputs(
-    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
+    mechanisms: Sequence[Mechanism],
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    selection: Selection | None,
 ) -> dict[str, Any]:
-    return {
+    inputs: dict[str, Any] = {
         "version": VERSIONS["calibration"],
         "digits": DIGITS,
         "accountant": accountants.describe(mechanisms, accountant),
@@ -140,6 +162,10 @@ def _inputs(
             for mechanism in mechanisms
         ],
     }
+    if selection is not None:
+        repeated = [mechanism.name in selection.repeated for mechanism in mechanisms]
+        inputs["selection"] = {**selection.to_dict(), "repeated": repeated}
+    return inputs
 
 
 def _path(cache: Path, inputs: dict[str, Any]) -> Path:
@@ -147,31 +173,22 @@ def _path(cache: Path, inputs: dict[str, Any]) -> Path:
 
 
 def _solve(
-    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, accountant: str
+    mechanisms: Sequence[Mechanism],
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    selection: Selection | None,
 ) -> _Answer:
     started = time.monotonic()
     resolved = accountants.resolve(mechanisms, accountant)
-    interval = accountants.pld_interval(max(epsilon, delta))
     # A price does not depend on sensitivities; the widest search is then within their bounds.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
-
-    def price(factor: float) -> float:
-        scaled = [item.scaled(factor) for item in relative]
-        return accountants.epsilon(scaled, delta, resolved, interval=interval)
-
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
-    if resolved == "gaussian":
-        factor, _ = find_factor(price, epsilon, what=what, tolerance=1e-9)
-    else:
-        start = _rough_factor(relative, epsilon, delta, what)
-        # Short strides: far below the noise that is needed, grids outgrow memory.
-        factor, _ = find_factor(price, epsilon, what=what, tolerance=1e-3, start=start, stride=0.3)
-    factor = round_up(factor)
-    realised = price(factor)
-    if realised > epsilon:
-        raise PrivacyError(f"{what}: the price rises with the noise; write another accountant")
+    factor, realised = _meet(_Prices(relative, delta, resolved, selection), epsilon, what)
     realised = min(round_up(realised), epsilon)
-    checks, notes = accountants.checks([item.scaled(factor) for item in relative], delta, resolved)
+    checks, notes = accountants.checks(
+        [item.scaled(factor) for item in relative], delta, resolved, selection
+    )
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
@@ -184,21 +201,71 @@ def _solve(
     )
 
 
-def _rough_factor(
-    mechanisms: Sequence[Mechanism], epsilon: float, delta: float, what: str
-) -> float:
+@dataclass(frozen=True)
+class _Prices:
+    """The epsilon of a composition as its noise multipliers are scaled."""
+
+    mechanisms: Sequence[Mechanism]
+    delta: float
+    resolved: str
+    selection: Selection | None
+
+    def at(self, factor: float, interval: float | None = None) -> float:
+        return accountants.epsilon(
+            self._scaled(factor),
+            self.delta,
+            self.resolved,
+            interval=interval,
+            selection=self.selection,
+        )
+
+    def rough(self, factor: float) -> float:
+        return accountants.rough_epsilon(self._scaled(factor), self.delta, self.selection)
+
+    def central_limit(self, factor: float) -> float:
+        return accountants.central_limit_epsilon(self._scaled(factor), self.delta)
+
+    def _scaled(self, factor: float) -> list[Mechanism]:
+        return [item.scaled(factor) for item in self.mechanisms]
+
+
+def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
+    """The factor, of `DIGITS` digits, and the price that meets a target.
+
+    A fine grid on the privacy loss is slow. So a coarse one is searched, for a target that its
+    price at the last answer, against the fine one there, puts right: two or three fine prices do.
+    """
+    if prices.resolved == "gaussian" and prices.selection is None:
+        factor, _ = find_factor(prices.at, epsilon, what=what, tolerance=1e-9)
+        factor = round_up(factor)
+        return factor, prices.at(factor)
+    interval = accountants.pld_interval(max(epsilon, prices.delta))
+
+    def fine(factor: float) -> float:
+        return prices.at(factor, interval)
+
+    def coarse(factor: float) -> float:
+        return prices.at(factor, _COARSER * interval)
+
+    quick = coarse if prices.resolved == "pld" else fine
+    factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
+    for _ in range(20):
+        # Short strides: far below the noise that is needed, grids outgrow memory.
+        factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
+        factor = round_up(factor)
+        realised = fine(factor)
+        if (1 - 1e-3) * epsilon <= realised <= epsilon:
+            return factor, realised
+        aim *= (1 - 4e-4) * epsilon / realised
+    raise PrivacyError(f"{what}: no price within 0.1 % was found; write another accountant")
+
+
+def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
     """Where to start from: RDP at few orders; where those do not reach, the central limit."""
-
-    def search(rough: Callable[[Sequence[Mechanism], float], float]) -> float:
-        def price(factor: float) -> float:
-            return rough([item.scaled(factor) for item in mechanisms], delta)
-
-        return find_factor(price, epsilon, what=what, tolerance=0.05)[0]
-
     try:
-        return search(accountants.rough_epsilon)
+        return find_factor(prices.rough, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
-        return search(accountants.central_limit_epsilon)
+        return find_factor(prices.central_limit, epsilon, what=what, tolerance=0.05)[0]
 
 
 def round_up(value: float) -> float:

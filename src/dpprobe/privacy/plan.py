@@ -7,7 +7,7 @@ is public: sampling rates and step counts are computed from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,6 +16,8 @@ from dpprobe.errors import PrivacyError
 # Noise is drawn, and clipped rows are summed, in float32: far from where it under- or overflows.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
+# What runs are drawn and priced for without loss of digits.
+LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +72,63 @@ class Mechanism:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Mechanisms that run together a random number of times, of which only the best run leaves.
+
+    The number of runs is drawn without the data: a truncated negative binomial (Papernot and
+    Steinke 2022, definition 1; its cases of shape 0 and 1 are the logarithmic and the geometric
+    distribution, all at least 1), or Poisson, the limit of a large shape, which may be 0.
+
+    Attributes:
+      mean: of the number of runs.
+      shape: 0 or more; infinite is Poisson.
+      repeated: names of the plan's mechanisms that every run releases anew. The others are
+        released once, before all runs.
+    """
+
+    mean: float
+    shape: float
+    repeated: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 < self.mean <= LARGEST_MEAN_RUNS:
+            raise PrivacyError(
+                f"selection: a mean of {self.mean!r} runs must lie above 1 and at most at "
+                f"{LARGEST_MEAN_RUNS}"
+            )
+        if not (0 <= self.shape <= LARGEST_SHAPE or (math.isinf(self.shape) and self.shape > 0)):
+            raise PrivacyError(
+                f"selection: shape {self.shape!r} must lie between 0 and {LARGEST_SHAPE}, or be "
+                "infinite"
+            )
+        if not self.repeated:
+            raise PrivacyError("selection: no mechanism is repeated; name one or more")
+
+    @property
+    def distribution(self) -> str:
+        """Of the number of runs."""
+        known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
+        return known.get(self.shape, "truncated negative binomial")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-compatible; an infinite shape is written "inf"."""
+        return {
+            "mean": self.mean,
+            "shape": _to_json(self.shape),
+            "repeated": list(self.repeated),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Selection:
+        """The inverse of `to_dict`."""
+        return cls(
+            mean=values["mean"],
+            shape=float(values["shape"]),
+            repeated=tuple(values["repeated"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that bears on the privacy of one fit.
 
@@ -81,6 +140,8 @@ class Plan:
       epsilon: the target; infinite when the fit promises nothing.
       delta: of the (epsilon, delta) target.
       accountant: "pld" or "rdp", as the study asked.
+      selection: which mechanisms run several times, with only the best run's outputs released;
+        None where all run once.
       realised_epsilon: the price at `delta`, at most `epsilon`.
       priced_by: the accountant that found it, its library and version.
       checks: the same composition priced by other accountants, by name; None where one cannot.
@@ -95,6 +156,7 @@ class Plan:
     epsilon: float
     delta: float
     accountant: str
+    selection: Selection | None = None
     realised_epsilon: float = math.inf
     priced_by: str = "none"
     checks: Mapping[str, float | None] = field(default_factory=dict)
@@ -110,6 +172,8 @@ class Plan:
         names = [mechanism.name for mechanism in self.mechanisms]
         if len(set(names)) < len(names):
             raise PrivacyError(f"plan: mechanisms must have different names, not {names}")
+        for name in self.selection.repeated if self.selection else ():
+            self.mechanism(name)
         if not self.private:
             self._check_silent()
             return
@@ -150,7 +214,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Noisy releases in all."""
+        """Noisy releases in all; of repeated mechanisms those of one run."""
         return sum(mechanism.count for mechanism in self.mechanisms)
 
     def mechanism(self, name: str) -> Mechanism:
@@ -173,6 +237,7 @@ class Plan:
             "epsilon": _to_json(self.epsilon),
             "delta": self.delta,
             "accountant": self.accountant,
+            "selection": self.selection.to_dict() if self.selection else None,
             "neighbouring": self.neighbouring,
             "unit": self.unit,
             "realised_epsilon": _to_json(self.realised_epsilon),
@@ -187,12 +252,14 @@ class Plan:
         for key, wanted in (("neighbouring", cls.NEIGHBOURING), ("unit", cls.UNIT)):
             if values[key] != wanted:
                 raise PrivacyError(f"plan: {key} is {values[key]!r}; only {wanted!r} is known")
+        selection = values["selection"]
         return cls(
             mechanisms=tuple(Mechanism(**mechanism) for mechanism in values["mechanisms"]),
             n=values["n"],
             epsilon=float(values["epsilon"]),
             delta=values["delta"],
             accountant=values["accountant"],
+            selection=Selection.from_dict(selection) if selection else None,
             realised_epsilon=float(values["realised_epsilon"]),
             priced_by=values["priced_by"],
             checks={
@@ -205,3 +272,33 @@ class Plan:
 
 def _to_json(value: float | None) -> float | str | None:
     return "inf" if value is not None and math.isinf(value) else value
+
+
+def split_budget(
+    parts: Sequence[tuple[float, Sequence[Mechanism]]],
+) -> tuple[Mechanism, ...]:
+    """Mechanisms of one plan whose groups cost given shares of the budget.
+
+    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2: exactly its part of
+    mu^2 where nothing samples, and what that tends to for sampled mechanisms of large noise. It
+    only divides the budget; what the composition costs is the accountant's to say.
+
+    Args:
+      parts: a share above 0 and a group's mechanisms with relative noise multipliers. The last
+        group keeps its multipliers, the others are scaled; empty groups have no share.
+    """
+    groups = [(share, tuple(group)) for share, group in parts if group]
+    share, last = groups[-1]
+    unit = _cost(last) / share
+    scaled = []
+    for own, group in groups[:-1]:
+        factor = math.sqrt(_cost(group) / (unit * own))
+        scaled += [mechanism.scaled(factor) for mechanism in group]
+    return (*scaled, *last)
+
+
+def _cost(mechanisms: Sequence[Mechanism]) -> float:
+    return math.fsum(
+        mechanism.count * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
+        for mechanism in mechanisms
+    )

@@ -44,6 +44,11 @@ def stream_seed(seed: int, name: str) -> int:
     return _entropy(seed, name) >> (SEED_BITS - 64)
 
 
+def derived_seed(seed: int, name: str) -> int:
+    """A seed of its own for one part of a fit, such as one mechanism's noise: 128 bits."""
+    return _entropy(seed, name)
+
+
 def _entropy(seed: int, name: str) -> int:
     if not 0 <= seed < 2**SEED_BITS:
         raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")

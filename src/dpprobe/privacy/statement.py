@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpprobe import config
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 FORMAT = "dpprobe-privacy"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
@@ -28,11 +29,10 @@ PUBLIC_FACTS = (
     "the list of classes and the dimension of the features",
 )
 FIXED_OPTIONS = "the hyperparameters, chosen without looking at the private data"
-# What heads do with private data beside their mechanisms.
-PRIVATE_CHOICES = {
-    "nonprivate": "the head itself: it standardises features with the private rows' means and "
-    "deviations, and chooses its penalty by cross-validation on them",
-}
+PUBLIC_SEARCH = (
+    "the space that hyperparameters are searched in, and the distribution of the number of trials, "
+    "chosen without looking at the private data"
+)
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
@@ -47,6 +47,10 @@ NOT_COVERED = (
     "data, and the seeds give the noise away",
     "whether a run fails, and the errors it raises",
     "what floating-point arithmetic and running time reveal beyond real-valued Gaussian noise",
+)
+TRIALS_NOT_COVERED = (
+    "how many trials there were, which was best, and the heads and scores of the others; running "
+    "time and log files give the number away",
 )
 ENGINE_LIMITS = {
     "opacus": "Engine opacus is a reference, not for release: it computes norms in float32, up to "
@@ -82,10 +86,15 @@ def statement(
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
-    head = str(options["head"])
-    own = PRIVATE_CHOICES.get(head)
+    head = config.method_options(options)
+    own = head.private_choices
     trained = bool(public_data["trained"])
-    limits = ENGINE_LIMITS.get(str(options.get("engine")))
+    public = [*PUBLIC_FACTS]
+    if own is None:
+        public.append(PUBLIC_SEARCH if plan.selection else FIXED_OPTIONS)
+    not_covered = [own, *NOT_COVERED] if own else [*NOT_COVERED]
+    if plan.selection:
+        not_covered += TRIALS_NOT_COVERED
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -101,17 +110,23 @@ def statement(
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
         "n": plan.n,
-        "mechanisms": [_mechanism(mechanism) for mechanism in plan.mechanisms],
+        "mechanisms": [_mechanism(mechanism, plan) for mechanism in plan.mechanisms],
+        "selection": _selection(plan.selection),
         "method": method,
         "options": dict(options),
         "mode": mode,
         "release": MODES[mode],
         "seeds": [f"{seed:032x}" for seed in seeds],
-        "engine_limits": limits,
-        "public": [*PUBLIC_FACTS] if own else [*PUBLIC_FACTS, FIXED_OPTIONS],
+        "engine_limits": ENGINE_LIMITS.get(_engine(options)),
+        "public": public,
         "public_data": {"assumption": PUBLIC_DATA if trained else NO_PUBLIC_DATA, **public_data},
-        "not_covered": [own, *NOT_COVERED] if own else [*NOT_COVERED],
+        "not_covered": not_covered,
     }
+
+
+def _engine(options: Mapping[str, Any]) -> str:
+    """The engine of a head, or of the one that it searches options for."""
+    return str({**options.get("base", {}), **options}.get("engine"))
 
 
 def _promise(plan: Plan, own: str | None, heads: int, together: float) -> str:
@@ -119,9 +134,12 @@ def _promise(plan: Plan, own: str | None, heads: int, together: float) -> str:
         return f"No privacy is promised: this method is not private. Not covered is {own}."
     if not plan.private:
         return "No privacy is promised: epsilon is infinite, nothing was clipped, no noise added."
+    released = "The weights of any one of the heads"
+    if plan.selection:
+        released += ", with the options and the noisy score of the trial they are from,"
     one = (
-        f"The weights of any one of the heads are ({plan.epsilon:g}, {plan.delta:g})-"
-        f"differentially private with respect to adding or removing {plan.unit}."
+        f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
+        f"to adding or removing {plan.unit}. {_composition(plan)}"
     )
     if heads == 1:
         return one
@@ -132,7 +150,43 @@ def _promise(plan: Plan, own: str | None, heads: int, together: float) -> str:
     )
 
 
-def _mechanism(mechanism: Mechanism) -> dict[str, Any]:
+def _composition(plan: Plan) -> str:
+    """What touches the private rows, in a sentence or two."""
+    once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
+    again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
+    if not plan.selection:
+        return f"The rows are touched by {_listed(once)}, and by nothing else."
+    first = f"by {_listed(once)}, and " if once else ""
+    return (
+        f"The rows are touched {first}by each of a random number of trials (mean "
+        f"{plan.selection.mean:g}, {plan.selection.distribution}) of {_listed(again)}, of which "
+        "only the best one's outputs are released, and by nothing else."
+    )
+
+
+def _listed(mechanisms: Sequence[Mechanism]) -> str:
+    each = [
+        f"{item.count} noisy release{'s' if item.count > 1 else ''} of {item.name}"
+        for item in mechanisms
+    ]
+    return " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
+
+
+def _is_repeated(mechanism: Mechanism, plan: Plan) -> bool:
+    return plan.selection is not None and mechanism.name in plan.selection.repeated
+
+
+def _selection(selection: Selection | None) -> dict[str, Any] | None:
+    if selection is None:
+        return None
+    return {
+        "released": "the outputs of the trial with the largest noisy score",
+        "trials": selection.distribution,
+        **selection.to_dict(),
+    }
+
+
+def _mechanism(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
     return {
@@ -145,7 +199,18 @@ def _mechanism(mechanism: Mechanism) -> dict[str, Any]:
         "sampling": "all rows" if mechanism.sample_rate == 1 else "Poisson",
         "sample_rate": mechanism.sample_rate,
         "count": mechanism.count,
+        "repeated": _is_repeated(mechanism, plan),
+        "budget_share": _share(mechanism, plan),
     }
+
+
+def _share(mechanism: Mechanism, plan: Plan) -> float | None:
+    """Its part of mu^2: None where the composition is not one of Gaussians on all rows."""
+    sampled = any(item.sample_rate < 1 for item in plan.mechanisms)
+    if sampled or plan.selection or not plan.private:
+        return None
+    costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
+    return round(costs[mechanism.name] / math.fsum(costs.values()), 6)
 
 
 def _number(value: float | None) -> float | str | None:

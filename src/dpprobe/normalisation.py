@@ -1,0 +1,225 @@
+"""What is done to feature rows before a head sees them, and what that costs.
+
+Looking at each row alone costs nothing. Whatever looks at several private rows is a release: it
+has a mechanism, a share of the head's budget, and its values are part of the published head.
+Nothing heavy is imported here; `dpprobe.heads.rows` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+from pydantic_core import CoreSchema
+
+from dpprobe.options import Options
+from dpprobe.privacy.plan import Mechanism
+
+CENTRE = "centre"
+CHANNEL_MEANS = "channel_means"
+CHANNEL_DEVIATIONS = "channel_deviations"
+SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
+
+
+class Normalisation(Options):
+    """Of each row by itself, unless `priced`."""
+
+    priced: ClassVar[bool] = False
+
+    kind: str
+
+    @model_serializer(mode="wrap")
+    def _brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
+        """A kind without parameters is written as a bare word."""
+        values: dict[str, Any] = handler(self)
+        return self.kind if len(values) == 1 else values
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        """What it releases of n rows, noise multipliers up to a common factor."""
+        return ()
+
+
+class NoNormalisation(Normalisation):
+    """Rows as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class L2(Normalisation):
+    """Rows scaled to unit L2 norm; a zero row stays."""
+
+    kind: Literal["l2"] = "l2"
+
+
+class LayerNorm(Normalisation):
+    """Rows to mean 0 and variance 1, without parameters (Ba, Kiros and Hinton 2016)."""
+
+    kind: Literal["layer_norm"] = "layer_norm"
+
+
+class GroupNorm(Normalisation):
+    """Each of a row's equal contiguous parts to mean 0 and variance 1 (Wu and He 2018)."""
+
+    kind: Literal["group_norm"] = "group_norm"
+    groups: int = Field(ge=1, description="Parts; they must divide the dimension.")
+
+
+class Priced(Normalisation):
+    """Releases statistics of the private rows, from a share of the head's budget."""
+
+    priced: ClassVar[bool] = True
+
+    share: float = Field(
+        0.04,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Its part of the budget, as a part of the sum of count * rate^2 / "
+        "noise_multiplier^2 over all of the fit's releases.",
+    )
+
+
+class Centred(Priced):
+    """Rows to unit L2 norm, minus the mean of those, to unit L2 norm again.
+
+    Released is the sum of the unit rows, of sensitivity 1; divided by n, which is public, it is
+    the mean. Most of the length of a network's features is their mean: without it the same noise
+    stands against several times the differences between classes.
+    """
+
+    kind: Literal["centred"] = "centred"
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        return (
+            Mechanism(
+                name=CENTRE,
+                released="sum of the rows, each scaled to unit norm",
+                sensitivity=1.0,
+                noise_multiplier=1.0,
+                sample_rate=1.0,
+                count=1,
+            ),
+        )
+
+
+class Channels(Priced):
+    """Each channel minus its mean, over its deviation: both released (Tramer and Boneh 2021).
+
+    A row is channels x positions, channel-major, as scattering and `nn.BatchNorm2d` have it.
+    Released are two sums over the rows, then divided by n, which is public:
+
+    - "channel_means": of each row, its means over positions [channels], scaled down to norm
+      `max_mean_norm` where longer. One row more or less changes the sum by a vector of at most
+      that norm.
+    - "channel_deviations": of each row, the root mean square over positions of its distance to
+      the means released before [channels], scaled down to norm `max_deviation_norm`. That this
+      function of a row depends on the first release changes nothing: whatever those means are,
+      a row adds a vector of at most that norm, and composition is adaptive.
+
+    Both noises have one multiplier. The paper releases mean squares instead. Roots are what the
+    noise must be small against: they span half as many orders of magnitude, so that channels
+    hundreds of times quieter than the loudest still stand above it.
+
+    Bounds are public constants, never a quantile of the rows. Scattering hardly expands
+    (Bruna and Mallat 2013, section 2.3): of images with values in [0, 1] the squares of all
+    coefficients sum to at most about 1 a colour, in the mean over positions, and of their
+    distances to a mid-grey image's to 1/4. So the norm of the means is at most about sqrt(3) in
+    colour and 1 in grey, and half of that, from means near mid-grey, bounds the deviations.
+    """
+
+    kind: Literal["channels"] = "channels"
+    channels: int = Field(ge=1, description="Channels of a row; they must divide the dimension.")
+    max_mean_norm: float = Field(
+        ge=SMALLEST_BOUND,
+        le=LARGEST_BOUND,
+        description="The largest norm of a row's channel means, a public constant; for "
+        "scattering of images in [0, 1]: 1 in grey, 1.7321 in colour.",
+    )
+    max_deviation_norm: float = Field(
+        ge=SMALLEST_BOUND,
+        le=LARGEST_BOUND,
+        description="The largest norm of a row's channel deviations, a public constant; for "
+        "scattering of images in [0, 1]: 0.5 in grey, 0.8661 in colour.",
+    )
+    floor: float = Field(
+        1e-5,
+        gt=0,
+        le=LARGEST_BOUND,
+        description="Added to each channel's variance, so that quiet channels are not blown up.",
+    )
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        return (
+            Mechanism(
+                name=CHANNEL_MEANS,
+                released="sum of the rows' channel means, each vector clipped",
+                sensitivity=self.max_mean_norm,
+                noise_multiplier=1.0,
+                sample_rate=1.0,
+                count=1,
+            ),
+            Mechanism(
+                name=CHANNEL_DEVIATIONS,
+                released="sum of the rows' channel deviations from the released means, each "
+                "vector clipped",
+                sensitivity=self.max_deviation_norm,
+                noise_multiplier=1.0,
+                sample_rate=1.0,
+                count=1,
+            ),
+        )
+
+
+KINDS: dict[str, type[Normalisation]] = {
+    "none": NoNormalisation,
+    "l2": L2,
+    "layer_norm": LayerNorm,
+    "group_norm": GroupNorm,
+    "centred": Centred,
+    "channels": Channels,
+}
+
+
+def _spelt_out(value: Any) -> Any:
+    """A bare word is short for a mapping of that kind."""
+    if isinstance(value, Normalisation):
+        return value
+    mapping = {"kind": value} if isinstance(value, str) else value
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{value!r}: write one of {', '.join(KINDS)}, or a mapping with a kind")
+    kind = mapping.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}; write one of: {', '.join(KINDS)}")
+    return KINDS[kind].model_validate(dict(mapping))
+
+
+class _BareWords:
+    """For editors: bare words beside the mappings in the JSON schema."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        bare = [
+            name
+            for name, cls in KINDS.items()
+            if not any(
+                field.is_required() for key, field in cls.model_fields.items() if key != "kind"
+            )
+        ]
+        return {"anyOf": [{"enum": bare}, *schema["oneOf"]]}
+
+
+Normalize: TypeAlias = Annotated[
+    NoNormalisation | L2 | LayerNorm | GroupNorm | Centred | Channels,
+    Field(discriminator="kind"),
+    BeforeValidator(_spelt_out),
+    _BareWords(),
+]

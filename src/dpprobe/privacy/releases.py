@@ -1,0 +1,101 @@
+"""Every noisy release of a fit, counted against the plan that was priced."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed
+
+
+class Releases:
+    """Hands out a plan's noise, each seed from its own stream, and counts.
+
+    Attributes:
+      plan: what was calibrated.
+      seeds: one a fit, all trained together.
+      device: where sums live.
+    """
+
+    def __init__(self, plan: Plan, seeds: Sequence[int], device: torch.device) -> None:
+        self.plan = plan
+        self.seeds = tuple(seeds)
+        self.device = device
+        self._taken: Counter[str] = Counter()
+        self._noise: dict[tuple[str, int], GaussianNoise] = {}
+
+    def sensitivity(self, name: str) -> float:
+        """What rows are clipped to for this mechanism; infinite when nothing is promised."""
+        return self.plan.mechanism(name).sensitivity if self.plan.private else math.inf
+
+    def deviation(self, name: str) -> float:
+        """The standard deviation of this mechanism's noise; 0 when nothing is promised."""
+        mechanism = self.plan.mechanism(name)
+        return mechanism.noise_multiplier * mechanism.sensitivity
+
+    def gaussian(self, name: str, sums: torch.Tensor) -> torch.Tensor:
+        """One release of each seed's sum.
+
+        Args:
+          name: the mechanism.
+          sums: [seeds, ...], what would be released without noise, of L2 sensitivity
+            `sensitivity(name)` in each seed.
+
+        Returns:
+          A new tensor, `sums` plus normals of standard deviation `deviation(name)`.
+        """
+        self.count(name, 1)
+        return sums + self._normals(name, sums)
+
+    def symmetric(self, name: str, sums: torch.Tensor) -> torch.Tensor:
+        """One release of each seed's symmetric matrix, of Frobenius sensitivity `sensitivity`.
+
+        Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
+        sqrt(2) times one triangle, get independent noise: so the diagonal's standard deviation is
+        `deviation`, the others' sqrt(2) smaller.
+
+        Args:
+          sums: [seeds, d, d], symmetric.
+        """
+        self.count(name, 1)
+        noise = self._normals(name, sums)
+        return sums + (noise + noise.mT) / 2
+
+    def count(self, name: str, releases: int) -> None:
+        """Notes releases whose noise a head has drawn itself.
+
+        Raises:
+          PrivacyError: when there are more than were priced.
+        """
+        self._taken[name] += releases
+        priced = self.plan.mechanism(name).count
+        if self._taken[name] > priced:
+            raise PrivacyError(
+                f"{name}: {self._taken[name]} noisy releases were taken, {priced} were priced; "
+                "not released"
+            )
+
+    def check(self) -> None:
+        """Raises PrivacyError unless each mechanism released exactly as often as was priced."""
+        for mechanism in self.plan.mechanisms:
+            taken = self._taken[mechanism.name]
+            if taken != mechanism.count:
+                raise PrivacyError(
+                    f"{mechanism.name}: {taken} noisy releases were taken, {mechanism.count} were "
+                    "priced; not released"
+                )
+
+    def _normals(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        size = like[0].numel()
+        key = (name, size)
+        if key not in self._noise:
+            seeds = [derived_seed(seed, f"{name} {size}") for seed in self.seeds]
+            self._noise[key] = GaussianNoise(seeds, size, self.device)
+        drawn = self._noise[key].draw(1, self.deviation(name))
+        return drawn.reshape(like.shape).to(like.dtype)

@@ -1,0 +1,85 @@
+"""Releases: noise as priced, counted, each seed's and each mechanism's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.releases import Releases
+
+CPU = torch.device("cpu")
+
+
+def mechanism(name: str, *, count: int = 1, noise: float = 2.0) -> Mechanism:
+    return Mechanism(
+        name=name,
+        released="a sum",
+        sensitivity=0.5,
+        noise_multiplier=noise,
+        sample_rate=1.0,
+        count=count,
+    )
+
+
+def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2)) -> Releases:
+    private = all(item.noise_multiplier for item in mechanisms)
+    epsilon = 1.0 if private else math.inf
+    plan = Plan(
+        mechanisms=mechanisms,
+        n=10,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+    )
+    return Releases(plan, seeds, CPU)
+
+
+def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_release() -> None:
+    taken = releases(mechanism("a", count=2), mechanism("b"))
+    zeros = torch.zeros(2, 40_000, dtype=torch.float64)
+    drawn = [taken.gaussian(name, zeros) for name in ("a", "a", "b")]
+    together = torch.cat(drawn)
+    assert together.std(1).tolist() == pytest.approx([1.0] * 6, rel=0.02)
+    assert (torch.corrcoef(together) - torch.eye(6)).abs().max() < 0.03
+    taken.check()
+
+
+def test_symmetric_noise_is_isometric() -> None:
+    noise = releases(mechanism("a")).symmetric("a", torch.zeros(2, 300, 300))
+    assert torch.equal(noise, noise.mT)
+    diagonal = torch.stack([own.diagonal() for own in noise])
+    upper = torch.stack([own[torch.ones(300, 300).triu(1).bool()] for own in noise])
+    assert float(diagonal.std()) == pytest.approx(1.0, rel=0.1)
+    assert float(upper.std()) == pytest.approx(math.sqrt(0.5), rel=0.01)
+
+
+def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
+    alone = releases(mechanism("a"), seeds=(2,)).gaussian("a", torch.zeros(1, 7))
+    beside = releases(mechanism("a"), seeds=(1, 2)).gaussian("a", torch.zeros(2, 7))
+    assert torch.equal(alone[0], beside[1])
+
+
+def test_what_was_not_priced_is_not_released() -> None:
+    taken = releases(mechanism("a", count=2))
+    with pytest.raises(PrivacyError, match="0 noisy releases were taken, 2 were priced"):
+        taken.check()
+    taken.count("a", 2)
+    taken.check()
+    with pytest.raises(PrivacyError, match="3 noisy releases were taken, 2 were priced"):
+        taken.gaussian("a", torch.zeros(2, 3))
+    with pytest.raises(PrivacyError, match="no mechanism 'b'"):
+        taken.gaussian("b", torch.zeros(2, 3))
+
+
+def test_without_a_promise_there_is_neither_noise_nor_clipping() -> None:
+    taken = releases(mechanism("a", noise=0.0))
+    sums = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(taken.gaussian("a", sums), sums)
+    assert taken.sensitivity("a") == math.inf
+    assert taken.deviation("a") == 0
+    assert releases(mechanism("a")).sensitivity("a") == 0.5
