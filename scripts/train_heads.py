@@ -22,6 +22,8 @@ if __name__ == "__main__":
                 },
                 seeds=params.seeds,
                 study_seed=params.seed,
+                memory_mb=params.memory_mb,
+                metric=params.metric,
                 **params.privacy,
             ),
             train=Path(snakemake.input.train),

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,11 +36,13 @@ from dpprobe.artifacts import (
     sha256_file,
     write_json,
 )
-from dpprobe.config import MethodOptions, epsilon_value
+from dpprobe.config import MethodOptions, epsilon_value, headline
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.store import FeatureStore
-from dpprobe.heads.training_set import TrainingSet, normalise_rows, scores
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import products, scores
+from dpprobe.heads.training_set import TrainingSet, chunks
 from dpprobe.plans import Plans, read_plans
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
@@ -50,15 +52,21 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-cell"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # metrics.json is the commit mark: it holds the hashes of the others and is published last.
 PAYLOAD = ("heads.safetensors", "predictions.parquet", "history.parquet", "privacy.json")
 FILES = (*PAYLOAD, "metrics.json")
+# Test rows that are read and scored at a time when they are streamed.
+STREAMED_ROWS = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to train: `methods` at one epsilon on one set of features, seeds 0 to `seeds` - 1."""
+    """What to train: `methods` at one epsilon on one set of features, seeds 0 to `seeds` - 1.
+
+    Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is what the
+    dataset wants to be shown by, None for the usual.
+    """
 
     dataset: str
     backbone: str
@@ -69,18 +77,34 @@ class Job:
     delta: float
     accountant: str
     mode: str
+    memory_mb: int
+    metric: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What the methods of a job share, read once."""
+    """What the methods of a job share, read once unless it is streamed."""
 
     train: TrainingSet
-    test: np.ndarray  # [m, d] float32
-    test_labels: np.ndarray  # [m] int64
+    test: torch.Tensor | FeatureStore  # [m, d] float32
+    test_labels: np.ndarray  # [m] int64, or [m, K] uint8
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
     class_names: tuple[str, ...]
+
+    @property
+    def ranked(self) -> list[int]:
+        """The labels whose AUC the test rows tell."""
+        return metrics.ranked_labels(self.test_labels, len(self.class_names))
+
+    def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The test rows in order, on the device that trains: (first row, [m, d])."""
+        if isinstance(self.test, torch.Tensor):
+            for start, stop in chunks(len(self.test), 4 * self.test.shape[1]):
+                yield start, self.test[start:stop]
+        else:
+            for start, block in self.test.blocks(STREAMED_ROWS):
+                yield start, torch.from_numpy(block).to(self.train.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +113,10 @@ class CellContents:
 
     indices: tuple[int, ...]
     weights: np.ndarray  # [S, K, d + 1]
+    arrays: Mapping[str, np.ndarray]  # what normalisations released, [S, ...] each
     scores: np.ndarray  # [S, m, K]
     history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()  # by a search over hyperparameters
     seconds: float = 0.0
 
 
@@ -132,6 +158,7 @@ def _task(
     plan = calibrated.plans[method]
     _check_plan(job, method, plan, stores[0].rows)
     folder = cells / job.dataset / job.backbone / method
+    options = job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
     identity = {
         "version": VERSIONS["training"],
         "dataset": job.dataset,
@@ -140,7 +167,9 @@ def _task(
         "epsilon": job.epsilon,
         "train": stores[0].fingerprint,
         "test": stores[1].fingerprint,
-        "options": job.methods[method].model_dump(mode="json"),
+        # a public file is what it holds, not where it lies
+        "options": options.model_dump(mode="json", exclude=set(options.paths)),
+        "public": [sha256_file(Path(path)) for path in options.input_files()],
         "plan": _identity_of(plan),
         "study_seed": job.study_seed,
         "mode": job.mode,
@@ -148,10 +177,15 @@ def _task(
     return CellTask(
         job=job,
         method=method,
-        options=job.methods[method],
+        options=options,
         plan=plan,
         epsilon_all_heads=calibrated.together[method],
         train=stores[0],
+        headline=headline(
+            job.metric,
+            num_classes=stores[0].num_classes,
+            multi_label=stores[0].multi_label,
+        ),
         published=folder / f"eps-{job.epsilon}",
         staged=folder / f".eps-{job.epsilon}.staged",
         identity=identity,
@@ -171,7 +205,8 @@ def _check_plan(job: Job, method: str, plan: Plan, rows: int) -> None:
 def _identity_of(plan: Plan) -> dict[str, Any]:
     """What a plan makes the trainer do and promise; not what other accountants say of it."""
     values = plan.to_dict()
-    return {key: values[key] for key in ("mechanisms", "n", "epsilon", "delta", "accountant")}
+    keys = ("mechanisms", "n", "epsilon", "delta", "accountant", "selection")
+    return {key: values[key] for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +219,7 @@ class CellTask:
     plan: Plan
     epsilon_all_heads: float
     train: FeatureStore
+    headline: str
     published: Path
     staged: Path
     identity: Mapping[str, Any]
@@ -202,7 +238,7 @@ class CellTask:
         values = statement(
             self.plan,
             method=self.method,
-            options=self.identity["options"],
+            options=self.options.model_dump(mode="json"),
             mode=self.job.mode,
             seeds=[self.seed(index) for index in range(self.job.seeds)],
             public_data={
@@ -227,6 +263,7 @@ class CellTask:
             if (
                 record
                 and [seed["index"] for seed in record["seeds"]] == wanted
+                and record["headline"] == self.headline
                 and read_json(folder / "privacy.json") == self.statement
             ):
                 return folder
@@ -285,7 +322,8 @@ def _train_all(
     tasks: Sequence[CellTask], stores: tuple[FeatureStore, FeatureStore], device: str
 ) -> list[str]:
     """Trains and stages each cell; what fails is collected, so that one method stops no other."""
-    features = _read_features(stores, device)
+    features = _read_features(stores, device, tasks[0].job.memory_mb)
+    _check_ranked(features, stores[1], tasks[0].headline)
     failures = []
     for task in tasks:
         try:
@@ -297,27 +335,52 @@ def _train_all(
     return failures
 
 
-def _read_features(stores: tuple[FeatureStore, FeatureStore], device: str) -> Features:
+def _read_features(
+    stores: tuple[FeatureStore, FeatureStore], device: str, memory_mb: int
+) -> Features:
     train, test = stores
     if train.class_names != test.class_names or train.dimension != test.dimension:
         raise DataError(
             f"{test.path}: classes or dimension differ from {train.path}; delete both, run again"
         )
-    labels = np.asarray(train.labels)
-    if labels.ndim != 1:
-        raise DataError(f"{train.path}: multi-label; the heads of this study take one label a row")
+    rows: list[torch.Tensor | FeatureStore] = []
+    for store in stores:
+        fits = 4 * store.rows * store.dimension <= memory_mb * 10**6
+        rows.append(torch.from_numpy(store.read()).to(device) if fits else store)
+        if not fits:
+            logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+    label_type = np.uint8 if train.multi_label else np.int64
     return Features(
         train=TrainingSet(
-            torch.from_numpy(train.read()).to(device),
-            torch.from_numpy(labels.astype(np.int64)).to(device),
+            rows[0],
+            torch.from_numpy(np.asarray(train.labels).astype(label_type)),
             num_classes=len(train.class_names),
+            device=device,
         ),
-        test=test.read(),
-        test_labels=np.asarray(test.labels),
+        test=rows[1],
+        test_labels=np.asarray(test.labels).astype(label_type),
         test_ids=test.ids,
         test_groups=test.groups,
         class_names=tuple(train.class_names),
     )
+
+
+def _check_ranked(features: Features, test: FeatureStore, shown: str) -> None:
+    """Says which labels have no AUC; raises where none has and AUC is to be shown."""
+    if shown == "auc" and not features.ranked:
+        raise DataError(
+            f"{test.path}: no label that some test rows have and others have not, so there is no "
+            "AUC; add test rows, or write metric: accuracy"
+        )
+    if features.test_labels.ndim == 2:
+        names = [
+            name for index, name in enumerate(features.class_names) if index not in features.ranked
+        ]
+        if names:
+            logger.warning(
+                "%s: all test rows agree in %s: left out of AUC and average precision",
+                test.path, ", ".join(names),
+            )  # fmt: skip
 
 
 def _train_cell(task: CellTask, features: Features) -> None:
@@ -333,34 +396,54 @@ def _train_cell(task: CellTask, features: Features) -> None:
 
 def _fit(task: CellTask, features: Features, indices: Sequence[int]) -> CellContents:
     started = time.perf_counter()
-    test = torch.from_numpy(features.test).to(features.train.device)
-    rows = normalise_rows(test, task.options.normalize)
-    labels = torch.from_numpy(features.test_labels).to(test.device)
-
-    def record(
-        step: int,  # noqa: ARG001
-        weights: torch.Tensor,
-        information: Mapping[str, Any],  # noqa: ARG001
-    ) -> dict[str, list[float]]:
-        hits = [
-            torch.addmm(head[:, -1], rows, head[:, :-1].T).argmax(1) == labels for head in weights
-        ]
-        return {"test_accuracy": [float(hit.to(torch.float64).mean()) for hit in hits]}
-
     fitted = heads.fit(
         task.options,
         features.train,
         task.plan,
         [task.seed(index) for index in indices],
-        record=record,
+        record=_observer(features, task.options.link_on(features.train.multi_label)),
     )
     return CellContents(
         indices=tuple(indices),
         weights=fitted.weights,
-        scores=scores(fitted, features.test),
+        arrays=fitted.arrays(),
+        scores=np.concatenate([scores(fitted, block) for _, block in features.test_blocks()], 1),
         history=[row | {"seed_index": indices[row["seed_index"]]} for row in fitted.history],
+        chosen=fitted.chosen,
         seconds=time.perf_counter() - started,
     )
+
+
+def _observer(features: Features, link: metrics.Link) -> heads.Observe:
+    """What follows the test rows during training: accuracy, and AUC where there is one."""
+    labels = torch.from_numpy(features.test_labels).to(features.train.device)
+
+    def count(
+        step: int,  # noqa: ARG001
+        weights: torch.Tensor,
+        transform: Transform,
+    ) -> dict[str, list[float]]:
+        hits = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
+        for start, block in features.test_blocks():
+            own = labels[start : start + len(block)]
+            hits += (products(weights, transform(block)).argmax(2) == own).sum(1)
+        return {"test_accuracy": (hits / len(labels)).tolist()}
+
+    def rank(
+        step: int,  # noqa: ARG001
+        weights: torch.Tensor,
+        transform: Transform,
+    ) -> dict[str, list[float]]:
+        blocks = [
+            products(weights, transform(block)).cpu().numpy() for _, block in features.test_blocks()
+        ]
+        found = [
+            metrics.training_metrics(own, features.test_labels, link=link)
+            for own in np.concatenate(blocks, axis=1)
+        ]
+        return {name: [own[name] for own in found] for name in found[0]}
+
+    return rank if features.ranked or labels.ndim == 2 else count
 
 
 def _merge(parts: Sequence[CellContents], seeds: int) -> CellContents:
@@ -373,8 +456,13 @@ def _merge(parts: Sequence[CellContents], seeds: int) -> CellContents:
     return CellContents(
         indices=tuple(range(seeds)),
         weights=np.stack([part.weights[position] for part, position in chosen]),
+        arrays={
+            name: np.stack([part.arrays[name][position] for part, position in chosen])
+            for name in parts[0].arrays
+        },
         scores=np.stack([part.scores[position] for part, position in chosen]),
         history=sorted(history, key=lambda row: (row["seed_index"], row["step"])),
+        chosen=tuple(part.chosen[position] for part, position in chosen if part.chosen),
         seconds=sum(part.seconds for part in parts),
     )
 
@@ -387,7 +475,10 @@ def _stage(task: CellTask, features: Features, contents: CellContents) -> None:
     folder.mkdir(parents=True)
     with atomic_path(folder / "heads.safetensors") as temporary:
         save_file(
-            {"weights": np.ascontiguousarray(contents.weights)},
+            {
+                name: np.ascontiguousarray(values)
+                for name, values in {"weights": contents.weights, **contents.arrays}.items()
+            },
             temporary,
             # one key: safetensors writes several in an order of their own each time
             metadata={"dpprobe": canonical_json(task.options.model_dump(mode="json"))},
@@ -406,6 +497,7 @@ HISTORY = pa.schema(
         ("epoch", pa.float64()),
         ("train_loss", pa.float64()),
         ("test_accuracy", pa.float64()),
+        ("test_auc", pa.float64()),
     ]
 )
 
@@ -417,7 +509,7 @@ def _write_predictions(path: Path, features: Features, contents: CellContents) -
     columns = {
         "seed_index": pa.array(np.repeat(np.array(contents.indices, np.int32), rows)),
         "id": pa.array(list(features.test_ids) * seeds),
-        "label": pa.array(np.tile(features.test_labels, seeds)),
+        "label": _label_column(np.concatenate([features.test_labels] * seeds)),
         "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
     }
     for name, values in features.test_groups.items():
@@ -426,13 +518,29 @@ def _write_predictions(path: Path, features: Features, contents: CellContents) -
         pq.write_table(pa.table(columns), temporary, compression="zstd")
 
 
+def _label_column(labels: np.ndarray) -> pa.Array:
+    """int64, or list<int8> where a row may have several labels."""
+    if labels.ndim == 1:
+        return pa.array(labels)
+    flat = pa.array(labels.astype(np.int8).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, labels.shape[1]).cast(pa.list_(pa.int8()))
+
+
 def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:
-    labels = features.test_labels
+    labels, link = features.test_labels, task.options.link_on(features.train.multi_label)
     seeds = [
-        {"index": index, **metrics.evaluate(contents.scores[position], labels)}
+        {"index": index, **metrics.evaluate(contents.scores[position], labels, link=link)}
         for position, index in enumerate(contents.indices)
     ]
-    correct = contents.scores[0].argmax(1) == labels
+    for seed, found in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
+        seed["chosen"] = dict(found)
+    summary = metrics.summarise(
+        seeds,
+        correct=metrics.hits(contents.scores[0], labels, link=link),
+        labels=labels,
+        scores=contents.scores[0],
+        seed=task.job.study_seed,
+    )
     files = {name: sha256_file(task.staged / name) for name in PAYLOAD}
     plan = task.plan
     noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
@@ -448,18 +556,21 @@ def _record(task: CellTask, features: Features, contents: CellContents) -> dict[
         "head": task.options.head,
         "private": plan.private,
         "fingerprint": task.fingerprint,
-        "content_hash": fingerprint({"fingerprint": task.fingerprint, "files": files}),
+        "content_hash": fingerprint(
+            {"fingerprint": task.fingerprint, "files": files, "headline": task.headline}
+        ),
         "delta": plan.delta if plan.private else None,
-        "noise_multiplier": noise[0] if plan.private else None,
+        "noise_multiplier": noise[0] if plan.private and len(noise) == 1 else None,
         "realised_epsilon": task.plan.realised_epsilon if plan.private else None,
         "options": task.options.model_dump(mode="json"),
         "rows": {"train": features.train.rows, "test": len(labels)},
-        "dimension": features.test.shape[1],
+        "dimension": features.train.dimension,
         "class_names": list(features.class_names),
+        "multi_label": labels.ndim == 2,
+        "headline": task.headline,
+        "auc_labels": len(features.ranked),
         "seeds": seeds,
-        "summary": metrics.summarise(
-            seeds, correct=correct, labels=labels, seed=task.job.study_seed
-        ),
+        "summary": summary,
         "files": files,
         "seconds": round(contents.seconds, 3),
     }
@@ -469,10 +580,13 @@ def _read_contents(folder: Path, record: Mapping[str, Any]) -> CellContents:
     indices = tuple(seed["index"] for seed in record["seeds"])
     table = pq.read_table(folder / "predictions.parquet", columns=["scores"])
     values = table["scores"].combine_chunks().flatten().to_numpy()
+    tensors = load_file(folder / "heads.safetensors")
     return CellContents(
         indices=indices,
-        weights=load_file(folder / "heads.safetensors")["weights"],
+        weights=tensors.pop("weights"),
+        arrays=tensors,
         scores=values.reshape(len(indices), record["rows"]["test"], -1),
         history=pq.read_table(folder / "history.parquet").to_pylist(),
+        chosen=tuple(seed["chosen"] for seed in record["seeds"] if "chosen" in seed),
         seconds=record["seconds"],
     )

@@ -13,14 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -29,10 +27,13 @@ from pydantic import (
 )
 
 from dpprobe.errors import ConfigError
+from dpprobe.normalisation import NoNormalisation, Normalize, Priced
+from dpprobe.options import Options
+from dpprobe.privacy.plan import split_budget
 from dpprobe.receipts import sqlite_file
 
 if TYPE_CHECKING:
-    from dpprobe.privacy.plan import Mechanism
+    from dpprobe.privacy.plan import Mechanism, Selection
 
 # Every name a user may write, and the module that gives it meaning.
 SOURCES: dict[str, str] = {
@@ -46,8 +47,16 @@ FAMILIES: dict[str, str] = {
     "timm": "dpprobe.backbones.timm_models",
 }
 HEADS: dict[str, str] = {
+    "adam": "dpprobe.heads.adam",
+    "feature_covariance": "dpprobe.heads.feature_covariance",
+    "lamb": "dpprobe.heads.lamb",
+    "least_squares": "dpprobe.heads.least_squares",
+    "momentum": "dpprobe.heads.momentum",
+    "newton": "dpprobe.heads.newton",
     "nonprivate": "dpprobe.heads.nonprivate",
+    "prototypes": "dpprobe.heads.prototypes",
     "sgd": "dpprobe.heads.sgd",
+    "tuned": "dpprobe.heads.tuned",
 }
 
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
@@ -62,12 +71,6 @@ LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
 
 
-class Options(BaseModel):
-    """A block of the configuration: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
 
@@ -77,6 +80,12 @@ class DatasetOptions(Options, ABC):
         ge=SMALLEST_DELTA,
         lt=1,
         description="The delta of this dataset; the study's where absent.",
+    )
+    metric: Literal["accuracy", "auc"] | None = Field(
+        None,
+        description="What tables and figures show. Absent, accuracy where a row has one label, auc "
+        "(the mean over labels) where it may have several. auc needs two classes or several "
+        "labels a row.",
     )
 
     @abstractmethod
@@ -96,7 +105,7 @@ class DatasetOptions(Options, ABC):
 
     def preparation_params(self) -> dict[str, Any]:
         """The options that decide the split tables, JSON-compatible."""
-        return self.model_dump(mode="json", exclude={"delta"})
+        return self.model_dump(mode="json", exclude={"delta", "metric"})
 
     @abstractmethod
     def count_rows(self) -> tuple[int, int]:
@@ -105,6 +114,10 @@ class DatasetOptions(Options, ABC):
     def multi_label(self) -> bool:
         """Whether a row may have several labels. Cheap."""
         return False
+
+    def count_classes(self) -> int | None:
+        """The number of classes, or of labels; None where only preparing the data tells. Cheap."""
+        return None
 
 
 class BackboneOptions(Options, ABC):
@@ -129,19 +142,85 @@ class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
 
     private: ClassVar[bool] = True
-    # Whether a fit takes rows with several labels.
-    multi_label: ClassVar[bool] = False
+    # What the head does with private rows beside its mechanisms, for the privacy statement.
+    private_choices: ClassVar[str | None] = None
+    # Options that hold the path of a public file; "{dataset}" and "{backbone}" may stand in it.
+    paths: ClassVar[tuple[str, ...]] = ()
 
     head: str
-    normalize: Literal["none", "l2", "layer_norm"] = Field(
-        "none",
-        description="What is done to each feature row, by itself: nothing, scaling to unit L2 "
-        "norm, or LayerNorm without parameters. No statistic of the dataset enters.",
+    normalize: Normalize = Field(
+        default_factory=NoNormalisation,
+        description="What is done to each feature row: none, l2, layer_norm, group_norm (each row "
+        "by itself), or one that releases statistics of the rows from the head's own budget: "
+        "centred, channels.",
     )
 
+    @model_validator(mode="after")
+    def _check_normalize(self) -> MethodOptions:
+        if self.normalize.priced and not self.private:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} takes a share of a privacy budget, and head "
+                f"{self.head} has none; write l2 or none"
+            )
+        return self
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a fit takes rows with several labels."""
+        return False
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        """What makes probabilities of the head's scores; none where they are no logits."""
+        return "softmax"
+
+    def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
+        """The link of a fit on rows of one label, or of several."""
+        return self.link
+
+    def input_files(self) -> tuple[str, ...]:
+        """Public files whose change makes the head stale, such as initial weights."""
+        paths = (getattr(self, name) for name in self.paths)
+        return tuple(path for path in paths if path is not None)
+
+    def located(self, *, dataset: str, backbone: str) -> Self:
+        """The options of one dataset's and backbone's cells: their names put into the paths.
+
+        Raises:
+          ConfigError: for braces that hold anything else.
+        """
+        changes = {}
+        for name in self.paths:
+            path = getattr(self, name)
+            if path is None:
+                continue
+            try:
+                changes[name] = path.format(dataset=dataset, backbone=backbone)
+            except (KeyError, IndexError, ValueError):
+                raise ConfigError(
+                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may stand in braces"
+                ) from None
+        return self.model_copy(update=changes)
+
     @abstractmethod
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        """What the head itself releases of n rows, noise multipliers up to a common factor."""
+
     def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """What a fit on n rows releases, noise multipliers up to a common factor."""
+        """All that a fit on n rows releases, noise multipliers up to a common factor.
+
+        Raises:
+          ConfigError: when n rows are too few for the options.
+        """
+        own = self.releases(n)
+        if not isinstance(self.normalize, Priced):
+            return own
+        share = self.normalize.share
+        return split_budget([(share, self.normalize.releases(n)), (1 - share, own)])
+
+    def selection(self, n: int) -> Selection | None:  # noqa: ARG002
+        """Which mechanisms are repeated, with only the best run released; None where none is."""
+        return None
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -213,6 +292,12 @@ class FeatureOptions(Options):
     workers: int = Field(
         0, ge=0, description="Processes that decode images; 0 decodes in the job's own process."
     )
+    memory_mb: int = Field(
+        16000,
+        ge=1,
+        description="Features that would take more than so many MB in memory, as float32, are read "
+        "from disk in blocks at each pass; methods that sample rows need theirs in memory.",
+    )
 
 
 class TsneOptions(Options):
@@ -266,6 +351,11 @@ class Study(Options):
 
     study: Name = Field("study", description="The study's name: a tag on every MLflow run.")
     datasets: dict[Name, AnyDataset] = Field(min_length=1)
+    public_datasets: dict[Name, AnyDataset] = Field(
+        {},
+        description="Datasets that only lend public statistics, such as a covariance: their "
+        "features are extracted where a method names them, no head is trained on them.",
+    )
     backbones: dict[Name, AnyBackbone] = Field(min_length=1)
     methods: dict[Name, AnyMethod] = Field(min_length=1)
     epsilons: Annotated[tuple[str, ...], BeforeValidator(_read_epsilons)] = Field(
@@ -294,11 +384,20 @@ class Study(Options):
 
     @model_validator(mode="after")
     def _check_cells(self) -> Study:
+        for name in self.public_datasets:
+            if name in self.datasets:
+                raise ValueError(
+                    f"public_datasets.{name}: also the name of a private dataset; rename one"
+                )
         if not self.cells():
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
         return self
+
+    def all_datasets(self) -> dict[str, DatasetOptions]:
+        """Private and public ones, by name."""
+        return {**self.datasets, **self.public_datasets}
 
     def dataset_delta(self, dataset: str) -> float:
         own = self.datasets[dataset].delta
@@ -486,6 +585,8 @@ def check(study: Study) -> list[str]:
             dataset.check()
             rows, test_rows = dataset.count_rows()
             multi_label = dataset.multi_label()
+            classes = dataset.count_classes() if dataset.metric == "auc" else None
+            headline(dataset.metric, num_classes=classes, multi_label=multi_label)
         except ConfigError as error:
             errors.append(f"config: datasets.{name}: {error}")
             continue
@@ -497,6 +598,16 @@ def check(study: Study) -> list[str]:
                     f"config: features.shards: {study.features.shards} is above the {count} "
                     f"{split} rows of {name}; write at most {count}"
                 )
+    for name, method in study.methods.items():
+        try:
+            method.located(dataset="dataset", backbone="backbone")
+        except ConfigError as error:
+            errors.append(f"config: methods.{name}: {error}")
+    for name, dataset in study.public_datasets.items():
+        try:
+            dataset.check()
+        except ConfigError as error:
+            errors.append(f"config: public_datasets.{name}: {error}")
     for name, backbone in study.backbones.items():
         try:
             backbone.check()
@@ -505,6 +616,28 @@ def check(study: Study) -> list[str]:
     if errors:
         raise ConfigError("\n".join(errors))
     return warnings
+
+
+def headline(
+    metric: str | None, *, num_classes: int | None, multi_label: bool
+) -> Literal["accuracy", "auc"]:
+    """The metric that stands for a cell in tables and figures.
+
+    Args:
+      metric: the dataset's own choice.
+      num_classes: None where it is not known yet; the choice is then believed.
+
+    Raises:
+      ConfigError: for auc with one label a row and other than two classes.
+    """
+    if metric is None:
+        return "auc" if multi_label else "accuracy"
+    if metric == "auc" and not multi_label and num_classes not in (2, None):
+        raise ConfigError(
+            f"metric: auc with {num_classes} classes and one label a row is not defined; "
+            "write accuracy"
+        )
+    return "auc" if metric == "auc" else "accuracy"
 
 
 def _check_delta(
@@ -592,6 +725,7 @@ def json_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     for field, key, registry in (
         ("datasets", "source", SOURCES),
+        ("public_datasets", "source", SOURCES),
         ("backbones", "family", FAMILIES),
         ("methods", "head", HEADS),
     ):

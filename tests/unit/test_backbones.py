@@ -121,6 +121,32 @@ def test_scattering_barely_moves_under_a_shift_of_one_pixel() -> None:
     assert moved < 0.5 * (raw_here - raw_there).norm() / raw_here.norm()
 
 
+def test_scattering_hardly_expands() -> None:
+    """What the public bounds of `normalize: {kind: channels}` rest on."""
+    ramp = np.linspace(0, 255, 32).astype(np.uint8)
+    stripes = np.where(np.arange(32) % 8 < 4, 255, 0).astype(np.uint8)
+    arrays = [np.broadcast_to(line, (32, 32)) for line in (ramp, stripes, stripes[::-1])]
+    arrays += [np.full((32, 32), value, np.uint8) for value in (0, 128, 255)]
+    pictures = [Image.fromarray(np.ascontiguousarray(array)).convert("RGB") for array in arrays]
+    pictures += [noise((32, 32), seed=seed) for seed in range(5)]
+    pictures += [noise((5, 5), seed=seed).resize((32, 32)) for seed in range(5)]
+    rows = run(load(family="scattering", color="rgb"), *pictures).unflatten(1, (243, 64))
+    grey = rows[4:5]
+    assert rows.square().sum(1).mean(1).max() <= 3 * 1.01
+    assert rows.mean(2).norm(dim=1).max() <= 1.7321 * 1.01
+    assert (rows - grey).square().mean(2).sqrt().norm(dim=1).max() <= 0.8661 * 1.01
+
+
+def test_scattering_is_channel_major() -> None:
+    """A row is channels x positions: a bright corner stays in its corner of every channel."""
+    array = np.zeros((32, 32), np.uint8)
+    array[:8, :8] = 255
+    row = run(load(family="scattering", color="rgb"), Image.fromarray(array).convert("RGB"))
+    channels = row.reshape(3, 81, 8, 8)
+    torch.testing.assert_close(channels[0], channels[2])
+    assert (channels[0, :, :4, :4].sum((1, 2)) > 0.8 * channels[0].sum((1, 2))).all()
+
+
 def test_image_smaller_than_the_wavelets_is_refused() -> None:
     options = config.backbone_options({"family": "scattering", "size": 7, "J": 3})
     with pytest.raises(ConfigError, match=r"size: 7 is smaller than 2\^J = 8"):

@@ -103,7 +103,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
     job = Job(
         dataset="toy", backbone="none", epsilon="4", methods=METHODS, seeds=2, study_seed=0,
-        delta=1e-4, accountant="pld", mode="benchmark",
+        delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
     )  # fmt: skip
     return Run(tmp_path, job, calibration)
 
@@ -139,6 +139,56 @@ def test_a_cell_s_files_agree_with_each_other(run: Run) -> None:
     last = history.groupby("seed_index")["test_accuracy"].last().tolist()
     assert last == pytest.approx([seed["accuracy"] for seed in record["seeds"]], abs=1e-6)
     assert history["step"].max() == 12
+
+
+def test_features_above_the_limit_are_streamed_to_the_same_cells(run: Run) -> None:
+    methods = dict.fromkeys(("full", "other"), METHODS["full"])
+    run.train(methods=methods)
+    kept = [seed["accuracy"] for seed in run.record("full")["seeds"]]
+    weights = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    (run.cell("full") / "metrics.json").unlink()
+    run.train(methods=methods, memory_mb=0)
+    assert [seed["accuracy"] for seed in run.record("full")["seeds"]] == pytest.approx(kept)
+    again = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    np.testing.assert_allclose(again, weights, rtol=1e-4, atol=1e-5)
+    with pytest.raises(DpprobeError, match="small: .* read in blocks"):
+        run.train(memory_mb=0)
+
+
+def test_what_a_normalisation_released_is_part_of_the_head(run: Run) -> None:
+    options = config.method_options(
+        {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}
+    )
+    run.train(methods={"centred": options})
+    tensors = load_file(run.cell("centred") / "heads.safetensors")
+    assert tensors["centre"].shape == (2, DIMENSION)
+    assert not np.array_equal(*tensors["centre"])
+    statement = json.loads((run.cell("centred") / "privacy.json").read_text())
+    assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]
+    run.train(methods={"centred": options}, seeds=3)
+    grown = load_file(run.cell("centred") / "heads.safetensors")
+    np.testing.assert_array_equal(grown["centre"][:2], tensors["centre"])
+    assert run.record("centred")["noise_multiplier"] is None  # there are two
+
+
+def test_what_a_search_chose_is_kept_beside_its_seed(run: Run) -> None:
+    options = config.method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "search": {"learning_rate": [0.5, 2.0]},
+            "trials": 3,
+        }
+    )
+    run.train(methods={"tuned": options})
+    first = run.record("tuned")["seeds"]
+    assert {seed["chosen"]["learning_rate"] for seed in first} <= {0.5, 2.0}
+    run.train(methods={"tuned": options}, seeds=3)
+    grown = run.record("tuned")["seeds"]
+    assert [seed["chosen"] for seed in grown[:2]] == [seed["chosen"] for seed in first]
+    assert "learning_rate" in grown[2]["chosen"]
+    statement = json.loads((run.cell("tuned") / "privacy.json").read_text())
+    assert statement["epsilon_realised"] <= 4
 
 
 def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) -> None:

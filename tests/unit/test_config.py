@@ -46,6 +46,39 @@ def test_a_study_has_one_cell_for_each_combination() -> None:
     assert cells == [("sgd", "0.5"), ("sgd", "1"), ("sgd", "inf"), ("ceiling", "inf")]
 
 
+def test_public_datasets_have_features_and_no_cells() -> None:
+    own = {"other": {"source": "sklearn", "name": "digits"}}
+    study = config.load(STUDY | {"public_datasets": own})
+    assert {cell.dataset for cell in study.cells()} == {"digits"}
+    assert list(study.all_datasets()) == ["digits", "other"]
+    with pytest.raises(ConfigError, match=r"public_datasets\.digits: also the name of a private"):
+        config.load(STUDY | {"public_datasets": STUDY["datasets"]})
+
+
+def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
+    method = {"head": "sgd", "init": "file", "init_file": "{dataset}/{backbone}.safetensors"}
+    options = config.load(changed("methods.sgd", method)).methods["sgd"]
+    located = options.located(dataset="digits", backbone="pixels")
+    assert located.input_files() == ("digits/pixels.safetensors",)
+    wrong = config.load(changed("methods.sgd", method | {"init_file": "{other}.safetensors"}))
+    with pytest.raises(ConfigError, match="only {dataset} and {backbone} may stand in braces"):
+        config.check(wrong)
+
+
+def test_a_priced_normalisation_takes_its_share_of_the_budget() -> None:
+    method = {"head": "sgd", "batch_size": "full", "steps": 8, "normalize": "centred"}
+    options = config.load(changed("methods.sgd", method)).methods["sgd"]
+    centre, gradients = options.mechanisms(1000)
+    costs = [item.count / item.noise_multiplier**2 for item in (centre, gradients)]
+    assert costs[0] / sum(costs) == pytest.approx(0.04)
+    assert gradients.noise_multiplier == 1
+    ceiling = {"head": "nonprivate", "normalize": "centred"}
+    with pytest.raises(ConfigError, match="normalize: centred takes a share of a privacy budget"):
+        config.load(changed("methods.ceiling", ceiling))
+    free = config.load(changed("methods.sgd.normalize", "l2")).methods["sgd"]
+    assert [item.name for item in free.mechanisms(1000)] == ["gradients"]
+
+
 def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
     study = config.load(changed("epsilons", [1]))
     assert study.job_epsilons() == ("1", "inf")
@@ -57,7 +90,7 @@ def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
     [
         ("epsilonss", [1], ["epsilonss", "unknown key"]),
         ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize", "unknown key"]),
-        ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "nonprivate, sgd"]),
+        ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
         ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),
         ("backbones.pixels.family", "resnet", ["backbones.pixels", "'resnet'", "timm"]),
         ("methods.sgd.batch_size", -3, ["methods.sgd.batch_size", "-3"]),
@@ -220,7 +253,7 @@ def test_delta_does_not_decide_the_split_tables() -> None:
     own = config.load(changed("datasets.digits.delta", 1e-6)).datasets["digits"]
     params = config.load(STUDY).datasets["digits"].preparation_params()
     assert own.preparation_params() == params
-    assert config.dataset_options(params).model_dump(exclude={"delta"}) == params
+    assert config.dataset_options(params).preparation_params() == params
     assert own.source_state() is None
 
 
@@ -346,3 +379,25 @@ def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_the_metric_of_a_dataset_fits_its_labels() -> None:
+    def found(metric: str | None, classes: int | None, *, multi_label: bool = False) -> str:
+        return config.headline(metric, num_classes=classes, multi_label=multi_label)
+
+    assert found(None, 2) == "accuracy"
+    assert found(None, 14, multi_label=True) == "auc"
+    assert found("auc", 2) == found("auc", 14, multi_label=True) == found("auc", None) == "auc"
+    assert found("accuracy", 14, multi_label=True) == "accuracy"
+    study = config.load(changed("datasets.digits.metric", "auc"))
+    with pytest.raises(
+        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write accuracy"
+    ):
+        config.check(study)
+    with pytest.raises(ConfigError, match=r"datasets\.digits\.metric"):
+        config.load(changed("datasets.digits.metric", "f1"))
+
+
+def test_the_metric_does_not_decide_the_split_tables() -> None:
+    own = config.load(changed("datasets.digits.metric", "accuracy")).datasets["digits"]
+    assert own.preparation_params() == config.load(STUDY).datasets["digits"].preparation_params()

@@ -271,3 +271,15 @@ def test_colours_are_distinct() -> None:
     assert len(set(figures.COLOURS)) == len(figures.COLOURS)
     assert len(set(figures.CLASS_COLOURS)) == figures.NAMED_CLASSES == 20
     assert len({repr(style) for style in figures.STYLES}) == len(figures.STYLES)
+
+
+def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
+    assert _axes(_summary(tmp_path / "a")).get_ylabel() == "test accuracy (%)"
+    names = ("round", "even", "absent")
+    cells = write_study(tmp_path / "b", methods=["sgd"], multi_label=True, class_names=names)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    axes = _axes(tmp_path / "summary.parquet")
+    assert axes.get_ylabel() == "test mean AUC over 2 of 3 labels (%)"
+    record = read_json(cells[0])
+    drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
+    assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)

@@ -14,7 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from dpprobe import heads
 from dpprobe.heads.logistic_regression import Problem
 from dpprobe.heads.nonprivate import Options
-from dpprobe.heads.training_set import Heads, TrainingSet
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.normalisation import NoNormalisation
 from dpprobe.privacy.plan import Plan
 
 
@@ -28,12 +30,17 @@ def training_set(rows: int = 300, noise: float = 1.5) -> TrainingSet:
     return TrainingSet(features, labels, 4)
 
 
-def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> Heads:
+def problem_of(data: TrainingSet) -> Problem:
+    return Problem(Rows(data, Transform(NoNormalisation())))
+
+
+def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> heads.Heads:
     plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     return heads.fit(Options(**changes), data, plan, list(range(seeds)), record=record)
 
 
 def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
+    assert data.features is not None
     features = StandardScaler().fit_transform(data.features.double().numpy())
     model = LogisticRegression(C=1 / (penalty * data.rows), tol=1e-9, max_iter=10_000)
     return np.asarray(model.fit(features, data.labels.numpy()).predict_proba(features))
@@ -50,7 +57,7 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
 
 def test_the_gradient_is_the_objectives() -> None:
     data = training_set(60)
-    problem = Problem(data, "none")
+    problem = problem_of(data)
     weights = torch.ones(60)
     weights[::3] = 0
     generator = np.random.default_rng(0)
@@ -69,11 +76,12 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     options = Options(tolerance=1e-6)
     weights = torch.ones(120)
     weights[::3] = 0
-    problem = Problem(data, "none")
+    problem = problem_of(data)
     solution = problem.solve(weights, 1e-2, problem.zeros(), options)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
-    other = Problem(TrainingSet(data.features, labels, 4), "none")
+    assert data.features is not None
+    other = problem_of(TrainingSet(data.features, labels, 4))
     same = other.solve(weights, 1e-2, other.zeros(), options)
     np.testing.assert_allclose(same, solution, atol=1e-7)
     assert problem.correct(solution, weights == 0) > other.correct(solution, weights == 0)
@@ -84,6 +92,7 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     assert noisy.history[0]["penalty"] == 1e-1
     # Far too strong a penalty on easy data loses to a small one; of equals the largest is taken.
     easy = training_set(300, noise=0.8)
+    assert easy.features is not None
     tilted = TrainingSet(easy.features, easy.labels.clamp(max=1), 2)
     chosen = fit(tilted, record=lambda *_: None, penalties=(1e-4, 1e3))
     assert chosen.history[0]["penalty"] == 1e-4
@@ -113,3 +122,20 @@ def test_it_tops_private_training_on_the_same_rows() -> None:
     found = fit(data)
     accuracy = (heads.scores(found, data.features)[0].argmax(1) == data.labels.numpy()).mean()
     assert accuracy > 0.9
+
+
+def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
+    single = training_set()
+    assert single.features is not None
+    labels = torch.stack([single.labels == 1, single.labels >= 2, single.labels % 2 == 0], 1)
+    data = TrainingSet(single.features, labels.to(torch.uint8), 3)
+    found = fit(data, penalties=(1e-2,), tolerance=1e-6)
+    scores = torch.from_numpy(heads.scores(found, single.features)[0])
+    features = StandardScaler().fit_transform(single.features.double().numpy())
+    for column in range(3):
+        model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)
+        model.fit(features, labels[:, column].numpy())
+        wanted = model.predict_proba(features)[:, 1]
+        np.testing.assert_allclose(scores[:, column].sigmoid().numpy(), wanted, atol=1e-3)
+    chosen = fit(data, record=lambda *_: None, penalties=(1e-3, 1e3))
+    assert chosen.history[0]["penalty"] == 1e-3

@@ -65,7 +65,7 @@ def test_a_cell_given_twice_is_refused(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("[1]", "not a dpprobe-cell record"),
-        ('{"format": "dpprobe-cell", "format_version": 2}', "of version 1"),
+        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 2"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -108,3 +108,54 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
     pq.write_table(SCHEMA.empty_table().drop_columns(["accuracy"]), path)
     with pytest.raises(DataError, match="not a summary"):
         read_summaries([path])
+
+
+NAMES = ("round", "even", "absent")
+
+
+def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, seeds=2, multi_label=True, class_names=NAMES)
+    record = read_cell(cell)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    rows = pq.read_table(tmp_path / "summary.parquet").to_pylist()
+    for name in ("auc", "mean_average_precision", "exact_match_accuracy", "accuracy"):
+        assert [row[name] for row in rows] == [seed[name] for seed in record["seeds"]]
+    assert {row["macro_accuracy"] for row in rows} == {None}
+    assert rows[0]["headline"] == "auc"
+    assert rows[0]["multi_label"] is True
+    assert rows[0]["auc_low"] == record["summary"]["auc"]["low"]
+    grid = read_grid([tmp_path / "summary.parquet"])
+    entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
+    assert entry is not None
+    assert entry.mean == pytest.approx(100 * record["summary"]["auc"]["mean"])
+    assert entry.high == pytest.approx(100 * record["summary"]["auc"]["high"])
+    measure = grid.measures["digits"]
+    assert measure.partial
+    assert measure.title == "mean AUC over 2 of 3 labels"
+
+
+def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, dataset="a", class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
+        write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
+    ]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    grid = read_grid([tmp_path / "summary.parquet"])
+    titles = {name: measure.title for name, measure in grid.measures.items()}
+    assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    assert not any(measure.partial for measure in grid.measures.values())
+    for cell in cells:
+        record = read_cell(cell)
+        entry = grid.get((record["cell"]["dataset"], 1.0), ("pixels", "sgd"))
+        assert entry is not None
+        assert entry.mean == pytest.approx(100 * record["summary"][record["headline"]]["mean"])
+
+
+def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
+    ]
+    with pytest.raises(DataError, match="run the study again"):
+        summarise_cells(cells, tmp_path / "summary.parquet", study="study")

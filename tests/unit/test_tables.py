@@ -99,3 +99,42 @@ def test_console_shows_the_same_numbers(tmp_path: Path, summary: Path) -> None:
     assert "1e-05" in lines[0]
     assert max(map(len, lines)) <= 100
     assert sum(line.startswith("pixels") for line in lines) == 3
+
+
+def _labels(tmp_path: Path) -> Path:
+    names = ("round", "even", "absent")
+    cell = write_cell(tmp_path, dataset="chest", multi_label=True, class_names=names)
+    summarise_cells([cell], tmp_path / "chest.parquet", study="study")
+    return tmp_path / "chest.parquet"
+
+
+def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Path) -> None:
+    labels = _labels(tmp_path)
+    header, _, *rows = _markdown(tmp_path, summary, labels)
+    assert header[:3] == ["dataset", "metric", "epsilon"]
+    assert [row[:2] for row in rows[3:]] == [
+        ["digits", "accuracy"],
+        ["chest", "mean AUC over 2 of 3 labels"],
+    ]
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        found = list(csv.DictReader(stream))
+    assert [row["metric"] for row in found] == ["accuracy"] * 4 + ["auc"]
+    record = read_json(tmp_path / "cells/chest/pixels/sgd/eps-1/metrics.json")
+    expected = 100 * record["summary"]["auc"]["mean"]
+    assert float(found[4]["pixels + sgd"]) == pytest.approx(expected, abs=1e-3)
+    note = (tmp_path / "t.md").read_text().splitlines()[-1]
+    assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
+    assert note.endswith("Labels that all test rows have, or none has, are left out of the mean.")
+
+
+def test_the_console_names_the_metric_of_each_dataset(tmp_path: Path, summary: Path) -> None:
+    text = format_console([summary, _labels(tmp_path)])
+    assert "digits: test accuracy in percent" in text
+    assert "chest: test mean AUC over 2 of 3 labels in percent" in text
+    assert text.count("are left out of the mean") == 1
+
+
+def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary: Path) -> None:
+    _markdown(tmp_path, summary)
+    assert "metric" not in (tmp_path / "t.csv").read_text().splitlines()[0]
+    assert "AUC" not in (tmp_path / "t.md").read_text()

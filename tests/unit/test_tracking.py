@@ -409,6 +409,7 @@ def test_long_curves_and_odd_class_names_are_logged(study: Study) -> None:
             "epoch": [0.0] * 1200,
             "train_loss": pa.array([None] * 1200, pa.float64()),
             "test_accuracy": [step / 2000 for step in steps],
+            "test_auc": pa.array([None] * 1200, pa.float64()),
         }
     )
     write_table(cell.with_name("history.parquet"), table)
@@ -544,3 +545,73 @@ def test_a_receipt_that_says_too_little_counts_as_missing(tmp_path: Path, record
     whole = {"format": RECEIPT_FORMAT, **record} if isinstance(record, dict) else record
     receipt.write_text(json.dumps(whole))
     assert store_missing(receipt)
+
+
+def _view(study: Study, experiment: str) -> dict[str, Any]:
+    found = MlflowClient(tracking_uri=study.uri).get_experiment_by_name(experiment)
+    assert found is not None
+    state = json.loads(found.tags["mlflow.sharedViewState.dpprobe"])["state"]
+    view: dict[str, Any] = json.loads(
+        zlib.decompress(base64.b64decode(state.removeprefix("deflate;")))
+    )
+    return view
+
+
+def test_the_views_show_the_metric_of_the_dataset(study: Study) -> None:
+    study.ingest()
+    view = _view(study, "digits")
+    assert [name for name in view["selectedColumns"] if "test/" in name] == [
+        "metrics.`test/accuracy`", "metrics.`test/accuracy_std`",
+        "metrics.`test/macro_accuracy`", "metrics.`test/ece`",
+    ]  # fmt: skip
+    assert not [name for run in study.runs().values() for name in run.data.metrics if "auc" in name]
+
+
+def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
+    names = ("round", "even", "absent")
+    cells = write_study(
+        study.root / "labels", backbones=["pixels"], methods=["sgd"], epsilons=("0.5", "2", "inf"),
+        multi_label=True, class_names=names,
+    )  # fmt: skip
+    study.ingest(metrics_files=cells)
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    record = read_json(study.root / "labels/cells/digits/pixels/sgd/eps-2/metrics.json")
+    auc = record["summary"]["auc"]
+    assert run.data.metrics["test/auc"] == pytest.approx(auc["mean"], rel=1e-3)
+    assert run.data.metrics["test/auc_low"] == pytest.approx(auc["low"], rel=1e-3)
+    for name in ("mean_average_precision", "exact_match_accuracy", "accuracy", "ece"):
+        assert f"test/{name}" in run.data.metrics
+    labels = {name for name in run.data.metrics if name.startswith("per_label_auc/")}
+    assert labels == {"per_label_auc/round", "per_label_auc/even"}
+    assert (
+        f"mean AUC over 2 of 3 labels {100 * auc['mean']:.1f} %"
+        in run.data.tags["mlflow.note.content"]
+    )
+    client = MlflowClient(tracking_uri=study.uri)
+    curve = client.get_metric_history(run.info.run_id, "curve/test_auc")
+    assert curve[-1].value == pytest.approx(auc["mean"], rel=1e-3)
+    view = _view(study, "digits")
+    assert "metrics.`test/auc`" in view["selectedColumns"]
+    assert "metrics.`test/macro_accuracy`" not in view["selectedColumns"]
+    assert view["orderByKey"] == "metrics.`test/auc`"
+    whole = study.runs("digits/summary")["study/digits/pixels/sgd"]
+    for epsilon in ("0.5", "2", "inf"):
+        assert f"auc/eps_{epsilon}" in whole.data.metrics
+        assert f"mean_average_precision/eps_{epsilon}" in whole.data.metrics
+    points = client.get_metric_history(whole.info.run_id, "curve/auc")
+    assert [point.step for point in points] == [50, 200]
+    summary = _view(study, "digits/summary")
+    assert [name for name in summary["selectedColumns"] if name.startswith("metrics")] == [
+        f"metrics.`auc/eps_{epsilon}`" for epsilon in ("0.5", "2", "inf")
+    ]
+
+
+def test_two_classes_log_their_auc_beside_the_accuracy(study: Study) -> None:
+    cell = write_cell(study.root / "two", class_names=("no", "yes"))
+    study.ingest(metrics_files=[cell])
+    run = study.runs()["study/digits/pixels/sgd/eps-1"]
+    assert {"test/accuracy", "test/auc", "curve/test_auc"} <= set(run.data.metrics)
+    assert "metrics.`test/auc`" not in _view(study, "digits")["selectedColumns"]
+    shown = write_cell(study.root / "chosen", class_names=("no", "yes"), headline="auc", note="x")
+    study.ingest(metrics_files=[shown])
+    assert _view(study, "digits")["orderByKey"] == "metrics.`test/auc`"

@@ -23,6 +23,7 @@ try:
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
+DATASETS = STUDY.all_datasets()
 DATA = STUDY.data_dir
 RESULTS = STUDY.results_dir
 CELL_FILES = (
@@ -44,7 +45,7 @@ def names(group):
 
 
 wildcard_constraints:
-    dataset=names(STUDY.datasets),
+    dataset=names(DATASETS),
     backbone=names(STUDY.backbones),
     method=names(STUDY.methods),
     split="train|test",
@@ -58,12 +59,25 @@ def dumped(options):
 
 def source_state(wildcards):
     """What a dataset's source looks like from outside, so that an image replaced in place is seen."""
-    return STUDY.datasets[wildcards.dataset].source_state()
+    return DATASETS[wildcards.dataset].source_state()
 
 
 def methods_params(epsilon):
     """The options of the methods that train at an epsilon."""
     return {name: dumped(STUDY.methods[name]) for name in STUDY.job_methods(epsilon)}
+
+
+def method_files(wildcards):
+    """Public files that the methods of a job start from."""
+    return sorted(
+        {
+            path
+            for name in STUDY.job_methods(wildcards.epsilon)
+            for path in STUDY.methods[name]
+            .located(dataset=wildcards.dataset, backbone=wildcards.backbone)
+            .input_files()
+        }
+    )
 
 
 def privacy_params(wildcards):
@@ -130,9 +144,9 @@ def minutes(base, per_gb=0.0):
 
 
 def training_memory(wildcards, input, attempt):
-    """float16 on disk is float32 in memory, and each normalisation keeps a copy of its own."""
-    copies = 1 + len({method.normalize for method in STUDY.methods.values()} - {"none"})
-    return int((1500 + 2.2 * copies * size_mb(input)) * attempt)
+    """float16 on disk is float32 in memory, unless it is streamed."""
+    features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
+    return int((2000 + features) * attempt)
 
 
 # A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A

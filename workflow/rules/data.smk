@@ -1,6 +1,6 @@
 rule prepare_data:
     input:
-        lambda wildcards: STUDY.datasets[wildcards.dataset].input_files(),
+        lambda wildcards: DATASETS[wildcards.dataset].input_files(),
     output:
         train=f"{DATA}/{{dataset}}/train.parquet",
         test=f"{DATA}/{{dataset}}/test.parquet",
@@ -16,7 +16,7 @@ rule prepare_data:
         mem_mb=memory(2000),
         runtime=minutes(120),
     params:
-        options=lambda wildcards: STUDY.datasets[wildcards.dataset].preparation_params(),
+        options=lambda wildcards: DATASETS[wildcards.dataset].preparation_params(),
         state=source_state,
         version=VERSIONS["data"],
     message:

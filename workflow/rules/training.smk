@@ -12,6 +12,7 @@ rule train_heads:
             for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
         ],
         plans=f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+        public=method_files,
     output:
         cells=update(
             expand(
@@ -40,6 +41,8 @@ rule train_heads:
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,
+        memory_mb=STUDY.features.memory_mb,
+        metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         version=VERSIONS["training"],
     message:
         "heads of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"

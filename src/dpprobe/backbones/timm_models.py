@@ -14,8 +14,8 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from dpprobe import artifacts
 from dpprobe.backbones import Backbone, identity
 from dpprobe.config import BackboneOptions, resolve_path
-from dpprobe.config import Options as Block
 from dpprobe.errors import ConfigError
+from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
     import torch

@@ -81,6 +81,9 @@ class Options(DatasetOptions):
             return sum(sizes["train"]), sum(sizes["test"])
         return split.count_rows(sizes["train"], self.test_fraction)
 
+    def count_classes(self) -> int:
+        return len(list_images(self).class_names)
+
     def _walk(self) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         root = resolve_path(self.path)
         parts = [root / name for name in ("train", "test") if (root / name).is_dir()]

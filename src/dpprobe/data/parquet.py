@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from dpprobe.config import DatasetOptions, resolve_path
-from dpprobe.config import Options as Block
 from dpprobe.data import group_column, split
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +111,10 @@ class Options(DatasetOptions):
 
     def multi_label(self) -> bool:
         return _header(self, self._files("train")[0]).multi_label
+
+    def count_classes(self) -> int | None:
+        names = self.class_names or _header(self, self._files("train")[0]).class_names
+        return len(names) if names else None
 
     def _count(self, name: SplitName) -> int:
         rows = sum(_header(self, path).rows for path in self._files(name))

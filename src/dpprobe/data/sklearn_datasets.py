@@ -40,6 +40,9 @@ class Options(DatasetOptions):
     def count_rows(self) -> tuple[int, int]:
         return split.count_rows(CLASS_ROWS[self.name], self.test_fraction)
 
+    def count_classes(self) -> int:
+        return len(CLASS_ROWS[self.name])
+
 
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of one of scikit-learn's datasets.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.config import HEADS, MethodOptions
@@ -16,17 +17,67 @@ from dpprobe.errors import PrivacyError
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
     import torch
 
-    from dpprobe.heads.training_set import Heads, TrainingSet
+    from dpprobe.heads.rows import Rows, Transform
+    from dpprobe.heads.training_set import TrainingSet
     from dpprobe.privacy.plan import Plan
 
-# Called with (step, weights [seeds, classes, d + 1], information on the step). The weights are
-# the trainer's own buffer: copy what outlives the call. What it returns, one value a seed under
-# each name, joins the history.
-Record = Callable[
-    [int, "torch.Tensor", dict[str, Any]], Mapping[str, "Sequence[float] | np.ndarray"] | None
-]
+# Values of one thing, one a seed, by name.
+Values = Mapping[str, "Sequence[float] | np.ndarray"]
+# What a head calls: (step, weights [seeds, classes, d + 1]). The weights are the trainer's own
+# buffer: copy what outlives the call. What it returns, one value a seed, joins the history.
+Record = Callable[[int, "torch.Tensor"], "Values | None"]
+# What a caller of `fit` gives: the same, with what is done to rows before the product.
+Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What a head's `fit` returns.
+
+    Attributes:
+      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
+      steps: noisy steps taken (0 for a method without).
+      history: one record a seed and recorded step: seed_index, step, epoch, train_loss, ...
+        Training losses are not private.
+      chosen: for each seed what a search chose, JSON-compatible; empty where none was made.
+    """
+
+    weights: npt.NDArray[np.float32]
+    steps: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Linear classifiers, one a seed.
+
+    Attributes:
+      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
+      seeds: what each head was trained with.
+      transforms: for each seed, what is done to a feature row before the product.
+      steps, history, chosen: as in `Fitted`.
+    """
+
+    weights: npt.NDArray[np.float32]
+    seeds: tuple[int, ...]
+    transforms: tuple[Transform, ...]
+    steps: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()
+
+    def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
+        """What the transforms hold beside the weights, [seeds, ...] each, by name."""
+        import numpy as np
+
+        first = self.transforms[0].arrays
+        return {
+            name: np.stack([own.arrays[name].cpu().numpy() for own in self.transforms])
+            for name in first
+        }
 
 
 def fit(
@@ -35,9 +86,9 @@ def fit(
     plan: Plan,
     seeds: Sequence[int],
     *,
-    record: Record | None = None,
+    record: Observe | None = None,
 ) -> Heads:
-    """Trains a method's head once for each seed, all seeds together.
+    """Trains a method's head once for each seed, all seeds together where that pays.
 
     Args:
       method: a head's options.
@@ -51,8 +102,55 @@ def fit(
       The trained heads, weights [seeds, classes, d + 1].
 
     Raises:
-      PrivacyError: when the plan is not one for this method on this data.
+      PrivacyError: when the plan is not one for this method on this data, or when the noisy
+        releases taken are not those priced.
     """
+    _check(method, data, plan, seeds)
+    import numpy as np
+
+    from dpprobe.heads.rows import normalise
+    from dpprobe.privacy.releases import Releases
+
+    module = importlib.import_module(HEADS[method.head])
+    # A priced normalisation is released anew for each seed, whose rows are then its own.
+    groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
+    fits: list[Fitted] = []
+    transforms: list[Transform] = []
+    for group in groups:
+        releases = Releases(plan, group, data.device)
+        rows = normalise(data, method.normalize, releases)
+        fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
+        releases.check()
+        transforms += [rows.transform] * len(group)
+    history = [
+        row | {"seed_index": row["seed_index"] + offset}
+        for offset, part in zip(range(0, len(seeds), len(groups[0])), fits, strict=True)
+        for row in part.history
+    ]
+    return Heads(
+        weights=np.concatenate([part.weights for part in fits]),
+        seeds=tuple(seeds),
+        transforms=tuple(transforms),
+        steps=fits[0].steps,
+        history=history,
+        chosen=tuple(own for part in fits for own in part.chosen),
+    )
+
+
+def _recorder(record: Observe | None, rows: Rows) -> Record | None:
+    if record is None:
+        return None
+    return lambda step, weights: record(step, weights, rows.transform)
+
+
+def scores(heads: Heads, features: Any) -> np.ndarray:
+    """The scores of every head on features [n, d]: [seeds, n, classes], float32."""
+    from dpprobe.heads import scoring
+
+    return scoring.scores(heads, features)
+
+
+def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]) -> None:
     if plan.n != data.rows:
         raise PrivacyError(
             f"head {method.head}: the plan is for n = {plan.n} rows, the data has {data.rows}; "
@@ -67,17 +165,10 @@ def fit(
         )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
-    heads: Heads = importlib.import_module(HEADS[method.head]).fit(
-        method, data, plan, seeds, record=record
-    )
-    return heads
-
-
-def scores(heads: Heads, features: Any) -> np.ndarray:
-    """The logits of every head on features [n, d]: [seeds, n, classes], float32."""
-    from dpprobe.heads import training_set
-
-    return training_set.scores(heads, features)
+    if data.multi_label and not method.multi_label:
+        raise PrivacyError(
+            f"head {method.head}: it takes one label a row, and rows here have several"
+        )
 
 
 def _check_plan(method: MethodOptions, plan: Plan) -> None:
@@ -95,7 +186,8 @@ def _check_plan(method: MethodOptions, plan: Plan) -> None:
                 )
         factors.append(planned.noise_multiplier / expected.noise_multiplier)
     same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
-    if len(plan.mechanisms) != len(wanted) or not same:
+    searched = plan.selection == method.selection(plan.n)
+    if len(plan.mechanisms) != len(wanted) or not same or not searched:
         raise PrivacyError(
             f"head {method.head}: the plan is not this method's; calibrate for this method"
         )

@@ -1,100 +1,237 @@
-"""Privatised gradient steps on a linear softmax head, in closed form, all seeds together.
+"""Noisy gradient steps on linear heads: what sgd, momentum, adam and lamb have in common.
 
-With x a row with a 1 appended, p its class probabilities and r = p - e_y, the gradient of a row's
-cross-entropy is r x^T and its norm |r| |x|. So the sum of the rows' gradients clipped to norm C is
-R^T X with each r scaled by min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
+`clipped_sums` says what is summed, `gradient_options` what is released and at which sensitivity,
+`optimisers` what is done with it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads import Record
-from dpprobe.heads import sgd as sgd_module
-from dpprobe.heads.training_set import Heads, Rows, TrainingSet, chunks
+from dpprobe.heads import Fitted, Record, fused
+from dpprobe.heads.clipped_sums import (
+    ClippedSums,
+    FullBatch,
+    NativeFullBatch,
+    NativePoisson,
+    PoissonBatches,
+    Problem,
+)
+from dpprobe.heads.gradient_options import GRADIENTS, INIT_DEVIATION, GradientOptions
+from dpprobe.heads.optimisers import MakeOptimiser, Sgd, learning_rates, mixing_rates
+from dpprobe.heads.rows import Rows
 from dpprobe.privacy.noise import GaussianNoise
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
 RECORDS = 20
 LOSS_ROWS = 10_000
 
-# A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
-# float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
-_MARGIN = 4 * 2.0**-24
-# A block of steps: so many bytes of noise and so many expected rows a seed, whoever else trains.
-_NOISE_BYTES = 2**20
+# A block of steps: so many bytes of noise, which half a core's second-level cache holds, and so
+# many expected rows a seed, whoever else trains.
+_NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
-_GROUP_BYTES = 2**20
-_PIECE_BYTES = 32 * 2**20
+# A normal beyond two standard deviations is drawn again; what is left has this deviation.
+_TRUNCATED = 0.87962566103423978
 
 
 def fit(
-    options: sgd_module.Options,
-    data: TrainingSet,
-    plan: Plan,
-    seeds: Sequence[int],
+    options: GradientOptions,
+    rows: Rows,
+    releases: Releases,
+    optimiser: MakeOptimiser,
     *,
     record: Record | None = None,
-) -> Heads:
-    """Runs the plan: Poisson batches, clipped sums, noise, steps of the negative mean gradient.
+) -> Fitted:
+    """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
 
-    A seed's head depends on that seed alone, but for the last bits of float32 sums.
+    A sum plus noise is divided by the expected batch size, which is public. On the CPU each seed's
+    Poisson batches are its own business, and seeds train side by side on as many threads as
+    PyTorch may use; heads on full batches share each block of rows. A seed's head depends on that
+    seed alone, but for the last bits of float32 sums on a GPU.
 
     Raises:
-      PrivacyError: when the steps taken are not the steps priced.
-      ConfigError: when training diverged.
+      PrivacyError: when more steps were taken than were priced.
+      ConfigError: when training diverged, or initial weights do not fit.
+      DataError: for batches of rows that are not in memory.
     """
-    mechanism = plan.mechanism(sgd_module.GRADIENTS)
-    clip = mechanism.sensitivity if plan.private else math.inf
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
-    rate = options.learning_rate / (mechanism.sample_rate * plan.n)
-    history = History(data, options.normalize, mechanism.sample_rate, record)
-    with torch.inference_mode():
-        rows = data.normalised(options.normalize)
-        weights = initial_weights(options.init, data, seeds)
-        noise = GaussianNoise(seeds, weights[0].numel(), data.device)
-        gradients: FullBatch | PoissonBatches
-        if mechanism.sample_rate == 1:
-            gradients = FullBatch(data, rows, clip, weights)
-        else:
-            samplers = [
-                PoissonSampler(data.rows, mechanism.sample_rate, stream(seed, "sampling"))
-                for seed in seeds
-            ]
-            gradients = PoissonBatches(data, rows, clip, weights, samplers)
-        block = block_steps(weights[0].numel(), mechanism, plan.n)
+    if options.engine == "opacus":
+        from dpprobe.heads.opacus_engine import fit as fit_opacus
+
+        return fit_opacus(options, rows, releases, optimiser(), record=record)
+    mechanism = releases.plan.mechanism(GRADIENTS)
+    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    problem = Problem(rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid")
+    alone = is_native(rows) and mechanism.sample_rate < 1
+    groups = [(seed,) for seed in releases.seeds] if alone else [releases.seeds]
+    with ExitStack() as stack, torch.inference_mode():
+        threads = torch.get_num_threads() if is_native(rows) else 1
+        pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
+        side_by_side = len(groups) > 1
+        trainings = [
+            Training(options, problem, releases, seeds, optimiser, None if side_by_side else pool)
+            for seeds in groups
+        ]
+        progress = stack.enter_context(
+            Progress(mechanism.count, label=f"{options.head}: train", unit="steps")
+        )
         taken = 0
-        history.add(0, weights)
-        with Progress(mechanism.count, label=f"{options.head}: train", unit="steps") as progress:
-            for stop in record_steps(mechanism.count):
-                while taken < stop:
-                    steps = min(block, stop - taken)
-                    releases = noise.draw(steps, deviation).unflatten(2, weights.shape[1:])
-                    gradients.prepare(steps)
-                    for release in releases.unbind(1):
-                        gradients.add_clipped_sum_(release)
-                        weights.add_(release, alpha=-rate)
-                        taken += 1
-                    progress.advance(steps)
-                history.add(taken, weights)
-    check_steps(taken, mechanism.count)
-    return Heads(
-        weights=finite_weights(weights, options),
-        seeds=tuple(seeds),
-        normalize=options.normalize,
-        steps=taken,
-        history=history.rows,
-    )
+        history.add(0, heads_of(trainings))
+        for stop in record_steps(mechanism.count):
+            steps = _advance(trainings, stop - taken, pool if side_by_side else None)
+            releases.count(GRADIENTS, steps)
+            progress.advance(steps)
+            taken += steps
+            history.add(taken, heads_of(trainings))
+        weights = finite_weights(heads_of(trainings), options)
+    return Fitted(weights=weights, steps=taken, history=history.rows)
+
+
+def is_native(rows: Rows) -> bool:
+    """Whether the sums are `fused`'s, and not PyTorch's."""
+    return rows.device.type == "cpu"
+
+
+def _advance(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:
+    """The next steps of all of them; returns how many they took."""
+    before = [training.taken for training in trainings]
+    for _ in (map if pool is None else pool.map)(lambda own: own.advance(steps), trainings):
+        pass
+    taken = {own.taken - start for own, start in zip(trainings, before, strict=True)}
+    if len(taken) > 1:
+        raise PrivacyError(f"seeds took {sorted(taken)} steps where {steps} are priced")
+    return taken.pop()
+
+
+class Training:
+    """Heads on their way, one a seed, which share an optimiser and every block of steps.
+
+    Attributes:
+      taken: steps.
+    """
+
+    def __init__(
+        self,
+        options: GradientOptions,
+        problem: Problem,
+        releases: Releases,
+        seeds: Sequence[int],
+        optimiser: MakeOptimiser,
+        pool: Executor | None,
+    ) -> None:
+        mechanism, rows = releases.plan.mechanism(GRADIENTS), problem.rows
+        start = initial_weights(options, rows, seeds)
+        size = start[0].numel()
+        self.taken = 0
+        self._native = is_native(rows)
+        self._shape = start.shape
+        self._weights, self._release = self._buffer(rows.device), self._buffer(rows.device)
+        self._own(self._weights).copy_(start)
+        self._rates = learning_rates(options, mechanism.count)
+        self._mixing = mixing_rates(options, mechanism.count)
+        self._average = None if self._mixing is None else self._weights.clone()
+        self._divisor = mechanism.sample_rate * rows.n
+        self._lengths = (self._rates / self._divisor).astype(np.float32)
+        self._mixed = np.zeros(0) if self._mixing is None else self._mixing
+        self._mixed = self._mixed.astype(np.float32)
+        self._block = block_steps(size, mechanism, rows.n)
+        self._deviation = releases.deviation(GRADIENTS)
+        self._noise = GaussianNoise(seeds, size, rows.device)
+        self._optimiser = optimiser()
+        self._sums = self._sums_of(problem, mechanism, seeds, pool)
+
+    def _buffer(self, device: torch.device) -> torch.Tensor:
+        if self._native:
+            return fused.padded(*self._shape)
+        return torch.zeros(self._shape, device=device)
+
+    def _own(self, buffer: torch.Tensor) -> torch.Tensor:
+        """[seeds, classes, d + 1] of a buffer."""
+        return buffer[:, : self._shape[1], : self._shape[2]]
+
+    def _sums_of(
+        self, problem: Problem, mechanism: Mechanism, seeds: Sequence[int], pool: Executor | None
+    ) -> ClippedSums:
+        if mechanism.sample_rate == 1:
+            if self._native:
+                return NativeFullBatch(problem, self._weights, pool)
+            return FullBatch(problem, self._weights)
+        samplers = [
+            PoissonSampler(problem.rows.n, mechanism.sample_rate, stream(seed, "sampling"))
+            for seed in seeds
+        ]
+        if self._native:
+            (sampler,) = samplers
+            return NativePoisson(problem, self._weights, sampler, pool)
+        return PoissonBatches(problem, self._weights, samplers)
+
+    @property
+    def heads(self) -> torch.Tensor:
+        """[seeds, classes, d + 1]: what would be returned now."""
+        return self._own(self._weights if self._average is None else self._average)
+
+    @torch.inference_mode()
+    def advance(self, steps: int) -> None:
+        """The next `steps` steps of every seed."""
+        stop = self.taken + steps
+        while self.taken < stop:
+            block = min(self._block, stop - self.taken)
+            drawn = self._noise.draw_padded(block, self._deviation)
+            self._sums.prepare(block)
+            if not self._descend(drawn):
+                own = drawn[..., : self._noise.size].unflatten(2, self._shape[1:])
+                for noise in own.unbind(1):
+                    self._step(noise)
+
+    def _descend(self, drawn: torch.Tensor) -> bool:
+        """A block of plain steps without coming back to Python; False where that cannot be."""
+        if not isinstance(self._sums, NativePoisson) or type(self._optimiser) is not Sgd:
+            return False
+        batches, steps = self._sums.batches, drawn.shape[1]
+        if batches is None or batches.sizes.max() > fused.CHUNK * 8:
+            return False
+        window = slice(self.taken, self.taken + steps)
+        fused.descend(
+            *batches.arrays,
+            batches.rows,
+            batches.sizes,
+            drawn.numpy()[0],
+            self._lengths[window],
+            self._weights.numpy(),
+            self._shape[1],
+            self._release.numpy(),
+            self._mixed[window],
+            (self._weights if self._average is None else self._average).numpy(),
+        )
+        self.taken += steps
+        return True
+
+    def _step(self, noise: torch.Tensor) -> None:
+        release, weights = self._own(self._release), self._own(self._weights)
+        release.copy_(noise)
+        self._sums.add_to(self._release)
+        release.div_(self._divisor)
+        self._optimiser.step(weights, release, float(self._rates[self.taken]))
+        if self._average is not None and self._mixing is not None:
+            self._own(self._average).lerp_(weights, float(self._mixing[self.taken]))
+        self.taken += 1
+
+
+def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
+    """[seeds, classes, d + 1], a copy."""
+    return torch.cat([training.heads for training in trainings])
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
@@ -119,19 +256,13 @@ def record_steps(steps: int) -> list[int]:
     return [round(steps * part / parts) for part in range(1, parts + 1)]
 
 
-def check_steps(taken: int, priced: int) -> None:
-    """Raises PrivacyError unless training took exactly the steps that were priced."""
-    if taken != priced:
-        raise PrivacyError(f"{taken} noisy steps were taken, {priced} were priced; not released")
-
-
-def finite_weights(weights: torch.Tensor, options: sgd_module.Options) -> np.ndarray:
+def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
     """The weights as NumPy's.
 
     Raises:
       ConfigError: when training diverged.
     """
-    array: np.ndarray = weights.cpu().numpy()
+    array: npt.NDArray[np.float32] = weights.cpu().numpy()
     if not np.isfinite(array).all():
         raise ConfigError(
             f"head {options.head}: training diverged at learning_rate {options.learning_rate:g}; "
@@ -140,200 +271,87 @@ def finite_weights(weights: torch.Tensor, options: sgd_module.Options) -> np.nda
     return array
 
 
-def initial_weights(
-    init: str, data: TrainingSet, seeds: Sequence[int], dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """[seeds, classes, d + 1]: zeros, or PyTorch's default, uniform within 1 / sqrt(d)."""
-    shape = (data.num_classes, data.dimension + 1)
-    if init == "zero":
-        return torch.zeros((len(seeds), *shape), dtype=dtype, device=data.device)
-    bound = 1 / math.sqrt(data.dimension)
-    draws = [stream(seed, "init").uniform(-bound, bound, size=shape) for seed in seeds]
-    return torch.from_numpy(np.stack(draws)).to(device=data.device, dtype=dtype)
+def initial_weights(options: GradientOptions, rows: Rows, seeds: Sequence[int]) -> torch.Tensor:
+    """Float32 [seeds, classes, d + 1], as `init` and `init_bias` say.
 
-
-def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """The largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
-
-    Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
-    0 in float32, and not 0 itself, since 0 / 0 is no number.
+    Raises:
+      ConfigError: when a file's weights do not fit.
     """
-    return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, 1e-300)
+    classes, dimension = rows.num_classes, rows.dimension
+    start = np.zeros((len(seeds), classes, dimension + 1))
+    for own, seed in zip(start, seeds, strict=True):
+        generator = stream(seed, "init")
+        if options.init == "torch":
+            bound = 1 / math.sqrt(dimension)
+            own[:] = generator.uniform(-bound, bound, size=own.shape)
+        elif options.init == "scaled":
+            deviation = INIT_DEVIATION if options.init_scale is None else options.init_scale
+            own[:, :-1] = generator.normal(0, deviation, size=(classes, dimension))
+        elif options.init == "lecun_normal":
+            own[:, :-1] = _truncated_normal(generator, (classes, dimension))
+            own[:, :-1] /= math.sqrt(dimension)
+    if options.init == "file":
+        (path,) = options.input_files()
+        scale = 1.0 if options.init_scale is None else options.init_scale
+        start[:] = scale * weights_from_file(path, classes, dimension)
+    if options.init_bias is not None:
+        start[..., -1] = options.init_bias
+    return torch.from_numpy(start).to(device=rows.device, dtype=torch.float32)
 
 
-def clipped_residuals(
-    logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
-) -> torch.Tensor:
-    """r * min(1, bound / |r|) for the columns of logits [..., classes, m].
+def _truncated_normal(
+    generator: np.random.Generator, shape: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """Normals within two standard deviations, of standard deviation 1 (Flax's `lecun_normal`)."""
+    values = generator.standard_normal(shape)
+    while (beyond := np.abs(values) > 2).any():
+        values[beyond] = generator.standard_normal(int(beyond.sum()))
+    return values / _TRUNCATED
 
-    Args:
-      logits: of any floating type.
-      labels: int64, of the shape of `logits` with 1 in place of classes.
-      bounds: float64 [m], from `clip_bounds`.
 
-    Returns:
-      A tensor like `logits`. A row whose logits overflow has no gradient to speak of: its column
-      is exactly 0.
+def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
+    """Public weights [classes, d + 1], biases 0 where the file has none.
+
+    Raises:
+      ConfigError: when they cannot be read or do not fit.
     """
-    residuals = torch.softmax(logits, -2)
-    residuals.scatter_(-2, labels, -1.0, reduce="add").nan_to_num_(0.0, 0.0, 0.0)
-    norms = residuals.to(torch.float64).square_().sum(-2, keepdim=True).sqrt_()
-    return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
 
-
-class FullBatch:
-    """The clipped gradient sum over every row: two products for all seeds, chunk by chunk."""
-
-    def __init__(self, data: TrainingSet, rows: Rows, clip: float, weights: torch.Tensor) -> None:
-        self._features = rows.features
-        self._labels = data.labels
-        self._bounds = clip_bounds(rows.norms, clip)
-        self._weights = weights
-
-    def prepare(self, steps: int) -> None:
-        """Nothing to draw: every step takes every row."""
-
-    def add_clipped_sum_(self, release: torch.Tensor) -> None:
-        """Adds each seed's clipped sum at the present weights to [seeds, classes, d + 1]."""
-        seeds, classes, columns = self._weights.shape
-        flat = self._weights.view(seeds * classes, columns)
-        total = torch.zeros_like(flat)
-        for start, stop in chunks(len(self._features), 32 * seeds * classes):
-            block = self._features[start:stop]
-            logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
-            residuals = clipped_residuals(
-                logits.view(seeds, classes, -1),
-                self._labels[start:stop].expand(seeds, 1, -1),
-                self._bounds[start:stop],
-            ).view(seeds * classes, -1)
-            total[:, :-1].addmm_(residuals, block)
-            total[:, -1].add_(residuals.sum(1))
-        release.add_(total.view_as(release))
-
-
-class PoissonBatches:
-    """The clipped gradient sums of one Poisson batch a seed.
-
-    Batches are laid end to end, step after step and seed after seed: one gather for several steps,
-    one pass of the elementwise work for all seeds, two small products a seed, and no padding.
-    """
-
-    def __init__(
-        self,
-        data: TrainingSet,
-        rows: Rows,
-        clip: float,
-        weights: torch.Tensor,
-        samplers: Sequence[PoissonSampler],
-    ) -> None:
-        self._features = rows.features
-        self._labels = data.labels.unsqueeze(0)
-        self._bounds = clip_bounds(rows.norms, clip)
-        self._heads = weights.unbind()
-        self._samplers = samplers
-        row_bytes = rows.features.element_size() * (data.dimension + 1)
-        self._group = max(1, _GROUP_BYTES // row_bytes)
-        self._longest = max(1, _PIECE_BYTES // row_bytes)
-        self._buffer = rows.features.new_empty((0, data.dimension + 1))
-        self._pieces: Iterator[_Piece] = iter(())
-        self._counts: Iterator[int] = iter(())
-
-    def prepare(self, steps: int) -> None:
-        """Draws the next `steps` steps' batches."""
-        drawn = [sampler.block(steps) for sampler in self._samplers]
-        step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
-        rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
-        sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
-        cut = [self._cut(own) for own in sizes]
-        self._counts = iter([len(pieces) for pieces in cut])
-        chosen = torch.from_numpy(rows).to(self._features.device, non_blocking=True)
-        self._pieces = self._gathered(chosen, [piece for pieces in cut for piece in pieces])
-
-    def _cut(self, sizes: list[int]) -> list[list[int]]:
-        """A step's rows, a number a seed, in pieces none of which is too long."""
-        if sum(sizes) <= self._longest:
-            return [sizes]
-        pieces = []
-        for seed, size in enumerate(sizes):
-            for start in range(0, size, self._longest):
-                piece = [0] * len(sizes)
-                piece[seed] = min(self._longest, size - start)
-                pieces.append(piece)
-        return pieces
-
-    def _gathered(self, rows: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
-        """Pieces with their features, gathered a group at a time into one buffer."""
-        labels, bounds = self._labels[:, rows], self._bounds[rows]
-        start = 0
-        for group in groups(pieces, self._group):
-            counts = [sum(piece) for piece in group]
-            stop = start + sum(counts)
-            if len(self._buffer) < stop - start:
-                shape = (stop - start, self._buffer.shape[1])
-                self._buffer = self._features.new_ones(shape)
-            block = self._buffer[: stop - start]
-            torch.index_select(self._features, 0, rows[start:stop], out=block[:, :-1])
-            yield from map(
-                _Piece,
-                group,
-                block.split_with_sizes(counts),
-                labels[:, start:stop].split_with_sizes(counts, 1),
-                bounds[start:stop].split_with_sizes(counts),
-            )
-            start = stop
-
-    def add_clipped_sum_(self, release: torch.Tensor) -> None:
-        """Adds each seed's clipped sum at the present weights to [seeds, classes, d + 1]."""
-        totals = release.unbind()
-        for piece in islice(self._pieces, next(self._counts)):
-            self._add_piece_(totals, piece)
-
-    def _add_piece_(self, totals: Sequence[torch.Tensor], piece: _Piece) -> None:
-        batches = piece.rows.split_with_sizes(piece.sizes)
-        logits = piece.rows.new_empty((self._heads[0].shape[0], len(piece.bounds)))
-        columns = logits.split_with_sizes(piece.sizes, 1)
-        for head, batch, out in zip(self._heads, batches, columns, strict=True):
-            torch.mm(head, batch.T, out=out)
-        residuals = clipped_residuals(logits, piece.labels, piece.bounds)
-        columns = residuals.split_with_sizes(piece.sizes, 1)
-        for total, batch, own in zip(totals, batches, columns, strict=True):
-            total.addmm_(own, batch)
-
-
-class _Piece(NamedTuple):
-    """Rows of one step, seed after seed: how many of each, [m, d + 1], labels, clip bounds."""
-
-    sizes: list[int]
-    rows: torch.Tensor
-    labels: torch.Tensor
-    bounds: torch.Tensor
-
-
-def groups(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
-    """Consecutive pieces together while they have at most so many rows; at least one each."""
-    group: list[list[int]] = []
-    total = 0
-    for piece in pieces:
-        if group and total + sum(piece) > most:
-            yield group
-            group, total = [], 0
-        group.append(piece)
-        total += sum(piece)
-    if group:
-        yield group
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(
+            f"init_file {path}: cannot be read ({error}); name a safetensors file"
+        ) from None
+    if "weights" not in tensors:
+        raise ConfigError(
+            f'init_file {path}: it holds {sorted(tensors)}; a tensor "weights" is needed'
+        )
+    weights = tensors["weights"].astype(np.float64)
+    if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
+        raise ConfigError(
+            f"init_file {path}: weights {list(weights.shape)}; [{classes}, {dimension}] is "
+            "needed, or one column more for the biases"
+        )
+    if not np.isfinite(weights).all():
+        raise ConfigError(f"init_file {path}: weights that are not finite; write finite ones")
+    if weights.shape[1] == dimension:
+        weights = np.pad(weights, ((0, 0), (0, 1)))
+    return weights
 
 
 class History:
     """What is recorded while training; nothing is computed where there is nobody to record for."""
 
     def __init__(
-        self, data: TrainingSet, normalize: str, sample_rate: float, record: Record | None
+        self, rows: Rows, sample_rate: float, record: Record | None, *, sigmoid: bool = False
     ) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._data = data
-        self._normalize = normalize
+        self._data = rows
         self._sample_rate = sample_rate
         self._record = record
+        self._sigmoid = sigmoid
 
     def add(self, step: int, weights: torch.Tensor) -> None:
         """One record a seed: the loss on the first 10,000 training rows, what `record` returns."""
@@ -341,7 +359,7 @@ class History:
             return
         losses = self._losses(weights)
         epoch = step * self._sample_rate
-        further = self._record(step, weights, {"epoch": epoch, "train_loss": losses}) or {}
+        further = self._record(step, weights) or {}
         for index, loss in enumerate(losses):
             own = {name: float(values[index]) for name, values in further.items()}
             self.rows.append(
@@ -349,12 +367,24 @@ class History:
             )
 
     def _losses(self, weights: torch.Tensor) -> list[float]:
-        features = self._data.normalised(self._normalize).features[:LOSS_ROWS]
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
         flat = weights.flatten(0, 1)
-        for start, stop in chunks(len(features), 12 * len(flat)):
-            logits = torch.addmm(flat[:, -1], features[start:stop], flat[:, :-1].T)
-            logits = logits.view(-1, *weights.shape[:2]).movedim(0, 2)
-            labels = self._data.labels[start:stop].expand(len(weights), -1)
-            total += torch.nn.functional.cross_entropy(logits, labels, reduction="none").sum(1)
-        return [float(value) for value in total / len(features)]
+        for start, stop, block in self._data.blocks(12 * len(flat)):
+            if start >= LOSS_ROWS:
+                break
+            logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
+            logits = logits.view(-1, *weights.shape[:2])
+            total += self._cross_entropy(logits, start, stop)
+        return [float(value) for value in total / stop]
+
+    def _cross_entropy(self, logits: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """[seeds]: the sum over rows, of logits [m, seeds, classes]."""
+        if self._sigmoid:
+            targets = self._data.targets(start, stop).unsqueeze(1).expand_as(logits)
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, targets, reduction="none"
+            )
+            return losses.sum((0, 2))
+        labels = self._data.labels_block(start, stop).unsqueeze(1).expand(-1, logits.shape[1])
+        losses = torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
+        return losses.sum(0)

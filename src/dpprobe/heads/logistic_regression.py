@@ -1,4 +1,6 @@
-"""L2-penalised multinomial logistic regression by L-BFGS, its penalty by cross-validation.
+"""L2-penalised logistic regression by L-BFGS, its penalty by cross-validation.
+
+Multinomial for one label a row, one regression a label for several.
 
 Features are standardised with the training set's own means and deviations: nothing here is
 private. No standardised copy is made: each evaluation centres the rows block by block, in the
@@ -9,58 +11,48 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 
-from dpprobe.heads import Record
+from dpprobe.heads import Fitted, Record
 from dpprobe.heads import nonprivate as nonprivate_module
-from dpprobe.heads.training_set import Heads, TrainingSet, chunks
-from dpprobe.privacy.plan import Plan
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.releases import Releases
 
 logger = logging.getLogger("dpprobe")
 
 Array = npt.NDArray[np.float64]
 
-_BLOCK_BYTES = 4 * 2**20
-
 
 def fit(
     options: nonprivate_module.Options,
-    data: TrainingSet,
-    plan: Plan,  # noqa: ARG001
-    seeds: Sequence[int],
+    rows: Rows,
+    releases: Releases,
     *,
     record: Record | None = None,
-) -> Heads:
+) -> Fitted:
     """Fits once; the problem has one solution, so the heads of all seeds are the same."""
     with torch.inference_mode():
-        problem = Problem(data, options.normalize)
+        problem = Problem(rows)
         penalty = _choose_penalty(problem, options)
-        everyone = torch.ones(data.rows, device=data.device)
+        everyone = torch.ones(rows.n, device=rows.device)
         solution = problem.solve(everyone, penalty, problem.zeros(), options)
         weights = problem.raw_weights(solution)
-        repeated = np.repeat(weights[None].astype(np.float32), len(seeds), axis=0)
+        repeated = np.repeat(weights[None].astype(np.float32), len(releases.seeds), axis=0)
         loss = problem.loss(solution, everyone)
-        rows = [
+        history = [
             {"seed_index": index, "step": 0, "epoch": 0.0, "train_loss": loss, "penalty": penalty}
-            for index in range(len(seeds))
+            for index in range(len(releases.seeds))
         ]
         if record is not None:
-            information = {"epoch": 0.0, "train_loss": [loss] * len(seeds)}
-            further = record(0, torch.from_numpy(repeated).to(data.device), information) or {}
-            for index, row in enumerate(rows):
+            further = record(0, torch.from_numpy(repeated).to(rows.device)) or {}
+            for index, row in enumerate(history):
                 row.update({name: float(values[index]) for name, values in further.items()})
-    return Heads(
-        weights=repeated,
-        seeds=tuple(seeds),
-        normalize=options.normalize,
-        steps=0,
-        history=rows if record is not None else [],
-    )
+    return Fitted(weights=repeated, steps=0, history=history if record is not None else [])
 
 
 def _choose_penalty(problem: Problem, options: nonprivate_module.Options) -> float:
@@ -82,7 +74,7 @@ def _choose_penalty(problem: Problem, options: nonprivate_module.Options) -> flo
             training = (fold_of != fold).to(torch.float32)
             solutions[fold] = problem.solve(training, candidate, solutions[fold], options)
             correct += problem.correct(solutions[fold], training == 0)
-        accuracies[candidate] = correct / problem.rows
+        accuracies[candidate] = correct / problem.decisions
         highest = max(accuracies.values())
         error = math.sqrt(highest * (1 - highest) / problem.rows)
         if accuracies[candidate] < highest - error:
@@ -92,32 +84,43 @@ def _choose_penalty(problem: Problem, options: nonprivate_module.Options) -> flo
     return best
 
 
+def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's loss [m], and its derivative by the logits [classes, m], which it overwrites."""
+    if labels.ndim == 2:
+        targets = labels.T.to(logits.dtype)
+        losses = (torch.nn.functional.softplus(logits) - targets * logits).sum(0)
+        return losses, logits.sigmoid_().sub_(targets)
+    logs = torch.log_softmax(logits, 0)
+    index = labels.unsqueeze(0)
+    losses = -logs.gather(0, index).squeeze(0)
+    return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
+
+
 class Problem:
     """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
+
+    For several labels a row a row's cross-entropy is the sum over its labels.
 
     Parameters are float64 [classes, d + 1] on standardised features, bias last.
     """
 
-    def __init__(self, data: TrainingSet, normalize: str) -> None:
-        self._features = data.normalised(normalize).features
-        self._labels = data.labels
+    def __init__(self, data: Rows) -> None:
+        self._data = data
         self._classes = data.num_classes
-        self.rows, self._dimension = self._features.shape
+        self.rows, self._dimension = data.n, data.dimension
+        # One a row, or one for each of its labels.
+        self.decisions = data.n * (data.num_classes if data.multi_label else 1)
         self.device = data.device
         mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
-        for start, stop in chunks(self.rows, 8 * self._dimension):
-            mean += self._features[start:stop].sum(0, dtype=torch.float64)
+        for block in data.blocks():
+            mean += block.features.sum(0, dtype=torch.float64)
         self._centre = (mean / self.rows).to(torch.float32)
         square = torch.zeros_like(mean)
-        for start, stop in chunks(self.rows, 8 * self._dimension):
-            square += (self._features[start:stop] - self._centre).double().square_().sum(0)
+        for block in data.blocks(12 * self._dimension):
+            square += (block.features - self._centre).double().square_().sum(0)
         deviation = (square / self.rows).sqrt()
         constant = deviation <= 1e-6 * self._centre.abs().clamp(min=1e-30)
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
-        block_rows = max(1, _BLOCK_BYTES // (4 * self._dimension))
-        starts = range(0, self.rows, block_rows)
-        self._blocks = [slice(start, min(start + block_rows, self.rows)) for start in starts]
-        self._buffer = self._features.new_empty((block_rows, self._dimension))
 
     def zeros(self) -> Array:
         return np.zeros((self._classes, self._dimension + 1))
@@ -177,12 +180,16 @@ class Problem:
         return self._evaluate(parameters, row_weights)[0] / float(row_weights.sum())
 
     def correct(self, parameters: Array, chosen: torch.Tensor) -> int:
-        """How many of the chosen rows are classified rightly."""
+        """How many decisions are right over the chosen rows: one a row, or one for each label."""
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         weights, bias = self._on_device(parameters)
-        for block in self._blocks:
-            logits = torch.addmm(bias, weights, self._centred(block).T)
-            right += ((logits.argmax(0) == self._labels[block]) & chosen[block]).sum()
+        for block, features in self._centred():
+            logits = torch.addmm(bias, weights, features.T)
+            labels = self._data.labels[block]
+            hits = (
+                (logits.T > 0) == labels.bool() if labels.ndim == 2 else logits.argmax(0) == labels
+            )
+            right += hits[chosen[block]].sum()
         return int(right)
 
     def _evaluate(self, parameters: Array, row_weights: torch.Tensor) -> tuple[float, Array]:
@@ -191,12 +198,13 @@ class Problem:
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         product = torch.zeros(weights.shape, dtype=torch.float64, device=self.device)
         sums = torch.zeros(self._classes, dtype=torch.float64, device=self.device)
-        for block in self._blocks:
-            features, own = self._centred(block), row_weights[block]
-            logs = torch.log_softmax(torch.addmm(bias, weights, features.T), 0)
-            labels = self._labels[block].unsqueeze(0)
-            loss -= (logs.gather(0, labels).squeeze(0) * own).sum(dtype=torch.float64)
-            residuals = logs.exp_().scatter_(0, labels, -1.0, reduce="add").mul_(own)
+        for block, features in self._centred():
+            own = row_weights[block]
+            losses, residuals = _losses(
+                torch.addmm(bias, weights, features.T), self._data.labels[block]
+            )
+            loss += (losses * own).sum(dtype=torch.float64)
+            residuals *= own
             product += residuals @ features
             sums += residuals.sum(1, dtype=torch.float64)
         gradient = product.cpu().numpy() * self._scale
@@ -208,6 +216,6 @@ class Problem:
         moved = torch.from_numpy(both).to(device=self.device, dtype=torch.float32)
         return moved[:, :-1].contiguous(), moved[:, -1:]
 
-    def _centred(self, block: slice) -> torch.Tensor:
-        rows = self._features[block]
-        return torch.sub(rows, self._centre, out=self._buffer[: len(rows)])
+    def _centred(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        for start, stop, features in self._data.blocks(8 * self._dimension):
+            yield slice(start, stop), features - self._centre

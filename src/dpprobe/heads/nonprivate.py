@@ -1,24 +1,28 @@
-"""Multinomial logistic regression with an L2 penalty, to convergence: the non-private ceiling."""
+"""Logistic regression with an L2 penalty, to convergence: the non-private ceiling."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from dpprobe.config import MethodOptions
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Record
-    from dpprobe.heads.training_set import Heads, TrainingSet
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
 
 
 class Options(MethodOptions):
     """Logistic regression; the penalty is chosen by cross-validation on the training split."""
 
     private: ClassVar[bool] = False
+    private_choices: ClassVar[str | None] = (
+        "the head itself: it standardises features with the private rows' means and deviations, "
+        "and chooses its penalty by cross-validation on them"
+    )
 
     head: Literal["nonprivate"] = "nonprivate"
     penalties: tuple[float, ...] = Field(
@@ -43,19 +47,21 @@ class Options(MethodOptions):
                 raise ValueError(f"penalty {value!r} stands twice in the list; remove one")
         return values
 
-    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
+        return "sigmoid" if multi_label else "softmax"
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return ()
 
 
 def fit(
-    options: Options,
-    data: TrainingSet,
-    plan: Plan,
-    seeds: Sequence[int],
-    *,
-    record: Record | None = None,
-) -> Heads:
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
     """Fits one head and repeats it for every seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads.logistic_regression import fit as fit_logistic_regression
 
-    return fit_logistic_regression(options, data, plan, seeds, record=record)
+    return fit_logistic_regression(options, rows, releases, record=record)

@@ -8,24 +8,24 @@ Opacus supplies per-example gradients, clipping, noise and the step (`GradSample
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import torch
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
-from dpprobe.heads import Record
-from dpprobe.heads import sgd as sgd_module
+from dpprobe.heads import Fitted, Record
 from dpprobe.heads.first_order import (
     History,
-    check_steps,
     finite_weights,
     initial_weights,
     record_steps,
 )
-from dpprobe.heads.training_set import Heads, TrainingSet
-from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
+from dpprobe.heads.optimisers import Optimiser, learning_rates, mixing_rates
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import stream, stream_seed
+from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from dpprobe.progress import Progress
 
@@ -34,33 +34,34 @@ _NO_CLIP = 1e30
 
 
 def fit(
-    options: sgd_module.Options,
-    data: TrainingSet,
-    plan: Plan,
-    seeds: Sequence[int],
+    options: GradientOptions,
+    rows: Rows,
+    releases: Releases,
+    optimiser: Optimiser,
     *,
     record: Record | None = None,
-) -> Heads:
+) -> Fitted:
     """Trains like `first_order.fit`: same batches, same initial weights, Opacus's noise.
 
     Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations:
     one more reason why this is a reference and not the default.
 
     Raises:
-      PrivacyError: when the steps taken are not the steps priced.
+      PrivacyError: when more steps were taken than were priced.
       ConfigError: when training diverged.
     """
-    mechanism = plan.mechanism(sgd_module.GRADIENTS)
-    history = History(data, options.normalize, mechanism.sample_rate, record)
-    weights = initial_weights(options.init, data, seeds)
+    mechanism = releases.plan.mechanism(GRADIENTS)
+    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    weights = initial_weights(options, rows, releases.seeds)
     trainers = [
-        _Trainer(options, data, plan, seed, start)
-        for seed, start in zip(seeds, weights, strict=True)
+        _Trainer(options, rows, releases, optimiser, seed, start)
+        for seed, start in zip(releases.seeds, weights, strict=True)
     ]
     history.add(0, weights)
     taken = 0
+    label = f"{options.head}, opacus: train"
     with (
-        Progress(mechanism.count, label="sgd, opacus: train", unit="steps") as progress,
+        Progress(mechanism.count, label=label, unit="steps") as progress,
         warnings.catch_warnings(),
     ):
         # Its hooks want inputs that need gradients; features do not, weights do.
@@ -68,68 +69,84 @@ def fit(
         for stop in record_steps(mechanism.count):
             for trainer, head in zip(trainers, weights, strict=True):
                 trainer.advance(stop - taken)
-                head.copy_(trainer.weights())
+                head.copy_(trainer.average)
+            steps = {trainer.taken for trainer in trainers}
+            releases.count(mechanism.name, max(steps) - taken)
             progress.advance(stop - taken)
-            taken = stop
+            taken = max(steps)
             history.add(taken, weights)
-    for trainer in trainers:
-        check_steps(trainer.taken, mechanism.count)
-    return Heads(
-        weights=finite_weights(weights, options),
-        seeds=tuple(seeds),
-        normalize=options.normalize,
-        steps=taken,
-        history=history.rows,
-    )
+    return Fitted(weights=finite_weights(weights, options), steps=taken, history=history.rows)
 
 
 class _Trainer:
-    """One head, its Opacus optimizer and its sampler."""
+    """One head, its Opacus optimizer and its sampler.
+
+    Attributes:
+      taken: steps.
+      average: [classes, d + 1], what would be returned now.
+    """
 
     def __init__(
         self,
-        options: sgd_module.Options,
-        data: TrainingSet,
-        plan: Plan,
+        options: GradientOptions,
+        rows: Rows,
+        releases: Releases,
+        optimiser: Optimiser,
         seed: int,
         start: torch.Tensor,
     ) -> None:
-        mechanism = plan.mechanism(sgd_module.GRADIENTS)
-        rows = data.normalised(options.normalize)
-        self._features, self._labels = rows.features, data.labels
+        mechanism = releases.plan.mechanism(GRADIENTS)
+        self._rows = rows
+        self._sigmoid = options.loss == "sigmoid"
         self._usable = rows.norms.isfinite()
         self._batches = poisson_batches(
-            data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+            rows.n, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
         )
-        self._model, self._optimizer = _build(options, plan, mechanism, seed, start)
+        self._rates = learning_rates(options, mechanism.count)
+        self._mixing = mixing_rates(options, mechanism.count)
+        self._model, self._optimizer = _build(releases, mechanism, optimiser, seed, start)
+        self.average = start.clone()
         self.taken = 0
 
     def advance(self, steps: int) -> None:
         for _ in range(steps):
-            self._step(torch.from_numpy(next(self._batches)).to(self._features.device))
+            self._step(torch.from_numpy(next(self._batches)).to(self._rows.device))
+            mixing = 1.0 if self._mixing is None else float(self._mixing[self.taken])
+            self.average.lerp_(self._weights(), mixing)
+            self.taken += 1
 
     def _step(self, rows: torch.Tensor) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = float(self._rates[self.taken])
         self._optimizer.zero_grad(set_to_none=True)
-        logits = self._model(self._features[rows])
+        logits = self._model(self._rows.gather(rows))
         # Opacus would pass a row's NaN on to the sum: such rows are left out before the loss.
         usable = logits.isfinite().all(1) & self._usable[rows]
         logits = logits.masked_fill(~usable.unsqueeze(1), 0.0)
-        losses = torch.nn.functional.cross_entropy(logits, self._labels[rows], reduction="none")
         # A sum, since the mean over an empty batch is no number.
-        (losses * usable).sum().backward()
+        (self._losses(logits, self._rows.labels[rows]) * usable).sum().backward()
         self._optimizer.step()
-        self.taken += 1
 
-    def weights(self) -> torch.Tensor:
+    def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """[m]."""
+        if not self._sigmoid:
+            return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        if labels.ndim == 1:
+            labels = torch.nn.functional.one_hot(labels, logits.shape[1])
+        return torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, labels.to(logits.dtype), reduction="none"
+        ).sum(1)
+
+    def _weights(self) -> torch.Tensor:
         """[classes, d + 1]."""
         linear = self._model._module
         return torch.cat([linear.weight.detach(), linear.bias.detach()[:, None]], dim=1)
 
 
 def _build(
-    options: sgd_module.Options,
-    plan: Plan,
+    releases: Releases,
     mechanism: Mechanism,
+    optimiser: Optimiser,
     seed: int,
     start: torch.Tensor,
 ) -> tuple[GradSampleModule, DPOptimizer]:
@@ -140,10 +157,10 @@ def _build(
     model = GradSampleModule(linear.train(), loss_reduction="sum")
     generator = torch.Generator(start.device).manual_seed(stream_seed(seed, "noise"))
     optimizer = DPOptimizer(
-        torch.optim.SGD(model.parameters(), lr=options.learning_rate),
+        optimiser.reference(model.parameters()),
         noise_multiplier=mechanism.noise_multiplier,
-        max_grad_norm=mechanism.sensitivity if plan.private else _NO_CLIP,
-        expected_batch_size=mechanism.sample_rate * plan.n,
+        max_grad_norm=mechanism.sensitivity if releases.plan.private else _NO_CLIP,
+        expected_batch_size=mechanism.sample_rate * releases.plan.n,
         loss_reduction="mean",
         generator=generator,
     )

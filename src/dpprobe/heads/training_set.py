@@ -1,12 +1,12 @@
-"""The private rows that heads train on, with what the methods of a job share; trained heads."""
+"""The private rows that heads train on, in memory or as a stream of blocks."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,130 +14,140 @@ import torch
 
 from dpprobe.errors import DataError
 
+if TYPE_CHECKING:
+    from dpprobe.heads.rows import Rows
+
 logger = logging.getLogger("dpprobe")
 
 # A row longer than this counts as not finite: its square would overflow float32.
 LONGEST_ROW = 1e18
 _CHUNK_BYTES = 32 * 2**20
+BLOCK_BYTES = 4 * 2**20
+_PIECE_BYTES = 2**18
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heads:
-    """Linear classifiers, one a seed.
+class RowSource(Protocol):
+    """Stored features that are read in blocks, such as a `FeatureStore`."""
 
-    Attributes:
-      weights: float32 [seeds, classes, d + 1]; the last column is the bias.
-      seeds: what each head was trained with.
-      normalize: what is done to a feature row before the product, as in `MethodOptions`.
-      steps: noisy steps taken (0 for a method without).
-      history: one record a seed and recorded step: seed_index, step, epoch, train_loss, ...
-        Training losses are not private.
-    """
+    @property
+    def rows(self) -> int: ...
 
-    weights: npt.NDArray[np.float32]
-    seeds: tuple[int, ...]
-    normalize: str
-    steps: int
-    history: list[dict[str, Any]] = field(default_factory=list)
+    @property
+    def dimension(self) -> int: ...
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Feature rows after a normalisation.
-
-    Attributes:
-      features: float32 [n, d], finite; rows that were not are zeros.
-      norms: float64 [n], the L2 norm of each row with a 1 appended; infinite for such rows.
-    """
-
-    features: torch.Tensor
-    norms: torch.Tensor
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Consecutive blocks of about `rows` rows: (first row, [m, dimension])."""
+        ...
 
 
 class TrainingSet:
-    """Features and labels on the device that trains, and what methods share, computed once.
+    """Features and labels on the device that trains.
 
     Args:
-      features: float32 [n, d].
-      labels: int64 [n], from 0 to num_classes - 1.
+      features: float32 [n, d], the set's own from now on: rows that hold NaN, infinity or huge
+        values are set to zero. Or a source that is read again at each pass.
+      labels: int64 [n], from 0 to num_classes - 1; or uint8 [n, num_classes] of 0 and 1.
       num_classes: public.
+      device: where a source's blocks are moved to; features in memory stay where they are.
 
     Raises:
       DataError: when shapes, types or labels are not these.
     """
 
-    def __init__(self, features: torch.Tensor, labels: torch.Tensor, num_classes: int) -> None:
-        if features.ndim != 2 or features.dtype != torch.float32 or 0 in features.shape:
-            raise DataError(
-                f"training features: {features.dtype} {tuple(features.shape)}; "
-                "float32 [rows, dimension] is needed, neither of them 0"
-            )
-        if labels.shape != features.shape[:1] or labels.dtype != torch.int64:
-            raise DataError(
-                f"training labels: {labels.dtype} {tuple(labels.shape)}; "
-                f"int64 [{len(features)}] is needed"
-            )
-        lowest, highest = int(labels.min()), int(labels.max())
-        if lowest < 0 or highest >= num_classes:
-            raise DataError(
-                f"training labels: from {lowest} to {highest}; with {num_classes} classes they "
-                f"go from 0 to {num_classes - 1}"
-            )
-        self.features = features
-        self.labels = labels.to(features.device)
+    def __init__(
+        self,
+        features: torch.Tensor | RowSource,
+        labels: torch.Tensor,
+        num_classes: int,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.features: torch.Tensor | None = None
+        if isinstance(features, torch.Tensor):
+            _check_features(features)
+            self.features = features
+            self.rows, self.dimension = features.shape
+            self.device = features.device
+        else:
+            self._source = features
+            self.rows, self.dimension = features.rows, features.dimension
+            self.device = torch.device(device)
+        _check_labels(labels, self.rows, num_classes)
+        self.labels = labels.to(self.device)
+        self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
-        self._rows: dict[str, Rows] = {}
+        self.cache: dict[Any, Rows] = {}
 
     @property
-    def rows(self) -> int:
-        return self.features.shape[0]
+    def streamed(self) -> bool:
+        return self.features is None
 
-    @property
-    def dimension(self) -> int:
-        return self.features.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.features.device
-
-    def normalised(self, normalize: str) -> Rows:
-        """The rows after a normalisation that looks at each row alone; computed once."""
-        if normalize not in self._rows:
-            self._rows[normalize] = self._normalise(normalize)
-        return self._rows[normalize]
-
-    def _normalise(self, normalize: str) -> Rows:
-        features = self.features
-        if normalize != "none":
-            features = torch.empty_like(features)
-        norms = torch.empty(self.rows, dtype=torch.float64, device=self.device)
-        for start, stop in chunks(self.rows, 8 * self.dimension):
-            block = normalise_rows(self.features[start:stop], normalize)
-            squares = torch.linalg.vector_norm(block, dim=1, dtype=torch.float64).square_()
-            norms[start:stop] = squares.add_(1).sqrt_()
-            if normalize != "none":
-                features[start:stop] = block
-        unusable = ~(norms <= LONGEST_ROW)
+    @cached_property
+    def lengths(self) -> torch.Tensor:
+        """float64 [n]: the L2 norm of each row; infinite for rows that must not contribute."""
+        lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
+        for start, block in self._raw_blocks(BLOCK_BYTES):
+            lengths[start : start + len(block)] = row_lengths(block)
+        unusable = ~(lengths <= LONGEST_ROW)
         count = int(unusable.sum())
         if count:
             logger.warning("%d training rows hold NaN, infinity or huge values: left out", count)
-            features = features.clone() if normalize == "none" else features
-            features[unusable] = 0.0
-            norms[unusable] = math.inf
-        return Rows(features, norms)
+            lengths[unusable] = math.inf
+            if self.features is not None:
+                self.features[unusable] = 0.0
+        return lengths
+
+    def blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
+        """The rows in order: (first row, float32 [m, d]); rows that must not contribute are zero.
+
+        In memory these are views. Of a source each block is a copy, read anew.
+        """
+        unusable = self.lengths.isinf()
+        any_unusable = self.streamed and bool(unusable.any())
+        for start, block in self._raw_blocks(bytes_at_once):
+            if any_unusable:
+                block[unusable[start : start + len(block)]] = 0.0
+            yield start, block
+
+    def _raw_blocks(self, bytes_at_once: int) -> Iterator[tuple[int, torch.Tensor]]:
+        size = max(1, bytes_at_once // (4 * self.dimension))
+        if self.features is not None:
+            for start in range(0, self.rows, size):
+                yield start, self.features[start : start + size]
+        else:
+            for start, block in self._source.blocks(size):
+                yield start, torch.from_numpy(block).to(self.device)
 
 
-def normalise_rows(features: torch.Tensor, normalize: str) -> torch.Tensor:
-    """Each row of [n, d] by itself: as it is, to unit L2 norm (a zero row stays), or LayerNorm."""
-    if normalize == "none":
-        return features
-    if normalize == "l2":
-        norms = torch.linalg.vector_norm(features, dim=1, keepdim=True, dtype=torch.float64)
-        scale = torch.where(norms > 0, norms, 1.0)
-        return (features / scale).to(torch.float32)
-    if normalize == "layer_norm":
-        return torch.nn.functional.layer_norm(features, features.shape[1:])
-    raise ValueError(f"unknown normalisation {normalize!r}")
+def _check_features(features: torch.Tensor) -> None:
+    if features.ndim != 2 or features.dtype != torch.float32 or 0 in features.shape:
+        raise DataError(
+            f"training features: {features.dtype} {tuple(features.shape)}; "
+            "float32 [rows, dimension] is needed, neither of them 0"
+        )
+
+
+def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
+    wanted = {1: (torch.int64, (rows,)), 2: (torch.uint8, (rows, num_classes))}
+    if (labels.dtype, tuple(labels.shape)) != wanted.get(labels.ndim):
+        raise DataError(
+            f"training labels: {labels.dtype} {tuple(labels.shape)}; int64 [{rows}] or, for "
+            f"several labels a row, uint8 [{rows}, {num_classes}] is needed"
+        )
+    lowest, highest = int(labels.min()), int(labels.max())
+    if labels.ndim == 2 and highest > 1:
+        raise DataError(f"training labels: values up to {highest}; several a row are 0 and 1")
+    if lowest < 0 or (labels.ndim == 1 and highest >= num_classes):
+        raise DataError(
+            f"training labels: from {lowest} to {highest}; with {num_classes} classes they "
+            f"go from 0 to {num_classes - 1}"
+        )
+
+
+def row_lengths(rows: torch.Tensor) -> torch.Tensor:
+    """The L2 norm of each row of [m, d], float64, without a float64 copy of them all."""
+    pieces = rows.split(max(1, _PIECE_BYTES // (4 * rows.shape[1])))
+    return torch.cat([torch.linalg.vector_norm(own, dim=1, dtype=torch.float64) for own in pieces])
 
 
 def chunks(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
@@ -145,26 +155,3 @@ def chunks(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     size = max(1, _CHUNK_BYTES // bytes_per_row)
     for start in range(0, rows, size):
         yield start, min(start + size, rows)
-
-
-def scores(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """The logits of every head on [n, d] rows that are not yet normalised.
-
-    Returns:
-      float32 [seeds, n, classes].
-    """
-    features = torch.as_tensor(features)
-    weights = torch.from_numpy(heads.weights).to(features.device)
-    seeds, classes, columns = weights.shape
-    if features.ndim != 2 or features.shape[1] != columns - 1:
-        raise DataError(
-            f"features {tuple(features.shape)}: the heads were trained on dimension {columns - 1}"
-        )
-    flat = weights.view(seeds * classes, columns)
-    out = np.empty((seeds, len(features), classes), dtype=np.float32)
-    with torch.inference_mode():
-        for start, stop in chunks(len(features), 4 * (3 * columns + seeds * classes)):
-            block = normalise_rows(features[start:stop].to(torch.float32), heads.normalize)
-            logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
-            out[:, start:stop] = logits.view(-1, seeds, classes).transpose(0, 1).cpu().numpy()
-    return out

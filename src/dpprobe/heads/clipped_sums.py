@@ -1,0 +1,372 @@
+"""Sums of clipped gradients of a linear head, in closed form, for several heads together.
+
+With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid a class), y its
+labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T and its norm
+|r| |x|. So the sum of the rows' gradients clipped to norm C is R^T X with each r scaled by
+min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
+
+On the CPU the work is `fused`'s. Elsewhere it is PyTorch's, without a host synchronisation within a
+block of steps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.heads import fused
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.sampling import PoissonSampler
+
+# A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
+# float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
+_MARGIN = 4 * 2.0**-24
+_GROUP_BYTES = 2**20
+_PIECE_BYTES = 32 * 2**20
+# A sum over many rows goes by slices, whose number depends on nothing but the rows and the head:
+# so it is the same for any number of threads. Their sums take at most so much memory a seed.
+_SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
+
+Index = npt.NDArray[np.int64]
+
+
+def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
+    """The largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
+
+    Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
+    0 in float32.
+    """
+    return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused.NOT_USABLE)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be summed.
+
+    Attributes:
+      rows: the private rows.
+      clip: the largest norm of a row's gradient; infinite for no clipping.
+      sigmoid: whether the loss is a sum over classes of sigmoid cross-entropies.
+    """
+
+    rows: Rows
+    clip: float
+    sigmoid: bool
+
+    @cached_property
+    def bounds(self) -> torch.Tensor:
+        """float64 [n]."""
+        return clip_bounds(self.rows.norms, self.clip)
+
+    @cached_property
+    def arrays(self) -> fused.Arrays | None:
+        """All rows where they lie; None where they do not lie in memory as they are."""
+        if self.rows.direct is None:
+            return None
+        features, scale = self.rows.direct
+        return fused.Arrays.of(features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid)
+
+    def copies(
+        self, features: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
+    ) -> fused.Arrays:
+        """Normalised rows [m, d] with what belongs to them."""
+        ones = torch.ones(len(features))
+        return fused.Arrays.of(features, ones, labels, bounds, sigmoid=self.sigmoid)
+
+
+class ClippedSums(ABC):
+    """The clipped sums of the present weights, step after step."""
+
+    @abstractmethod
+    def prepare(self, steps: int) -> None:
+        """Draws the next `steps` steps' batches."""
+
+    @abstractmethod
+    def add_to(self, release: torch.Tensor) -> None:
+        """Adds each seed's clipped sum over its next batch to a tensor of the weights' shape."""
+
+
+def add_in_slices(
+    arrays: fused.Arrays,
+    index: Index,
+    weights: torch.Tensor,
+    classes: int,
+    release: torch.Tensor,
+    pool: Executor | None,
+) -> None:
+    """`fused.add_clipped_sums` over rows of any number, by as many threads as the pool has."""
+    most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
+    count = max(1, min(most, len(index) // _SLICE_ROWS))
+    if count == 1:
+        fused.add_clipped_sums(*arrays, index, weights.numpy(), classes, release.numpy())
+        return
+
+    def summed(part: Index) -> npt.NDArray[np.float32]:
+        own = np.zeros(release.shape, dtype=np.float32)
+        fused.add_clipped_sums(*arrays, part, weights.numpy(), classes, own)
+        return own
+
+    parts = [np.ascontiguousarray(part) for part in np.array_split(index, count)]
+    total = release.numpy()
+    for own in map(summed, parts) if pool is None else pool.map(summed, parts):
+        total += own
+
+
+class NativeFullBatch(ClippedSums):
+    """Every row in every step, on the CPU, block by block: a block for all seeds.
+
+    Args:
+      weights: from `fused.padded`, like every release.
+    """
+
+    def __init__(self, problem: Problem, weights: torch.Tensor, pool: Executor | None) -> None:
+        self._problem = problem
+        self._weights = weights
+        self._pool = pool
+
+    def prepare(self, steps: int) -> None:
+        pass
+
+    def add_to(self, release: torch.Tensor) -> None:
+        rows = self._problem.rows
+        for arrays in self._blocks():
+            index = np.arange(len(arrays.features))
+            add_in_slices(arrays, index, self._weights, rows.num_classes, release, self._pool)
+
+    def _blocks(self) -> Iterator[fused.Arrays]:
+        if self._problem.arrays is not None:
+            yield self._problem.arrays
+            return
+        rows, bounds = self._problem.rows, self._problem.bounds
+        for start, stop, features in rows.blocks():
+            labels = rows.labels_block(start, stop)
+            yield self._problem.copies(features, labels, bounds[start:stop])
+
+
+class Batches(NamedTuple):
+    """Batches laid end to end: what the rows are rows of, the rows, how many each step has."""
+
+    arrays: fused.Arrays
+    rows: Index
+    sizes: Index
+
+
+class NativePoisson(ClippedSums):
+    """One head's Poisson batches, on the CPU.
+
+    Args:
+      weights: [1, ...] from `fused.padded`, like every release.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        weights: torch.Tensor,
+        sampler: PoissonSampler,
+        pool: Executor | None,
+    ) -> None:
+        self._problem = problem
+        self._weights = weights
+        self._sampler = sampler
+        self._pool = pool
+        self._rows: Index = np.zeros(0, dtype=np.int64)
+        self._stops: Iterator[int] = iter(())
+        self._start = 0
+        self.batches: Batches | None = None
+
+    def prepare(self, steps: int) -> None:
+        """Draws; then `batches` holds them, or None where their rows are too many to copy."""
+        rows, sizes = self._sampler.block(steps)
+        arrays = self._problem.arrays
+        if arrays is None and len(rows) * 4 * self._problem.rows.dimension <= _PIECE_BYTES:
+            arrays, rows = self._gathered(rows), np.arange(len(rows))
+        self.batches = None if arrays is None else Batches(arrays, rows, sizes)
+        self._rows, self._stops, self._start = rows, iter(np.cumsum(sizes).tolist()), 0
+
+    def add_to(self, release: torch.Tensor) -> None:
+        stop = next(self._stops)
+        own = self._rows[self._start : stop]
+        self._start = stop
+        if self.batches is not None:
+            self._add(self.batches.arrays, own, release)
+            return
+        piece = max(1, _PIECE_BYTES // (4 * self._problem.rows.dimension))
+        for start in range(0, len(own), piece):
+            arrays = self._gathered(own[start : start + piece])
+            self._add(arrays, np.arange(len(arrays.features)), release)
+
+    def _add(self, arrays: fused.Arrays, index: Index, release: torch.Tensor) -> None:
+        classes = self._problem.rows.num_classes
+        add_in_slices(arrays, index, self._weights, classes, release, self._pool)
+
+    def _gathered(self, index: Index) -> fused.Arrays:
+        chosen = torch.from_numpy(index)
+        rows, bounds = self._problem.rows, self._problem.bounds
+        return self._problem.copies(rows.gather(chosen), rows.labels[chosen], bounds[chosen])
+
+
+def clipped_residuals(
+    logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
+) -> torch.Tensor:
+    """r * min(1, bound / |r|) for the columns of logits [seeds, classes, m].
+
+    Args:
+      logits: of any floating type.
+      labels: int64 [seeds or 1, m], or uint8 [seeds or 1, classes, m].
+      bounds: float64 [m], from `clip_bounds`.
+
+    Returns:
+      A tensor like `logits`. A row of which a logit is not finite has no gradient to speak of: its
+      column is exactly 0.
+    """
+    usable = logits.isfinite().all(-2, keepdim=True)
+    residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -2)
+    if labels.dtype == torch.uint8:
+        residuals -= labels
+    else:
+        own = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
+        residuals.scatter_(-2, own, -1.0, reduce="add")
+    residuals.masked_fill_(~usable, 0.0)
+    norms = residuals.to(torch.float64).square_().sum(-2, keepdim=True).sqrt_()
+    return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
+
+
+class FullBatch(ClippedSums):
+    """Every row in every step: two products for all seeds, block by block."""
+
+    def __init__(self, problem: Problem, weights: torch.Tensor) -> None:
+        self._problem = problem
+        self._weights = weights
+
+    def prepare(self, steps: int) -> None:
+        pass
+
+    def add_to(self, release: torch.Tensor) -> None:
+        seeds, classes, columns = self._weights.shape
+        rows, flat = self._problem.rows, self._weights.view(seeds * classes, columns)
+        total = torch.zeros_like(flat)
+        for start, stop, block in rows.blocks(32 * seeds * classes):
+            logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
+            labels = rows.labels_block(start, stop)
+            residuals = clipped_residuals(
+                logits.view(seeds, classes, -1),
+                (labels.T if rows.multi_label else labels).unsqueeze(0),
+                self._problem.bounds[start:stop],
+                sigmoid=self._problem.sigmoid,
+            ).view(seeds * classes, -1)
+            total[:, :-1].addmm_(residuals, block)
+            total[:, -1].add_(residuals.sum(1))
+        release.add_(total.view_as(release))
+
+
+class PoissonBatches(ClippedSums):
+    """The clipped gradient sums of one Poisson batch a seed.
+
+    Batches are laid end to end, step after step and seed after seed: one gather for several steps,
+    one pass of the elementwise work for all seeds, two small products a seed, and no padding.
+    """
+
+    def __init__(
+        self, problem: Problem, weights: torch.Tensor, samplers: Sequence[PoissonSampler]
+    ) -> None:
+        self._problem = problem
+        self._heads = weights.unbind()
+        self._samplers = samplers
+        row_bytes = 4 * (problem.rows.dimension + 1)
+        self._group = max(1, _GROUP_BYTES // row_bytes)
+        self._longest = max(1, _PIECE_BYTES // row_bytes)
+        self._buffer = weights.new_empty((0, problem.rows.dimension + 1))
+        self._pieces: Iterator[_Piece] = iter(())
+        self._counts: Iterator[int] = iter(())
+
+    def prepare(self, steps: int) -> None:
+        drawn = [sampler.block(steps) for sampler in self._samplers]
+        step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
+        rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
+        sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
+        cut = [self._cut(own) for own in sizes]
+        self._counts = iter([len(pieces) for pieces in cut])
+        chosen = torch.from_numpy(rows).to(self._problem.rows.device, non_blocking=True)
+        self._pieces = self._gathered(chosen, [piece for pieces in cut for piece in pieces])
+
+    def _cut(self, sizes: list[int]) -> list[list[int]]:
+        """A step's rows, a number a seed, in pieces none of which is too long."""
+        if sum(sizes) <= self._longest:
+            return [sizes]
+        pieces = []
+        for seed, size in enumerate(sizes):
+            for start in range(0, size, self._longest):
+                piece = [0] * len(sizes)
+                piece[seed] = min(self._longest, size - start)
+                pieces.append(piece)
+        return pieces
+
+    def _gathered(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
+        """Pieces with their features, gathered a group at a time into one buffer."""
+        rows, start = self._problem.rows, 0
+        for group in groups(pieces, self._group):
+            counts = [sum(piece) for piece in group]
+            stop = start + sum(counts)
+            if len(self._buffer) < stop - start:
+                self._buffer = self._buffer.new_ones((stop - start, self._buffer.shape[1]))
+            own, block = chosen[start:stop], self._buffer[: stop - start]
+            block[:, :-1] = rows.gather(own)
+            labels = rows.labels[own]
+            yield from map(
+                _Piece,
+                group,
+                block.split_with_sizes(counts),
+                (labels.T if rows.multi_label else labels).split_with_sizes(counts, -1),
+                self._problem.bounds[own].split_with_sizes(counts),
+            )
+            start = stop
+
+    def add_to(self, release: torch.Tensor) -> None:
+        totals = release.unbind()
+        for piece in islice(self._pieces, next(self._counts)):
+            self._add_piece(totals, piece)
+
+    def _add_piece(self, totals: Sequence[torch.Tensor], piece: _Piece) -> None:
+        batches = piece.rows.split_with_sizes(piece.sizes)
+        logits = piece.rows.new_empty((1, self._heads[0].shape[0], len(piece.bounds)))
+        columns = logits[0].split_with_sizes(piece.sizes, 1)
+        for head, batch, out in zip(self._heads, batches, columns, strict=True):
+            torch.mm(head, batch.T, out=out)
+        residuals = clipped_residuals(
+            logits, piece.labels.unsqueeze(0), piece.bounds, sigmoid=self._problem.sigmoid
+        )
+        columns = residuals[0].split_with_sizes(piece.sizes, 1)
+        for total, batch, own in zip(totals, batches, columns, strict=True):
+            total.addmm_(own, batch)
+
+
+class _Piece(NamedTuple):
+    """Rows of one step, seed after seed: how many of each, [m, d + 1], labels, clip bounds."""
+
+    sizes: list[int]
+    rows: torch.Tensor
+    labels: torch.Tensor
+    bounds: torch.Tensor
+
+
+def groups(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
+    """Consecutive pieces together while they have at most so many rows; at least one each."""
+    group: list[list[int]] = []
+    total = 0
+    for piece in pieces:
+        if group and total + sum(piece) > most:
+            yield group
+            group, total = [], 0
+        group.append(piece)
+        total += sum(piece)
+    if group:
+        yield group

@@ -1,0 +1,193 @@
+"""What the heads share that take privatised gradient steps: sgd, momentum, adam, lamb.
+
+What they release (Abadi et al. 2016, algorithm 1): in each step the sum over the rows of a Poisson
+sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
+noise. Adding or removing one row changes such a sum by one clipped gradient at most, whatever the
+weights are, so its sensitivity is `max_grad_norm`. Optimisers, schedules and averages see the
+noisy sums alone: post-processing, which costs nothing. Initial weights are public.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe.config import MethodOptions
+from dpprobe.errors import ConfigError
+from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
+
+GRADIENTS = "gradients"
+# The standard deviation of `init: scaled` where none is given.
+INIT_DEVIATION = 0.01
+
+
+class GradientOptions(MethodOptions):
+    """Options of a head trained by noisy gradient steps.
+
+    Class attributes:
+      DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
+      OPACUS: whether Opacus can run the head's optimiser, as the reference.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float]
+    OPACUS: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ("init_file",)
+
+    loss: Literal["softmax", "sigmoid"] = Field(
+        "softmax",
+        description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
+        "sigmoid cross-entropies, for one label a row or several.",
+    )
+    batch_size: int | Literal["full"] = Field(
+        "full",
+        description="Expected rows a step: each row joins each step with probability "
+        'batch_size / n. "full" takes every row in every step.',
+    )
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Passes over the data, in expectation; the head's default where neither this "
+        "nor steps is given.",
+    )
+    steps: int | None = Field(None, ge=1, description="Steps, instead of epochs.")
+    learning_rate: float = Field(gt=0, allow_inf_nan=False)
+    max_grad_norm: float = Field(
+        1.0,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient is clipped to this L2 norm.",
+    )
+    init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
+        "zero",
+        description="Weights and biases 0; PyTorch's default for a linear layer, uniform within "
+        "1 / sqrt(d); normal weights of standard deviation init_scale, biases 0; truncated normal "
+        "weights of standard deviation 1 / sqrt(d), biases 0; or public weights from init_file. "
+        "Random ones are drawn anew for each seed.",
+    )
+    init_scale: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The standard deviation of init: scaled (0.01 where absent); what the weights "
+        "of init: file are multiplied with (1 where absent).",
+    )
+    init_file: str | None = Field(
+        None,
+        min_length=1,
+        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
+        "d + 1] with the biases last: public, such as a zero-shot classifier's. {dataset} and "
+        "{backbone} in the path stand for their names.",
+    )
+    init_bias: float | None = Field(
+        None, allow_inf_nan=False, description="What all biases start from, instead of init's own."
+    )
+    schedule: Literal["constant", "warmup_cosine", "warmup_linear"] = Field(
+        "constant",
+        description="The learning rate as it is; or rising linearly to it over the warmup, then "
+        "falling to 0 as half a cosine or linearly.",
+    )
+    warmup: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The part of all steps over which the learning rate rises: 0.025 is a quarter "
+        "of an epoch out of ten.",
+    )
+    average: Literal["last", "mean", "ema"] = Field(
+        "last",
+        description="What is returned: the last weights, the mean of all steps' weights, or their "
+        "exponential moving average, debiased.",
+    )
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Of average: ema, how much of the average stays each step (0.99 where absent).",
+    )
+    engine: Literal["closed_form", "opacus"] = Field(
+        "closed_form", description="What computes the clipped sums; opacus is the reference, slow."
+    )
+
+    @field_validator("batch_size")
+    @classmethod
+    def _check_batch_size(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{value}: must be at least 1")
+        return value
+
+    @model_validator(mode="after")
+    def _check_gradient_options(self) -> GradientOptions:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
+        if (self.init == "file") != (self.init_file is not None):
+            raise ValueError(
+                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
+                "path, or neither"
+            )
+        if self.init_scale is not None and self.init not in ("scaled", "file"):
+            raise ValueError(
+                f"init_scale {self.init_scale:g} says nothing to init {self.init}; remove it, or "
+                "write init: scaled or file"
+            )
+        if self.warmup and self.schedule == "constant":
+            raise ValueError(
+                f"warmup {self.warmup:g} says nothing to schedule constant; remove it, or write "
+                "schedule: warmup_cosine or warmup_linear"
+            )
+        if self.ema_decay is not None and self.average != "ema":
+            raise ValueError(
+                f"ema_decay {self.ema_decay:g} says nothing to average {self.average}; remove it, "
+                "or write average: ema"
+            )
+        if self.engine == "opacus" and not self.OPACUS:
+            raise ValueError(
+                f"engine opacus has no optimiser for head {self.head}; write engine: closed_form"
+            )
+        return self
+
+    @property
+    def multi_label(self) -> bool:
+        return self.loss == "sigmoid"
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return self.loss
+
+    def batch(self, n: int) -> int:
+        """The expected batch size on n rows.
+
+        Raises:
+          ConfigError: when n rows are too few for it.
+        """
+        if self.batch_size == "full":
+            return n
+        if self.batch_size > n:
+            raise ConfigError(
+                f"batch_size {self.batch_size} is above the {n} training rows; "
+                'write a smaller one, or "full"'
+            )
+        return self.batch_size
+
+    def step_count(self, n: int) -> int:
+        """Steps taken on n rows: `steps`, or epochs * n / batch_size to the nearest."""
+        if self.steps is not None:
+            return self.steps
+        epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        return max(1, round(epochs * n / self.batch(n)))
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        return (
+            Mechanism(
+                name=GRADIENTS,
+                released="sum of the sampled rows' clipped gradients, one a step",
+                sensitivity=self.max_grad_norm,
+                noise_multiplier=1.0,
+                sample_rate=self.batch(n) / n,
+                count=self.step_count(n),
+            ),
+        )

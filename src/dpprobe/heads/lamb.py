@@ -1,0 +1,48 @@
+"""DP-LAMB (You et al. 2019, algorithm 2, on privatised gradients) on a linear head."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dpprobe.heads.gradient_options import GradientOptions
+
+if TYPE_CHECKING:
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+
+class Options(GradientOptions):
+    """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
+
+    Where |w| or the direction is 0 the ratio is 1: from zero the first step is Adam's. Mehta et
+    al. (2022, section 5.1) take that one step on the full batch: loss sigmoid, steps 1, init_bias
+    -10, learning_rate from 1e-4 to 1e-3, which is this head's default but for loss and bias.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float] = 1
+    OPACUS: ClassVar[bool] = False
+
+    head: Literal["lamb"] = "lamb"
+    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False)
+    beta1: float = Field(0.9, ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
+    beta2: float = Field(
+        0.999, ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient."
+    )
+    eps: float = Field(
+        1e-6, gt=0, allow_inf_nan=False, description="Added to the root of the mean square."
+    )
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    from dpprobe.heads import first_order
+    from dpprobe.heads.optimisers import Lamb
+
+    optimiser = partial(Lamb, beta1=options.beta1, beta2=options.beta2, eps=options.eps)
+    return first_order.fit(options, rows, releases, optimiser, record=record)

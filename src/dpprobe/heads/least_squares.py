@@ -1,0 +1,82 @@
+"""Least squares on one-hot labels from a noisy Gram matrix and a noisy cross product.
+
+The head of Mehta et al. 2023 ("Differentially private image classification from features"), which
+perturbs sufficient statistics as Vu and Slavkovic 2009 and Wang 2018 do.
+
+Released, once each, of rows x of norm at most S (see `second_order_options.RowOptions`):
+
+- "gram": G = sum of x x^T. A row more or less changes it by x x^T, of Frobenius norm |x|^2 <= S^2.
+  Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
+  orthonormal basis of the symmetric matrices all coordinates have the same.
+- "targets": B = sum of t x^T. With one label a row t = (e_y - 1/K) / sqrt(1 - 1/K), of norm 1:
+  taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
+  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row changes B by t x^T of norm
+  |t| |x| <= S, or S sqrt(max_labels).
+
+The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then
+W = B (G* + lambda I)^-1 with G* from `second_order.spectrum` and lambda from
+`second_order.ridge_of`: neither sees the data otherwise.
+
+Without noise the rows are not clipped, and lambda is 1e-12 of G's largest eigenvalue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dpprobe.heads.second_order_options import SolverOptions, full_batch
+from dpprobe.privacy.plan import Mechanism, split_budget
+
+if TYPE_CHECKING:
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+GRAM, TARGETS = "gram", "targets"
+
+
+class Options(SolverOptions):
+    """Least squares; the defaults were fixed on public features (bench/results/defaults.md)."""
+
+    head: Literal["least_squares"] = "least_squares"
+    gram_share: float = Field(
+        0.3,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The Gram matrix's part of the head's budget; the cross product has the rest.",
+    )
+    max_labels: int = Field(
+        1,
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the cross product's sensitivity by its square root.",
+    )
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)
+        targets = full_batch(
+            TARGETS,
+            "sum of the outer products of targets and clipped rows",
+            self.longest * self.max_labels**0.5,
+        )
+        return split_budget([(self.gram_share, (gram,)), (1 - self.gram_share, (targets,))])
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Solves once a seed; see `dpprobe.heads.fit`."""
+    from dpprobe.heads.sufficient_statistics import fit_least_squares
+
+    return fit_least_squares(options, rows, releases, record=record)

@@ -1,0 +1,45 @@
+"""DP-SGD with momentum (Polyak 1964, as in `torch.optim.SGD`) on a linear head."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dpprobe.heads.gradient_options import GradientOptions
+
+if TYPE_CHECKING:
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+
+class Options(GradientOptions):
+    """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
+
+    Defaults: full batch, zero weights and C = 1 (Mehta et al. 2022, sections 4 and 5), momentum's
+    usual 0.9. 20 steps at 1.0 were chosen on synthetic features (a mixture of 10 classes through
+    a random ReLU layer, d = 512, n = 10,000): a third of the rate loses 9 points at epsilon 8,
+    three times the rate or 50 steps lose 7 to 10 at epsilon 0.1.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float] = 20
+
+    head: Literal["momentum"] = "momentum"
+    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False)
+    beta: float = Field(
+        0.9, ge=0, lt=1, allow_inf_nan=False, description="How much of the velocity stays a step."
+    )
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    from dpprobe.heads import first_order
+    from dpprobe.heads.optimisers import Momentum
+
+    return first_order.fit(
+        options, rows, releases, partial(Momentum, beta=options.beta), record=record
+    )

@@ -1,0 +1,128 @@
+"""DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
+
+Rows x have norm at most S (see `second_order_options.RowOptions`). Released in each of `steps`
+steps, at weights that depend on earlier releases alone:
+
+"hessians". With p a row's probabilities,
+
+- `shared`: one matrix, the sum of c x x^T with c in [0, 1] a row's mean curvature over classes
+  relative to h, that at the start. Softmax: the Hessian is (diag(p) - p p^T) (x) x x^T; the trace
+  of the first factor is 1 - |p|^2, it is 0 along equal logits, and spread evenly over the other
+  K - 1 directions it is (1 - |p|^2) / (K - 1) <= 1/K = h, as |p|^2 >= 1/K. Sigmoids: the mean of
+  min(1, p_k (1 - p_k) / h); h = 1/4 from biases of 0. A row changes the sum by c x x^T, of norm at
+  most S^2.
+- `per_class`, sigmoids only: K matrices, sums of min(1, p_k (1 - p_k) / h) x x^T, together divided
+  by sqrt(K). A row changes them by the stack of those, of squared norm
+  sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (For the K Hessians themselves, from biases of 0:
+  sqrt(K) S^2 / 4.) At equal weights in every class, as at the start, all K are one matrix; so for
+  one step `shared` is the same and costs sqrt(K) times less noise.
+
+"gradients". The sum of r x^T, r = p - y. Either clipped to norm `max_grad_norm`, or, where that is
+null, by its own bound:
+
+- softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since the others sum to
+  1 - p_y. So sqrt(2) S; for one step from zero weights, where p = 1/K, |r|^2 = 1 - 1/K: S.
+- sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. What is
+  released is divided by sqrt(K): S, or S / 2.
+
+Together T (1/sigma_H^2 + 1/sigma_g^2), `hessian_share` of it for the Hessians. The mean of the
+shared Hessians released so far, by `second_order.spectrum`, is what a step uses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.heads.descent_options import DescentOptions
+from dpprobe.heads.second_order_options import GRADIENTS, full_batch
+from dpprobe.privacy.plan import (
+    LARGEST_SENSITIVITY,
+    SMALLEST_SENSITIVITY,
+    Mechanism,
+    split_budget,
+)
+
+if TYPE_CHECKING:
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+HESSIANS = "hessians"
+
+
+class Options(DescentOptions):
+    """Newton's method; the defaults were fixed on public features (bench/results/defaults.md)."""
+
+    head: Literal["newton"] = "newton"
+    steps: int = Field(3, ge=1, description="Full-batch steps.")
+    hessian: Literal["shared", "per_class"] = Field(
+        "shared",
+        description="One matrix of the classes' mean curvature; or one a class, for loss: sigmoid "
+        "alone: sqrt(K) times the noise, K times the work.",
+    )
+    hessian_share: float = Field(
+        0.3,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The Hessians' part of the head's budget; the gradients have the rest.",
+    )
+    max_grad_norm: float | None = Field(
+        0.7,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient is clipped to this L2 norm; null for the bound that it "
+        "has by itself.",
+    )
+
+    @model_validator(mode="after")
+    def _check_hessian(self) -> Options:
+        if self.hessian == "per_class" and self.loss == "softmax":
+            raise ValueError(
+                "hessian per_class with loss softmax: its Hessian does not part by classes; write "
+                "loss: sigmoid, or hessian: shared"
+            )
+        return self
+
+    @property
+    def gradient_bound(self) -> float:
+        """What is released of a row's gradient is at most this long."""
+        if self.max_grad_norm is not None:
+            return self.max_grad_norm
+        once = self.steps == 1 and self.init_bias in (None, 0.0)
+        if self.loss == "softmax":
+            return self.longest * (1.0 if once else 2**0.5)
+        return self.longest * (0.5 if self.steps == 1 and self.init_bias == 0 else 1.0)
+
+    def gradient_scale(self, classes: int) -> float:
+        """By what a row's gradient is divided before its release."""
+        unclipped_sigmoids = self.max_grad_norm is None and self.loss == "sigmoid"
+        return float(classes**0.5) if unclipped_sigmoids else 1.0
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        hessians = full_batch(
+            HESSIANS,
+            "sum of the clipped rows' outer products, weighted by their curvature, one a step",
+            self.longest**2,
+            self.steps,
+        )
+        gradients = full_batch(
+            GRADIENTS,
+            "sum of the rows' clipped gradients, one a step",
+            self.gradient_bound,
+            self.steps,
+        )
+        share = self.hessian_share
+        return split_budget([(share, (hessians,)), (1 - share, (gradients,))])
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Trains one head a seed; see `dpprobe.heads.fit`."""
+    from dpprobe.heads.descent import fit_newton
+
+    return fit_newton(options, rows, releases, record=record)

@@ -1,0 +1,68 @@
+"""One noisy sum of rows a class, and the class whose direction is nearest.
+
+Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
+`second_order_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
+sqrt(`max_labels`). A row more or less changes it by t x^T, of norm |t| |x| <= S sqrt(max_labels);
+with one label a row it changes one class alone, by at most S.
+
+The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
+classes are not preferred; and by min(1, count / (2 standard deviations of the count's noise)), so
+that a class without rows, which is noise alone, scores next to nothing instead of at random.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from dpprobe.heads.second_order_options import RowOptions, full_batch
+from dpprobe.privacy.plan import Mechanism
+
+if TYPE_CHECKING:
+    from dpprobe.heads import Fitted, Record
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+CLASS_SUMS = "class_sums"
+
+
+class Options(RowOptions):
+    """Prototypes: nothing to tune, a strong floor where noise is large."""
+
+    head: Literal["prototypes"] = "prototypes"
+    intercept: float = Field(
+        0.5,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row, as a part of max_row_norm: what classes "
+        "are counted by. It adds its square to the squared sensitivity; 0 counts none.",
+    )
+    max_labels: int = Field(
+        1,
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the sensitivity by its square root.",
+    )
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        sensitivity = self.longest * self.max_labels**0.5
+        return (full_batch(CLASS_SUMS, "sum of each class's clipped rows", sensitivity),)
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Releases once a seed; see `dpprobe.heads.fit`."""
+    from dpprobe.heads.sufficient_statistics import fit_prototypes
+
+    return fit_prototypes(options, rows, releases, record=record)

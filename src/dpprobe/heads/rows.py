@@ -1,0 +1,296 @@
+"""Feature rows after a normalisation: all that a head sees of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from dpprobe import normalisation as kinds
+from dpprobe.errors import DataError
+from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
+from dpprobe.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
+from dpprobe.privacy.releases import Releases
+
+# A unit row in float32 may be this much longer than 1; what is released is shorter by so much.
+_MARGIN = 4 * 2.0**-24
+
+# A row this near to the centre, in its own length's units, is rounding alone.
+_LONGEST_SHIFT = 2.0**40
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What is done to a feature row before the product, training rows and others alike.
+
+    Attributes:
+      spec: the normalisation.
+      arrays: what it released of the training rows, by name; part of the published head.
+    """
+
+    spec: Normalisation
+    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Float32 [m, d] rows as a head takes them; the argument itself where nothing is done.
+
+        Raises:
+          DataError: when the dimension does not fit the normalisation.
+        """
+        spec = self.spec
+        if isinstance(spec, kinds.L2):
+            return rows * _unit_scale(rows)
+        if isinstance(spec, kinds.LayerNorm):
+            return torch.nn.functional.layer_norm(rows, rows.shape[1:])
+        if isinstance(spec, kinds.GroupNorm):
+            return group_norm(rows, spec.groups)
+        if isinstance(spec, kinds.Centred):
+            centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
+            return centred.mul_(_unit_scale(centred))
+        if isinstance(spec, kinds.Channels):
+            means = self.arrays[CHANNEL_MEANS].to(rows.device)
+            deviations = self.arrays[CHANNEL_DEVIATIONS].to(rows.device)
+            distances = by_channel(rows, spec.channels) - means[:, None]
+            return distances.div_(deviations[:, None]).view_as(rows)
+        assert isinstance(spec, kinds.NoNormalisation), spec
+        return rows
+
+
+def group_norm(rows: torch.Tensor, groups: int) -> torch.Tensor:
+    """Each of `groups` equal contiguous parts of each row to mean 0 and variance 1."""
+    if rows.shape[1] % groups:
+        raise DataError(
+            f"normalize: {groups} groups do not divide the dimension {rows.shape[1]}; write a "
+            "divisor"
+        )
+    return torch.nn.functional.group_norm(rows, groups)
+
+
+def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
+    """Rows [m, channels * positions] as [m, channels, positions]."""
+    if rows.shape[1] % channels:
+        raise DataError(
+            f"normalize: {channels} channels do not divide the dimension {rows.shape[1]}; write "
+            "a divisor"
+        )
+    return rows.unflatten(1, (channels, -1))
+
+
+def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
+    """What scales rows of these float64 lengths to length 1, float32; 1 for a zero row."""
+    return torch.where(lengths > 0, 1 / lengths, 1.0).to(torch.float32)
+
+
+def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
+    return unit_scale(row_lengths(rows)).unsqueeze(1)
+
+
+class Block(NamedTuple):
+    """Consecutive normalised rows: float32 [m, d], views where nothing was done to them."""
+
+    start: int
+    stop: int
+    features: torch.Tensor
+
+
+class Affine(NamedTuple):
+    """Rows in memory: row i is scale[i] * features[i] - shift[i] * centre.
+
+    As such they take no copy. In float32 the difference is rounded by at most 2^-21 of
+    shift[i] (1 + |centre|), which for a row next to the centre is more than of its own length.
+    """
+
+    features: torch.Tensor
+    scale: torch.Tensor
+    shift: torch.Tensor
+    centre: torch.Tensor
+
+
+class Rows:
+    """The rows of a training set after one normalisation.
+
+    Attributes:
+      n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
+      labels: int64 [n], or uint8 [n, num_classes].
+      transform: what was done to the rows.
+      norms: float64 [n], the L2 norm of each row with a 1 appended; infinite for rows that hold
+        NaN, infinity or huge values: those must contribute exactly nothing.
+      affine: the rows without copies of them; None where they are not in memory or not centred.
+    """
+
+    def __init__(self, data: TrainingSet, transform: Transform) -> None:
+        self.n, self.dimension = data.rows, data.dimension
+        self.num_classes, self.device = data.num_classes, data.device
+        self.multi_label, self.streamed = data.multi_label, data.streamed
+        self.labels = data.labels
+        self.transform = transform
+        self._data = data
+        self._cache: dict[Hashable, object] = {}
+        # A zero row stays one when looked at alone; minus a released mean it does not.
+        left_out = data.lengths.isinf()
+        self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
+        self._scale = self._row_scale()
+        self.affine: Affine | None = None
+        self.norms = self._norms()
+
+    @property
+    def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """(features [n, d], scale float32 [n]) where row i is scale[i] * features[i], in memory.
+
+        None where rows are not of that form or not in memory.
+        """
+        if self._data.features is None or self._scale is None:
+            return None
+        return self._data.features, self._scale
+
+    def blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
+        """The rows in order, in blocks of about 4 MiB.
+
+        Args:
+          bytes_per_row: working memory that the caller needs for each row beside the features';
+            with much of it blocks hold fewer rows.
+        """
+        own = 4 * self.dimension
+        size = BLOCK_BYTES * own // max(own, bytes_per_row)
+        for start, block in self._data.blocks(size):
+            stop = start + len(block)
+            yield Block(start, stop, self._normalised(block, slice(start, stop)))
+
+    def gather(self, index: torch.Tensor) -> torch.Tensor:
+        """Copies of rows [m, d].
+
+        Raises:
+          DataError: when the features are streamed.
+        """
+        if self._data.features is None:
+            raise DataError(
+                f"training features: {self.n} rows of {self.dimension} are read in blocks, and a "
+                'method that samples rows needs them in memory; write batch_size: "full", or '
+                "raise memory_mb"
+            )
+        return self._normalised(self._data.features[index], index)
+
+    def _normalised(self, rows: torch.Tensor, index: torch.Tensor | slice) -> torch.Tensor:
+        rows = self.transform(rows)
+        if self._left_out is not None:
+            rows[self._left_out[index]] = 0.0
+        return rows
+
+    def labels_block(self, start: int, stop: int) -> torch.Tensor:
+        """int64 [m], or uint8 [m, num_classes]."""
+        return self.labels[start:stop]
+
+    def targets(self, start: int, stop: int) -> torch.Tensor:
+        """Float32 [m, num_classes]: a 1 at each label."""
+        labels = self.labels[start:stop]
+        if self.multi_label:
+            return labels.to(torch.float32)
+        targets = torch.zeros((len(labels), self.num_classes), device=self.device)
+        return targets.scatter_(1, labels.unsqueeze(1), 1.0)
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned the first time: shared by the methods and seeds of a job."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]  # type: ignore[return-value]
+
+    def _row_scale(self) -> torch.Tensor | None:
+        if isinstance(self.transform.spec, kinds.NoNormalisation):
+            return torch.ones(self.n, device=self.device)
+        if isinstance(self.transform.spec, kinds.L2):
+            return unit_scale(self._data.lengths.nan_to_num(posinf=0.0))
+        return None
+
+    def _norms(self) -> torch.Tensor:
+        lengths = self._data.lengths
+        if self._scale is not None:
+            own = lengths * self._scale
+        elif isinstance(self.transform.spec, kinds.Centred) and self._data.features is not None:
+            own = self._centred_norms(self._data.features)
+        else:
+            own = torch.empty_like(lengths)
+            for block in self.blocks():
+                own[block.start : block.stop] = row_lengths(block.features)
+        return torch.where(lengths.isinf(), math.inf, own.square().add_(1).sqrt_())
+
+    def _centred_norms(self, features: torch.Tensor) -> torch.Tensor:
+        """float64 [n]; on the way what makes the rows `affine`."""
+        lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
+        usable = lengths.isfinite()
+        unit = unit_scale(lengths)
+        distances = torch.empty_like(lengths)
+        for start, block in self._data.blocks():
+            own = slice(start, start + len(block))
+            distances[own] = row_lengths((block * unit[own, None]).sub_(centre))
+        shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
+        self.affine = Affine(features, unit * shift, shift, centre)
+        return distances * shift
+
+
+def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
+    """The rows of a training set after a normalisation.
+
+    One that looks at each row alone is done once for all methods and seeds of a job. A priced one
+    is released anew by each fit, for one seed: so each seed has its own rows.
+    """
+    if not spec.priced:
+        if spec not in data.cache:
+            data.cache[spec] = Rows(data, Transform(spec))
+        return data.cache[spec]
+    assert len(releases.seeds) == 1, "a priced normalisation is released for one seed at a time"
+    if isinstance(spec, kinds.Channels):
+        return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
+    assert isinstance(spec, kinds.Centred), spec
+    return Rows(data, Transform(spec, {CENTRE: _centre(data, releases)}))
+
+
+def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
+    """Float32 [d]: the noisy sum of the unit rows over n.
+
+    A row adds a vector of norm at most 1 to the sum, and a row that must not contribute adds
+    nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its squared
+    length that noise is expected to have (James and Stein 1961, positive part), which costs
+    nothing: a centre that is noise alone would hide the classes.
+    """
+    total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
+    for start, block in data.blocks():
+        total += unit_scale(data.lengths[start : start + len(block)]) @ block
+    total *= 1 - _MARGIN
+    noisy = releases.gaussian(CENTRE, total[None])[0]
+    square, noise = float(noisy.square().sum()), data.dimension * releases.deviation(CENTRE) ** 2
+    shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
+    return (shrunk / data.rows).to(torch.float32)
+
+
+def _channel_statistics(
+    data: TrainingSet, spec: kinds.Channels, releases: Releases
+) -> dict[str, torch.Tensor]:
+    """Float32 [channels] each: the noisy means, and what distances to them are divided by.
+
+    A row adds one clipped vector to each sum, and a row that must not contribute adds nothing:
+    the sensitivities are the clipping norms. n is public. See `dpprobe.normalisation.Channels`.
+    """
+
+    def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        bound = releases.sensitivity(name) * (1 - _MARGIN)
+        total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
+        for start, block in data.blocks():
+            usable = data.lengths[start : start + len(block)].isfinite()
+            own = statistic(by_channel(block, spec.channels)).to(torch.float64)
+            norms = torch.linalg.vector_norm(own, dim=1)
+            total += (own * torch.where(usable, (bound / norms).clamp(max=1), 0.0)[:, None]).sum(0)
+        return releases.gaussian(name, total[None])[0] / data.rows
+
+    means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
+    centre = means.to(torch.float32)[:, None]
+    raw = released(CHANNEL_DEVIATIONS, lambda block: (block - centre).square_().mean(2).sqrt_())
+    deviations = raw.clamp(min=0).square_().add_(spec.floor).sqrt_()
+    return {
+        CHANNEL_MEANS: means.to(torch.float32),
+        CHANNEL_DEVIATIONS: deviations.to(torch.float32),
+    }

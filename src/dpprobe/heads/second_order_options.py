@@ -1,0 +1,70 @@
+"""What least_squares, newton and feature_covariance have in common in a study: clipping, lambda."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from dpprobe.config import MethodOptions
+from dpprobe.normalisation import Centred, Normalize
+from dpprobe.privacy.plan import Mechanism
+
+GRADIENTS = "gradients"
+SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
+
+
+class RowOptions(MethodOptions):
+    """A head that clips feature rows and appends a constant to them.
+
+    A row x, after the normalisation, becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and
+    b = `intercept`: of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values
+    become 0, the constant as well.
+    """
+
+    normalize: Normalize = Field(
+        default_factory=Centred,
+        description="As everywhere; centred by default, from a share of the head's budget.",
+    )
+    max_row_norm: float = Field(
+        1.0,
+        ge=SMALLEST_ROW_NORM,
+        le=LARGEST_ROW_NORM,
+        allow_inf_nan=False,
+        description="Each row is clipped to this L2 norm, C; 1 is what centred and l2 rows have.",
+    )
+    intercept: float = Field(
+        0.2,
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row, as a part of max_row_norm: what biases "
+        "are learned from. It adds its square to the squared sensitivity; 0 learns none.",
+    )
+
+    @property
+    def longest(self) -> float:
+        """S, the largest norm of a row with its constant."""
+        return float(self.max_row_norm * (1 + self.intercept**2) ** 0.5)
+
+
+class SolverOptions(RowOptions):
+    """A head that solves with a released second moment."""
+
+    ridge: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="lambda, added to the released matrix before it is inverted. Where absent it "
+        "is set from the noise, the dimension and the number of classes, all public.",
+    )
+
+
+def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
+    """A release over all rows, of relative noise multiplier 1."""
+    return Mechanism(
+        name=name,
+        released=released,
+        sensitivity=sensitivity,
+        noise_multiplier=1.0,
+        sample_rate=1.0,
+        count=count,
+    )
