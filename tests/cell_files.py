@@ -12,11 +12,21 @@ import pyarrow as pa
 
 from dpprobe.artifacts import fingerprint, write_json, write_table, write_text
 from dpprobe.config import epsilon_value
-from dpprobe.metrics import evaluate, summarise
+from dpprobe.metrics import Link, evaluate, hits, ranked_labels, summarise
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
 STEPS = (10, 20, 30, 40)
+HISTORY = pa.schema(
+    [
+        ("seed_index", pa.int32()),
+        ("step", pa.int64()),
+        ("epoch", pa.float64()),
+        ("train_loss", pa.float64()),
+        ("test_accuracy", pa.float64()),
+        ("test_auc", pa.float64()),
+    ]
+)
 
 
 def write_cell(
@@ -29,11 +39,14 @@ def write_cell(
     seeds: int = 3,
     quality: float = 2.0,
     class_names: Sequence[str] = ("zero", "one", "two", "three"),
+    multi_label: bool = False,
+    headline: str | None = None,
     note: str = "",
 ) -> Path:
     """Writes one cell's folder below `root` and returns its metrics.json.
 
-    Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; `note`
+    Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
+    `multi_label` each label is there in three rows of ten, save a label named "absent". `note`
     enters the content hash, so that another note makes a changed cell.
     """
     head = "nonprivate" if method == "nonprivate" else "sgd"
@@ -42,20 +55,26 @@ def write_cell(
     classes = len(class_names)
     generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
     labels = generator.integers(classes, size=TEST_ROWS)
+    present = np.eye(classes)[labels]
+    if multi_label:
+        present = (generator.random((TEST_ROWS, classes)) < 0.3).astype(np.float64)
+        present[:, [name == "absent" for name in class_names]] = 0.0
+        labels = present.astype(np.uint8)
+    link: Link = "sigmoid" if multi_label else "softmax"
     signal = quality / (1 + 0.5 / epsilon_value(epsilon))
     vary = head != "nonprivate"
     scores = generator.normal(size=(seeds if vary else 1, TEST_ROWS, classes))
-    scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * np.eye(classes)[labels]
-    records = [{"index": i, **evaluate(scores[i], labels)} for i in range(seeds)]
-    correct = scores[0].argmax(axis=1) == labels
-    summary = summarise(records, correct=correct, labels=labels)
+    scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * present
+    records = [{"index": i, **evaluate(scores[i], labels, link=link)} for i in range(seeds)]
+    correct = hits(scores[0], labels, link=link)
+    summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
     _write_history(folder / "history.parquet", records)
     private = math.isfinite(epsilon_value(epsilon))
     write_json(folder / "privacy.json", {"format": "dpprobe-privacy", "epsilon": epsilon})
     write_text(folder / "heads.safetensors", f"weights of {identity}")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
-        "format_version": 1,
+        "format_version": 2,
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
         "head": head,
         "private": private,
@@ -68,6 +87,9 @@ def write_cell(
         "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
         "dimension": 64,
         "class_names": list(class_names),
+        "multi_label": multi_label,
+        "headline": headline or ("auc" if multi_label else "accuracy"),
+        "auc_labels": len(ranked_labels(labels, classes)),
         "seeds": records,
         "summary": summary,
         "files": {},
@@ -85,12 +107,16 @@ def write_study(
     methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
     epsilons: Sequence[str] = ("0.5", "1", "2", "inf"),
     seeds: int = 3,
+    **options: Any,
 ) -> list[Path]:
-    """Writes the cells of a study on one dataset; the non-private method at inf alone."""
+    """Writes the cells of a study on one dataset; the non-private method at inf alone.
+
+    Further options are those of `write_cell`.
+    """
     return [
         write_cell(
             root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, seeds=seeds,
-            quality=2.0 + 0.8 * b + 0.3 * m,
+            quality=2.0 + 0.8 * b + 0.3 * m, **options,
         )
         for b, backbone in enumerate(backbones)
         for m, method in enumerate(methods)
@@ -135,8 +161,9 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
             "epoch": step / STEPS[-1],
             "train_loss": 2.0 / step,
             "test_accuracy": record["accuracy"] * step / STEPS[-1],
+            "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None,
         }
         for record in records
         for step in STEPS
     ]
-    write_table(path, pa.Table.from_pylist(rows))
+    write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))

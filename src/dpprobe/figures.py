@@ -1,4 +1,4 @@
-"""Figures: accuracy against epsilon, and the t-SNE plane. The only user of matplotlib.
+"""Figures: accuracy or AUC against epsilon, and the t-SNE plane. The only user of matplotlib.
 
 Colours are those of Okabe and Ito, safe for colour-blind readers; lines also differ by style and
 marker. The same input gives the same bytes, so that a figure can be compared by its hash.
@@ -68,7 +68,7 @@ NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the lege
 
 
 def epsilon_accuracy(summary: Path, *, svg: Path, png: Path) -> None:
-    """Draws a dataset's test accuracy against epsilon, a line a (backbone, method).
+    """Draws a dataset's test accuracy, or its AUC, against epsilon, a line a (backbone, method).
 
     Colour tells the backbone, style and marker the method. Bands are the cells' 95 % intervals;
     a dashed line is a backbone's non-private ceiling; epsilon inf stands apart on the right.
@@ -171,6 +171,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str) -> None:
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     scale = _Scale(finite=finite, infinite=len(finite) < len(epsilons), curves=len(curves))
     _draw_epsilon_axis(axes, scale)
+    axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
     for (backbone, _), line in ceilings.items():
         for entry in line.values():
             axes.axhline(entry.mean, color=colours[backbone], linestyle=CEILING_STYLE, linewidth=1)
@@ -257,7 +258,6 @@ def _draw_epsilon_axis(axes: Axes, scale: _Scale) -> None:
     margin = 0.4 * scale.gap
     axes.set_xlim(scale.start - margin, max(ticks) + margin)
     axes.set_xlabel("privacy budget ε (log scale)")
-    axes.set_ylabel("test accuracy (%)")
     axes.grid(axis="y")
 
 

@@ -1,14 +1,23 @@
-"""Accuracy, calibration and their uncertainty."""
+"""Accuracy, area under the ROC curve, calibration, and their uncertainty.
+
+Labels are one class a row, [n] integers, or several, [n, K] of 0 and 1. What turns scores into
+probabilities, the `link`, is "softmax" or "sigmoid" for logits, and "none" for scores that are
+none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
-from scipy.special import log_softmax, stdtrit
+from scipy.sparse import csr_array
+from scipy.special import expit, log_softmax, stdtrit
 
 from dpprobe.errors import DataError
+
+Link = Literal["softmax", "sigmoid", "none"]
 
 CALIBRATION_BINS = 15
 # Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
@@ -21,24 +30,50 @@ TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes 
 SEED_INTERVAL = "t over seeds"
 ROW_INTERVAL = "bootstrap over test rows"
 
+# What a label counts as present above. A logit of 0 is the probability 1/2; scores that are no
+# logits are fits of the targets 0 and 1, and 1/2 lies halfway.
+THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
+# The metrics that are one number; `summarise` reads these.
+SCALARS = (
+    "accuracy",
+    "macro_accuracy",
+    "expected_calibration_error",
+    "top5_accuracy",
+    "exact_match_accuracy",
+    "auc",
+    "mean_average_precision",
+)
+_BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
-def evaluate(scores: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The metrics of one head on one test split.
+
+def evaluate(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") -> dict[str, Any]:
+    """The metrics of one head on one test split, fractions and not percent.
 
     Args:
-      scores: [n, K] logits.
-      labels: [n] integers in 0..K-1.
+      scores: [n, K].
+      labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 where a row may have several labels.
+      link: what makes the scores probabilities.
 
     Returns:
-      accuracy, macro_accuracy (mean recall of the classes present), expected_calibration_error,
-      per_class_recall (K values, None for a class with no test row), and top5_accuracy where
-      K > 10. Fractions, not percent. Equal scores rank in the order of the classes, so that
+      With one label a row: accuracy, macro_accuracy (mean recall of the classes present),
+      expected_calibration_error (link softmax), per_class_recall (K values, None for a class with
+      no test row), top5_accuracy where K > 10, and auc, of the second class against the first,
+      where K = 2 and both have test rows. Equal scores rank in the order of the classes, so that
       top-1 is argmax.
+
+      With several: auc and mean_average_precision, means over the labels that some test rows
+      have and others have not (absent where there is no such label); accuracy, the share of all
+      n K labels that are right; exact_match_accuracy, the share of rows with all of them right;
+      expected_calibration_error over all n K probabilities (link sigmoid); and per_label_auc,
+      per_label_average_precision and per_label_accuracy, K values each, None for a label that
+      does not enter a mean. A label is predicted where its score is above `THRESHOLDS`.
 
     Raises:
       DataError: when the shapes do not match, a label is out of range or a score is not finite.
     """
     _check(scores, labels)
+    if labels.ndim == 2:
+        return _evaluate_labels(scores, labels != 0, link)
     rows, classes = scores.shape
     own = np.take_along_axis(scores, labels[:, None], axis=1)
     before = np.arange(classes)[None, :] < labels[:, None]
@@ -48,12 +83,126 @@ def evaluate(scores: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     result: dict[str, Any] = {
         "accuracy": float(correct.mean()),
         "macro_accuracy": float(np.nanmean(recall)),
-        "expected_calibration_error": calibration_error(scores, correct),
-        "per_class_recall": [None if np.isnan(value) else float(value) for value in recall],
     }
+    if link == "softmax":
+        result["expected_calibration_error"] = calibration_error(scores, correct)
+    result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
     if classes > TOP5_ABOVE:
         result["top5_accuracy"] = float(np.sum(rank < 5) / rows)
+    if classes == 2 and _both(labels == 1):
+        result["auc"] = _ranking(_margin(scores), labels == 1)[0]
     return result
+
+
+def _evaluate_labels(scores: np.ndarray, labels: np.ndarray, link: Link) -> dict[str, Any]:
+    """`evaluate` for [n, K] booleans."""
+    right = hits(scores, labels, link=link)
+    areas: list[float | None] = [None] * labels.shape[1]
+    precisions = areas.copy()
+    ranked = ranked_labels(labels, labels.shape[1])
+    for label in ranked:
+        areas[label], precisions[label] = _ranking(scores[:, label], labels[:, label])
+    result: dict[str, Any] = {}
+    if ranked:
+        result["auc"] = float(np.mean([areas[label] for label in ranked]))
+        result["mean_average_precision"] = float(np.mean([precisions[label] for label in ranked]))
+    result["accuracy"] = float(right.mean())
+    result["exact_match_accuracy"] = float(right.all(axis=1).mean())
+    if link == "sigmoid":
+        result["expected_calibration_error"] = label_calibration_error(scores, labels)
+    return result | {
+        "per_label_auc": areas,
+        "per_label_average_precision": precisions,
+        "per_label_accuracy": right.mean(axis=0).tolist(),
+    }
+
+
+def hits(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") -> np.ndarray:
+    """Whether each prediction is right: [n] with one label a row, [n, K] with several.
+
+    Raises:
+      DataError: for several labels a row and the link softmax, which is for one.
+    """
+    if labels.ndim == 1:
+        return np.asarray(scores.argmax(axis=1) == labels)
+    if link not in THRESHOLDS:
+        raise DataError(
+            f"link {link}: its probabilities are of one label a row, these rows have several; "
+            "train with a sigmoid loss"
+        )
+    return np.asarray((scores > THRESHOLDS[link]) == (labels != 0))
+
+
+def training_metrics(
+    scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax"
+) -> dict[str, float]:
+    """What is cheap enough to follow during training: test_accuracy, and test_auc as `evaluate`.
+
+    Where `evaluate` has no auc there is no test_auc; scores that are not finite have AUC NaN.
+    """
+    found = {"test_accuracy": float(hits(scores, labels, link=link).mean())}
+    if ranked_labels(labels, scores.shape[1]):
+        areas = [math.nan]
+        if np.isfinite(scores).all():
+            areas = [_ranking(*column)[0] for column in _columns(scores, labels)]
+        found["test_auc"] = float(np.mean(areas))
+    return found
+
+
+def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
+    """The labels that enter an AUC: those that some test rows have and others have not.
+
+    Args:
+      labels: [n] integers or [n, K] of 0 and 1.
+
+    Returns:
+      Indices of labels; with one label a row [1] where K = 2 and both have rows, else [].
+    """
+    if labels.ndim == 1:
+        return [1] if num_classes == 2 and _both(labels == 1) else []
+    return [label for label in range(labels.shape[1]) if _both(labels[:, label] != 0)]
+
+
+def _columns(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores [n] and presence [n] of each label that enters an AUC."""
+    for label in ranked_labels(labels, scores.shape[1]):
+        if labels.ndim == 1:
+            yield _margin(scores), labels == 1
+        else:
+            yield scores[:, label], labels[:, label] != 0
+
+
+def _margin(scores: np.ndarray) -> np.ndarray:
+    """What ranks the rows of two classes: the second score minus the first."""
+    return np.asarray(scores[:, 1].astype(np.float64) - scores[:, 0])
+
+
+def _both(positive: np.ndarray) -> bool:
+    return bool(positive.any()) and not bool(positive.all())
+
+
+def _ranking(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """Area under the ROC curve and average precision of one label.
+
+    The area is the Mann-Whitney statistic, the chance that a row with the label scores above one
+    without it, ties for a half. Average precision is the sum over thresholds of the recall gained
+    there times the precision there; equal scores are one threshold.
+
+    Args:
+      scores: [n] finite.
+      positive: [n] booleans, of both values.
+    """
+    order = np.argsort(scores)
+    ranked = scores[order]
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+    found = np.cumsum(positive[order])[ends]  # with the label and at most this score
+    misses = ends + 1 - found
+    own_found, own_misses = np.diff(found, prepend=0), np.diff(misses, prepend=0)
+    wins = np.sum(own_found * (misses - own_misses / 2))
+    above = found[-1] - found + own_found  # with the label and at least this score
+    precision = above / (above + misses[-1] - misses + own_misses)
+    area = wins / (float(found[-1]) * float(misses[-1]))
+    return float(area), float(np.sum(own_found * precision) / found[-1])
 
 
 def calibration_error(
@@ -68,10 +217,30 @@ def calibration_error(
       correct: [n] whether the top class is the label.
     """
     confidence = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
+    return float(np.abs(_gaps(confidence, correct, bins)).sum() / len(confidence))
+
+
+def label_calibration_error(
+    scores: np.ndarray, labels: np.ndarray, *, bins: int = CALIBRATION_BINS
+) -> float:
+    """Expected calibration error of all n K sigmoid probabilities, over bins of equal width.
+
+    Args:
+      scores: [n, K] logits.
+      labels: [n, K] of 0 and 1.
+    """
+    total = np.zeros(bins)
+    for label in range(labels.shape[1]):
+        probability = expit(scores[:, label].astype(np.float64))
+        total += _gaps(probability, labels[:, label] != 0, bins)
+    return float(np.abs(total).sum() / labels.size)
+
+
+def _gaps(probability: np.ndarray, outcome: np.ndarray, bins: int) -> np.ndarray:
+    """The sum over each bin's rows of probability minus outcome."""
     edges = np.linspace(0.0, 1.0, bins + 1)[1:-1]
-    index = np.digitize(confidence, edges, right=True)
-    gap = np.bincount(index, weights=confidence - correct, minlength=bins)
-    return float(np.abs(gap).sum() / len(confidence))
+    index = np.digitize(probability, edges, right=True)
+    return np.bincount(index, weights=probability - outcome, minlength=bins)
 
 
 def summarise(
@@ -79,19 +248,22 @@ def summarise(
     *,
     correct: np.ndarray | None = None,
     labels: np.ndarray | None = None,
+    scores: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Mean, standard deviation and a 95 % interval of each scalar metric.
 
     Over several seeds the interval is Student's t for the mean. Where the seeds do not vary (one
     seed, or a method without randomness, whose seeds differ in rounding at most) it would say
-    nothing, so there the interval of the two accuracies is a percentile bootstrap over test rows
-    of the first seed.
+    nothing, so there the interval of accuracy, macro_accuracy, exact_match_accuracy and auc is a
+    percentile bootstrap over test rows of the first seed. A resample in which a class or a label
+    lacks one of its values leaves it out of the mean, as `evaluate` does.
 
     Args:
       records: one result of `evaluate` a seed; other keys than the metrics are left out.
-      correct: [n] whether the first seed is right on each test row.
-      labels: [n] labels of those rows; needed for the bootstrap of macro_accuracy.
+      correct: `hits` of the first seed.
+      labels: [n] or [n, K] labels of those rows; needed for macro_accuracy and auc.
+      scores: [n, K] of the first seed; needed for auc.
       seed: of the bootstrap.
 
     Returns:
@@ -104,12 +276,15 @@ def summarise(
     columns = {
         name: np.array([record[name] for record in records], dtype=np.float64)
         for name in records[0]
-        if name.endswith(("accuracy", "calibration_error"))
+        if name in SCALARS
     }
     varies = any(np.ptp(values) > SAME for values in columns.values())
     resampled: dict[str, tuple[float, float]] = {}
     if not varies and correct is not None:
-        resampled = _bootstrap(correct, labels, seed=seed)
+        if correct.ndim == 1:
+            resampled = _bootstrap(correct, labels, seed=seed)
+        if "auc" in columns or correct.ndim == 2:
+            resampled |= _bootstrap_rows(correct, labels, scores, seed=seed)
     return {
         name: _entry(values, varies=varies, resampled=resampled.get(name))
         for name, values in columns.items()
@@ -155,11 +330,96 @@ def _bootstrap(
         present = total > 0
         recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
         statistics["macro_accuracy"] = recall.sum(axis=1) / present.sum(axis=1)
+    return {name: _percentiles(values) for name, values in statistics.items()}
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
-    return {
-        name: (float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail)))
-        for name, values in statistics.items()
-    }
+    return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))
+
+
+def _bootstrap_rows(
+    correct: np.ndarray, labels: np.ndarray | None, scores: np.ndarray | None, *, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Percentile intervals of auc, and with several labels a row of both accuracies.
+
+    Every label sees the same resamples of rows. They are held as [rows, resamples] counts, a block
+    of resamples at a time.
+    """
+    rows = len(correct)
+    per_row = {}
+    if correct.ndim == 2:
+        per_row["accuracy"] = correct.mean(axis=1)
+        per_row["exact_match_accuracy"] = correct.all(axis=1).astype(np.float64)
+    runs = []
+    if labels is not None and scores is not None:
+        runs = [_Runs(*column) for column in _columns(scores, labels)]
+    generator = np.random.Generator(np.random.Philox(seed))
+    found: dict[str, list[np.ndarray]] = {}
+    block = max(1, _BLOCK_BYTES // (4 * rows))
+    for start in range(0, RESAMPLES, block):
+        counts = np.empty((rows, min(block, RESAMPLES - start)), dtype=np.float32)
+        for column in range(counts.shape[1]):
+            counts[:, column] = np.bincount(generator.integers(rows, size=rows), minlength=rows)
+        for name, values in per_row.items():
+            found.setdefault(name, []).append(values @ counts / rows)
+        if runs:
+            found.setdefault("auc", []).append(_mean_defined([run.areas(counts) for run in runs]))
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    defined = {name: values[np.isfinite(values)] for name, values in joined.items()}
+    return {name: _percentiles(values) for name, values in defined.items() if len(values)}
+
+
+def _mean_defined(areas: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean [resamples] over labels, of those that are not NaN; NaN where all are."""
+    total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
+    count = np.sum([np.isfinite(area) for area in areas], axis=0)
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+
+
+class _Runs:
+    """Rows of one label in the order of their scores, cut where that matters for its AUC.
+
+    Neighbours that all have the label are one run: only their number enters, and that of the rows
+    without the label that score below them. A run ends where its score is shared with rows of the
+    other kind: those are beaten by half.
+    """
+
+    def __init__(self, scores: np.ndarray, positive: np.ndarray) -> None:
+        order = np.lexsort((positive, scores))  # of equal scores, rows without the label first
+        ranked, own = scores[order], positive[order]
+        steps = ranked[1:] != ranked[:-1]
+        group = np.append(0, np.cumsum(steps))
+        share = np.bincount(group, weights=own) / np.bincount(group)
+        mixed = ((share > 0) & (share < 1))[group]
+        cut = (own[1:] != own[:-1]) | (steps & (mixed[1:] | mixed[:-1]))
+        starts = np.append(True, cut) & own
+        run = np.cumsum(starts)  # of a row with the label, counted from 1
+        count = int(run[-1])
+        rows = len(order)
+        self._gained = _indicator(run[own] - 1, order[own], (count, rows))
+        # Rows without the label lie between two runs: below the second, if there is one.
+        between = ~own & (run < count)
+        self._below = _indicator(run[between], order[between], (count, rows))
+        tied = between & mixed
+        self._tied = _indicator(run[tied], order[tied], (count, rows)) if tied.any() else None
+
+    def areas(self, counts: np.ndarray) -> np.ndarray:
+        """The AUC [resamples] of rows counted [n, resamples] times; NaN where one kind is out."""
+        gained = self._gained @ counts
+        beaten = np.cumsum(self._below @ counts, axis=0, dtype=np.float64)
+        if self._tied is not None:
+            beaten -= (self._tied @ counts) / 2
+        wins = np.einsum("ij,ij->j", gained, beaten)
+        hits = gained.sum(axis=0, dtype=np.float64)
+        pairs = hits * (counts.sum(axis=0, dtype=np.float64) - hits)
+        return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+
+
+def _indicator(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> csr_array:
+    """The sparse matrix of ones at (rows, columns); rows rise."""
+    starts = np.searchsorted(rows, np.arange(shape[0] + 1))
+    return csr_array((np.ones(len(rows), dtype=np.float32), columns, starts), shape=shape)
 
 
 def _recall(labels: np.ndarray, correct: np.ndarray, classes: int) -> np.ndarray:
@@ -169,12 +429,15 @@ def _recall(labels: np.ndarray, correct: np.ndarray, classes: int) -> np.ndarray
 
 
 def _check(scores: np.ndarray, labels: np.ndarray) -> None:
-    if scores.ndim != 2 or labels.ndim != 1 or len(scores) != len(labels) or len(labels) == 0:
+    fitting = (scores.shape[:1], scores.shape)
+    if scores.ndim != 2 or labels.shape not in fitting or len(labels) == 0:
         raise DataError(
             f"scores {scores.shape} and labels {labels.shape} do not match; "
-            "give [n, K] scores and [n] labels with n >= 1"
+            "give [n, K] scores and [n] or [n, K] labels with n >= 1"
         )
-    if labels.min() < 0 or labels.max() >= scores.shape[1]:
+    if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
+        raise DataError("labels [n, K] hold other values than 0 and 1; correct them")
+    if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= scores.shape[1]):
         raise DataError(
             f"labels reach from {labels.min()} to {labels.max()}, but there are "
             f"{scores.shape[1]} scores a row; train the head on every class of the test split"

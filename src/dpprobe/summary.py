@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,19 @@ from dpprobe.config import epsilon_value
 from dpprobe.errors import DataError
 
 CELL_FORMAT = "dpprobe-cell"
-CELL_FORMAT_VERSION = 1
-CEILING_HEAD = "nonprivate"  # the head whose accuracy is the non-private ceiling of a backbone
+CELL_FORMAT_VERSION = 2
+CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
+# What each metric that may stand for a cell is called, and what it is with several labels a row.
+HEADLINES = {"accuracy": "accuracy", "auc": "AUC"}
+MEASURED = (
+    "accuracy",
+    "top5_accuracy",
+    "macro_accuracy",
+    "exact_match_accuracy",
+    "expected_calibration_error",
+    "auc",
+    "mean_average_precision",
+)
 
 SCHEMA = pa.schema(
     [
@@ -37,15 +48,21 @@ SCHEMA = pa.schema(
         ("test_rows", pa.int64()),
         ("dimension", pa.int64()),
         ("num_classes", pa.int64()),
+        ("multi_label", pa.bool_()),
+        ("headline", pa.string()),  # the column that stands for the cell in tables and figures
+        ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
-        ("accuracy", pa.float64()),
-        ("top5_accuracy", pa.float64()),
-        ("macro_accuracy", pa.float64()),
-        ("expected_calibration_error", pa.float64()),
+        *((name, pa.float64()) for name in MEASURED),
         # Of the cell, the same in each of its rows: a bootstrap cannot be redone from seeds.
-        ("accuracy_low", pa.float64()),
-        ("accuracy_high", pa.float64()),
-        ("accuracy_interval", pa.string()),
+        *(
+            column
+            for name in HEADLINES
+            for column in (
+                (f"{name}_low", pa.float64()),
+                (f"{name}_high", pa.float64()),
+                (f"{name}_interval", pa.string()),
+            )
+        ),
         ("fingerprint", pa.string()),
         ("content_hash", pa.string()),
     ]
@@ -59,7 +76,8 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
     fractions; `epsilon` of "inf" is infinity.
 
     Raises:
-      DataError: when a file is not a cell's record or two files describe one cell.
+      DataError: when a file is not a cell's record, two files describe one cell, or two cells
+        have another headline metric.
     """
     cells: dict[tuple[str, ...], tuple[Path, dict[str, Any]]] = {}
     for path in metrics_files:
@@ -68,6 +86,7 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
         if key in cells:
             raise DataError(f"{path}: same cell as {cells[key][0]}; name each cell once")
         cells[key] = (path, record)
+    headlines(cells.values())  # cells that differ in it are not to share a column
     ordered = sorted(cells, key=lambda key: (*key[:3], epsilon_value(key[3])))
     rows = [row for key in ordered for row in _rows(cells[key][1], study)]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
@@ -122,7 +141,7 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A cell's accuracy in percent: the mean over seeds and the ends of its 95 % interval."""
+    """A cell's headline metric in percent: the mean over seeds, the ends of its 95 % interval."""
 
     mean: float
     low: float | None
@@ -139,6 +158,43 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What the numbers of a dataset are: `headline` is "accuracy" or "auc"."""
+
+    headline: str
+    multi_label: bool = False
+    labels: int = 0  # that enter the mean, of `num_classes`
+    num_classes: int = 0
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Measure:
+        """What stands for a cell, from its record."""
+        return cls(
+            headline=record["headline"],
+            multi_label=record["multi_label"],
+            labels=record["auc_labels"],
+            num_classes=len(record["class_names"]),
+        )
+
+    @property
+    def partial(self) -> bool:
+        """Whether labels are left out of the mean: those with one value in all test rows."""
+        return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
+
+    @property
+    def title(self) -> str:
+        """For a sentence or an axis: "accuracy", "AUC", "mean AUC over 13 of 14 labels"."""
+        name = HEADLINES[self.headline]
+        if not self.multi_label:
+            return name
+        which = f"{self.labels} of {self.num_classes} labels" if self.partial else "labels"
+        return f"mean {name} over {which}"
+
+
+ACCURACY = Measure(headline="accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """The cells of some summaries, by row (dataset, epsilon) and column (backbone, method)."""
 
@@ -146,6 +202,7 @@ class Grid:
     columns: tuple[tuple[str, str], ...]
     entries: dict[tuple[str, float, str, str], Entry]
     deltas: dict[str, float]
+    measures: dict[str, Measure]  # of each dataset
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
         return self.entries.get((*row, *column))
@@ -159,14 +216,22 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     """
     table = read_summaries(paths).to_pandas()
     entries = {}
+    measures: dict[str, Measure] = {}
     for key, rows in table.groupby(["dataset", "epsilon", "backbone", "method"], sort=False):
         first = rows.iloc[0]
-        known = not np.isnan(first.accuracy_low)
+        name = str(first.headline)
+        known = not np.isnan(first[f"{name}_low"])
+        measures[key[0]] = Measure(
+            headline=name,
+            multi_label=bool(first.multi_label),
+            labels=int(first.auc_labels),
+            num_classes=int(first.num_classes),
+        )
         entries[key] = Entry(
-            mean=100 * float(rows.accuracy.mean()),
-            low=100 * float(first.accuracy_low) if known else None,
-            high=100 * float(first.accuracy_high) if known else None,
-            interval=first.accuracy_interval if known else None,
+            mean=100 * float(rows[name].mean()),
+            low=100 * float(first[f"{name}_low"]) if known else None,
+            high=100 * float(first[f"{name}_high"]) if known else None,
+            interval=first[f"{name}_interval"] if known else None,
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -178,12 +243,30 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         columns=tuple(sorted({key[2:] for key in entries})),
         entries=entries,
         deltas={str(name): float(delta) for name, delta in deltas.items()},
+        measures=measures,
     )
+
+
+def headlines(cells: Iterable[tuple[Path, dict[str, Any]]]) -> dict[str, Measure]:
+    """What stands for the cells of each dataset, from their records and where these lie.
+
+    Raises:
+      DataError: when two cells of a dataset differ in it, as a killed run may leave them.
+    """
+    first: dict[str, tuple[Path, Measure]] = {}
+    for path, record in cells:
+        own = Measure.of(record)
+        other, found = first.setdefault(record["cell"]["dataset"], (path, own))
+        if found != own:
+            raise DataError(
+                f"{path}: shows {own.headline}, {other} shows {found.headline}, or they were "
+                "tested on other rows; run the study again"
+            )
+    return {dataset: measure for dataset, (_, measure) in first.items()}
 
 
 def _rows(record: dict[str, Any], study: str) -> list[dict[str, Any]]:
     cell = record["cell"]
-    accuracy = record["summary"]["accuracy"]
     shared = {
         "study": study,
         **{name: cell[name] for name in ("dataset", "backbone", "method")},
@@ -198,14 +281,19 @@ def _rows(record: dict[str, Any], study: str) -> list[dict[str, Any]]:
         "test_rows": record["rows"]["test"],
         "dimension": record["dimension"],
         "num_classes": len(record["class_names"]),
-        "accuracy_low": accuracy["low"],
-        "accuracy_high": accuracy["high"],
-        "accuracy_interval": accuracy["interval"],
+        "multi_label": record["multi_label"],
+        "headline": record["headline"],
+        "auc_labels": record["auc_labels"],
+        **{
+            f"{name}_{part}": record["summary"][name][part]
+            for name in HEADLINES
+            if name in record["summary"]
+            for part in ("low", "high", "interval")
+        },
         "fingerprint": record["fingerprint"],
         "content_hash": record["content_hash"],
     }
-    measured = ("accuracy", "top5_accuracy", "macro_accuracy", "expected_calibration_error")
     return [
-        {**shared, "seed_index": seed["index"], **{name: seed.get(name) for name in measured}}
+        {**shared, "seed_index": seed["index"], **{name: seed.get(name) for name in MEASURED}}
         for seed in record["seeds"]
     ]

@@ -1,4 +1,4 @@
-"""Accuracy tables: CSV for programs, Markdown for people, plain text for the console."""
+"""Tables of results: CSV for programs, Markdown for people, plain text for the console."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
-from dpprobe.summary import Entry, Grid, read_grid
+from dpprobe.summary import ACCURACY, Entry, Grid, read_grid
 
 PLUS_MINUS = "±"
+LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
 
 
 def accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
     """Writes test accuracy in percent: a row a (dataset, epsilon), a column a backbone + method.
 
-    A cell that was not run is blank. Rows at epsilon inf are not private; there are the
-    non-private ceilings. In Markdown the best private entry of a row is bold, and so is every
-    other that prints the same mean.
+    A dataset whose headline is another metric shows that one; a column `metric` then tells. A cell
+    that was not run is blank. Rows at epsilon inf are not private; there are the non-private
+    ceilings. In Markdown the best private entry of a row is bold, and so is every other that prints
+    the same mean.
 
     Raises:
       DataError: when a file is not a summary.
@@ -40,13 +42,15 @@ def _csv(grid: Grid) -> str:
     stream = io.StringIO()
     writer = csv_module.writer(stream, lineterminator="\n")
     names = [" + ".join(column) for column in grid.columns]
+    named = _names_metrics(grid)
     writer.writerow(
-        ["dataset", "epsilon", "delta"]
+        ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
         + [text for name in names for text in (name, f"{name} {PLUS_MINUS}")]
     )
     for row in grid.rows:
         delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
         values = [row[0], f"{row[1]:g}", "" if delta is None else f"{delta:g}"]
+        values += [grid.measures[row[0]].headline] if named else []
         for column in grid.columns:
             entry = grid.get(row, column)
             values.append("" if entry is None else f"{entry.mean:.3f}")
@@ -56,8 +60,11 @@ def _csv(grid: Grid) -> str:
 
 
 def _markdown(grid: Grid) -> str:
-    header = ["dataset", "epsilon", *(" + ".join(column) for column in grid.columns)]
-    lines = [_markdown_row(header), _markdown_row(["---", *["---:"] * (len(header) - 1)])]
+    named = _names_metrics(grid)
+    own = ["dataset", "metric"] if named else ["dataset"]
+    header = [*own, "epsilon", *(" + ".join(column) for column in grid.columns)]
+    rule = ["---"] * len(own) + ["---:"] * (len(header) - len(own))
+    lines = [_markdown_row(header), _markdown_row(rule)]
     for row in grid.rows:
         entries = [grid.get(row, column) for column in grid.columns]
         private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
@@ -67,14 +74,28 @@ def _markdown(grid: Grid) -> str:
             text = "" if entry is None else _text(entry)
             bold = entry is not None and entry.private and f"{entry.mean:.1f}" == best
             texts.append(f"**{text}**" if bold else text)
-        lines.append(_markdown_row([row[0], f"{row[1]:g}", *texts]))
+        own = [row[0], *([grid.measures[row[0]].title] if named else [])]
+        lines.append(_markdown_row([*own, f"{row[1]:g}", *texts]))
     deltas = ", ".join(f"{name} {delta:g}" for name, delta in grid.deltas.items())
     note = (
-        f"Test accuracy in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval "
+        f"Test {_metrics(grid)} in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval "
         "(over seeds; over test rows where the seeds do not differ). "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
+    if any(measure.partial for measure in grid.measures.values()):
+        note += f" {LEFT_OUT}."
     return "\n".join([*lines, "", note]) + "\n"
+
+
+def _names_metrics(grid: Grid) -> bool:
+    """Whether some dataset shows another metric than plain accuracy, so that each names its own."""
+    return any(measure.title != ACCURACY.title for measure in grid.measures.values())
+
+
+def _metrics(grid: Grid) -> str:
+    """The metrics that a table shows, for its note."""
+    titles = list(dict.fromkeys(measure.title for measure in grid.measures.values()))
+    return " or ".join(titles) or ACCURACY.title
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -92,11 +113,13 @@ def _console_block(grid: Grid, dataset: str) -> str:
     lines = [_console_row(line, widths) for line in table]
     lines.insert(1, "-" * max(map(len, lines)))
     delta = f"delta {grid.deltas[dataset]:g}, " if dataset in grid.deltas else ""
+    measure = grid.measures[dataset]
     title = (
-        f"{dataset}: test accuracy in percent {PLUS_MINUS} half of the 95 % interval, "
+        f"{dataset}: test {measure.title} in percent {PLUS_MINUS} half of the 95 % interval, "
         f"{delta}eps inf is not private"
     )
-    return "\n".join([title, "", *lines])
+    notes = [LEFT_OUT] if measure.partial else []
+    return "\n".join([title, *notes, "", *lines])
 
 
 def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:

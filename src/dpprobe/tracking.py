@@ -51,7 +51,7 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.progress import Progress
 from dpprobe.receipts import sqlite_file, write_receipt
-from dpprobe.summary import cell_key, is_private, read_cell
+from dpprobe.summary import ACCURACY, Measure, cell_key, headlines, is_private, read_cell
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -71,7 +71,16 @@ SCALARS = {
     "macro_accuracy": "test/macro_accuracy",
     "expected_calibration_error": "test/ece",
     "top5_accuracy": "test/top5_accuracy",
+    "exact_match_accuracy": "test/exact_match_accuracy",
+    "auc": "test/auc",
+    "mean_average_precision": "test/mean_average_precision",
 }
+# What a summary run shows at each epsilon, by the headline of its cells: those that they have.
+CURVES = {
+    "accuracy": ("accuracy", "macro_accuracy"),
+    "auc": ("auc", "mean_average_precision", "accuracy"),
+}
+PER_CLASS = ("per_class_recall", "per_label_auc")  # one number a class each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +141,7 @@ def ingest(
     info = read_info(dataset_info)
     records = _read_records(metrics_files, dataset)
     shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
+    measured = headlines(records).get(dataset, ACCURACY)
     cells = [_cell_run(path, record, study, shared) for path, record in records]
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
     summaries = []
@@ -145,8 +155,10 @@ def ingest(
             MlflowClient(tracking_uri=uri), study=study, inputs=_dataset_input(dataset, info)
         )
         pages = {
-            "cells": writer.write(_cells_experiment(dataset, where), cells),
-            "summary": writer.write(_summary_experiment(dataset, where, summaries), summaries),
+            "cells": writer.write(_cells_experiment(dataset, where, cells, measured), cells),
+            "summary": writer.write(
+                _summary_experiment(dataset, where, summaries, measured), summaries
+            ),
         }
     counts = {
         "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
@@ -407,36 +419,44 @@ def _view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str
     }
 
 
-def _cells_experiment(dataset: str, where: Path | None) -> _Experiment:
+def _cells_experiment(
+    dataset: str, where: Path | None, cells: Sequence[RunContents], measured: Measure
+) -> _Experiment:
+    own = f"test/{measured.headline}"
+    beside = [f"test/{name}" for name in CURVES[measured.headline][1:]]
+    columns = [own, f"{own}_std", *beside, "test/ece", "privacy/epsilon_realised",
+               "privacy/noise_multiplier"]  # fmt: skip
+    logged = {name for item in cells for name, _, _ in item.metrics}
     return _Experiment(
         name=dataset,
         location=where / "cells" if where else None,
         note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
         view=_view(
             ["backbone", "method", "epsilon", "seeds"],
-            ["test/accuracy", "test/accuracy_std", "test/macro_accuracy", "test/ece",
-             "privacy/epsilon_realised", "privacy/noise_multiplier"],
-            "test/accuracy",
+            [name for name in columns if name in logged],
+            own,
         ),
-    )  # fmt: skip
+    )
 
 
 def _summary_experiment(
-    dataset: str, where: Path | None, summaries: Sequence[RunContents]
+    dataset: str, where: Path | None, summaries: Sequence[RunContents], measured: Measure
 ) -> _Experiment:
+    prefix = f"{measured.headline}/eps_"
     names = {name for item in summaries for name, _, _ in item.metrics}
-    measured = sorted(
-        (name for name in names if name.startswith("accuracy/eps_")),
-        key=lambda name: epsilon_value(name.removeprefix("accuracy/eps_")),
+    columns = sorted(
+        (name for name in names if name.startswith(prefix)),
+        key=lambda name: epsilon_value(name.removeprefix(prefix)),
     )
     return _Experiment(
         name=f"{dataset}/summary",
         location=where / "summary" if where else None,
         note=(
-            f"Summary of {dataset}: one run a backbone and method, accuracy at each epsilon; "
+            f"Summary of {dataset}: one run a backbone and method, {measured.title} at each "
+            "epsilon; "
             "the steps of its curves are 100 x epsilon."
         ),
-        view=_view(["backbone", "method"], measured, measured[-1] if measured else ""),
+        view=_view(["backbone", "method"], columns, columns[-1] if columns else ""),
     )
 
 
@@ -457,7 +477,7 @@ def _cell_run(
     if is_private(record):
         guarantee = f"({cell['epsilon']}, {record['delta']:g})-DP"
     epsilon = cell["epsilon"].replace(INFINITE, "∞")
-    accuracy = record["summary"]["accuracy"]
+    percent = 100 * record["summary"][record["headline"]]["mean"]
     params = {
         **{name: cell[name] for name in ("dataset", "backbone", "method", "epsilon")},
         "head": record["head"],
@@ -477,7 +497,7 @@ def _cell_run(
         name=run_name(cell["method"], "ε" + epsilon, cell["backbone"]),
         note=(
             f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, {guarantee}: "
-            f"accuracy {100 * accuracy['mean']:.1f} %, mean of {len(record['seeds'])} seeds."
+            f"{Measure.of(record).title} {percent:.1f} %, mean of {len(record['seeds'])} seeds."
         ),
         params=params,
         tags={**shared, "guarantee": guarantee, "cell_fingerprint": record["fingerprint"]},
@@ -501,7 +521,9 @@ def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
     values["privacy/noise_multiplier"] = record["noise_multiplier"]
     values["time/train_seconds"] = record["seconds"]
     if len(record["class_names"]) <= CLASSES_LOGGED:
-        values |= _class_metrics(record)
+        for name in PER_CLASS:
+            if name in record["seeds"][0]:
+                values |= _class_metrics(record, name)
     return [
         (name, _rounded(value), 0)
         for name, value in values.items()
@@ -509,16 +531,16 @@ def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
     ]
 
 
-def _class_metrics(record: dict[str, Any]) -> dict[str, float | None]:
-    """Recall of each class, the mean over seeds; equal cleaned names are told apart by index."""
-    recalls = [seed["per_class_recall"] for seed in record["seeds"]]
+def _class_metrics(record: dict[str, Any], metric: str) -> dict[str, float | None]:
+    """A metric of each class, the mean over seeds; equal cleaned names are told apart by index."""
+    found = [seed[metric] for seed in record["seeds"]]
     names = [metric_name(str(name)) for name in record["class_names"]]
     result: dict[str, float | None] = {}
     for index, name in enumerate(names):
         title = f"{name} {index}" if names.count(name) > 1 else name
-        values = [recall[index] for recall in recalls]
+        values = [own[index] for own in found]
         known = None not in values
-        result[f"per_class_recall/{title}"] = float(np.mean(values)) if known else None
+        result[f"{metric}/{title}"] = float(np.mean(values)) if known else None
     return result
 
 
@@ -531,7 +553,7 @@ def _curve_metrics(path: Path) -> list[tuple[str, float, int]]:
             f"{path}: unreadable ({_line(error)}); delete the cell's folder and run it again"
         ) from None
     result = []
-    for column in ("train_loss", "test_accuracy"):
+    for column in ("train_loss", "test_accuracy", "test_auc"):
         means = table.groupby("step")[column].mean().dropna()
         result += [(f"curve/{column}", _rounded(value), int(step)) for step, value in means.items()]
     return [item for item in result if math.isfinite(item[1])]
@@ -548,7 +570,9 @@ def _summary_run(
     steps = curve_steps([_epsilon(record) for record in ordered])
     metrics: list[tuple[str, float, int]] = []
     for record in ordered:
-        for name in ("accuracy", "macro_accuracy"):
+        for name in CURVES[record["headline"]]:
+            if name not in record["summary"]:
+                continue
             value = _rounded(record["summary"][name]["mean"])
             metrics.append((f"{name}/eps_{record['cell']['epsilon']}", value, 0))
             if (step := steps.get(_epsilon(record))) is not None:

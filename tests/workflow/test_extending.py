@@ -1,0 +1,107 @@
+"""A head in one file and one registry line, by the letter of docs/extending.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from .conftest import TIMEOUT
+
+
+@pytest.fixture(scope="module")
+def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with the page's file and line in it."""
+    folder = tmp_path_factory.mktemp("extended")
+    for name in ("src", "workflow", "scripts", "envs"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(repository / name, folder / name, ignore=ignored)
+    shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
+    page = (repository / "docs/extending.md").read_text()
+    module, line = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    (folder / "src/dpprobe/heads/nearest_mean.py").write_text(module)
+    config = folder / "src/dpprobe/config.py"
+    start = "HEADS: dict[str, str] = {\n"
+    text = config.read_text()
+    assert text.count(start) == 1
+    config.write_text(text.replace(start, start + line))
+    return folder
+
+
+def run(folder: Path, *command: str) -> str:
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-6000:]
+    return result.stdout
+
+
+def test_the_page_s_head_goes_through_the_whole_workflow(
+    extended: Path, small: dict[str, Any]
+) -> None:
+    small["methods"] = {"nearest_mean": {"head": "nearest_mean"}, "ceiling": {"head": "nonprivate"}}
+    small["epsilons"] = [1, 8, "inf"]
+    (extended / "study.yaml").write_text(yaml.safe_dump(small))
+    run(
+        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables",
+        "--configfile", "study.yaml",
+    )  # fmt: skip
+    table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
+    accuracy = table[table["method"] == "nearest_mean"].groupby("epsilon")["accuracy"].mean()
+    assert accuracy[8.0] > 0.8
+    assert accuracy[float("inf")] >= accuracy[1.0] > 0.15
+    cell = extended / "results/cells/digits/pixels/nearest_mean/eps-1"
+    statement = json.loads((cell / "privacy.json").read_text())
+    (mechanism,) = statement["mechanisms"]
+    assert mechanism["name"] == "class sums and counts"
+    assert statement["epsilon_realised"] <= 1
+
+
+def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
+    check = """
+import math
+import torch
+from dpprobe import config, heads
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+
+options = config.method_options({"head": "nearest_mean", "normalize": "none"})
+features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+features[3], features[4], features[5] = math.nan, 0, 1e30
+labels = torch.arange(30) % 3
+sums = []
+def capture(self, name, values):
+    sums.append(values[0].clone())
+    self.count(name, 1)
+    return values
+heads_releases = __import__("dpprobe.privacy.releases", fromlist=["Releases"]).Releases
+heads_releases.gaussian = capture
+for left_out in range(-1, 30):
+    chosen = [row for row in range(30) if row != left_out]
+    plan = Plan(
+        mechanisms=tuple(item.scaled(0.0) for item in options.mechanisms(len(chosen))),
+        n=len(chosen), epsilon=math.inf, delta=1e-5, accountant="pld",
+    )
+    heads.fit(options, TrainingSet(features[chosen].clone(), labels[chosen], 3), plan, [1])
+whole, *others = sums
+moved = [float((whole - other).norm()) for other in others]
+assert max(moved) <= options.mechanisms(30)[0].sensitivity, moved
+assert moved[3] == moved[5] == 0 and abs(moved[4] - 1) < 1e-6, moved
+"""
+    run(extended, "-c", check)

@@ -1,0 +1,168 @@
+"""Rows with several labels, and two classes told apart by AUC, through the whole workflow."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mlflow import MlflowClient
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+
+from .conftest import Workspace
+
+LABELS = ("even", "five_or_more", "has_a_hole")
+HOLES = (0, 6, 8, 9)
+TRAIN_ROWS = 1400
+
+
+def write_digits(folder: Path) -> None:
+    """Digits with the labels above, and with the last of them as a class, in two splits each."""
+    images, digits = load_digits(return_X_y=True)
+    labels = np.stack([digits % 2 == 0, digits >= 5, np.isin(digits, HOLES)], axis=1)
+    column = [{"bytes": _png(image.reshape(8, 8)), "path": None} for image in images]
+    kinds = {
+        "labels": pa.array(labels.astype(np.int8).tolist(), pa.list_(pa.int8())),
+        "hole": pa.array(labels[:, 2].astype(np.int64)),
+    }
+    folder.mkdir()
+    for name, values in kinds.items():
+        table = pa.table({"image": column, "label": values})
+        pq.write_table(table.slice(0, TRAIN_ROWS), folder / f"{name}_train.parquet")
+        pq.write_table(table.slice(TRAIN_ROWS), folder / f"{name}_test.parquet")
+
+
+def _png(image: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray((image * 15).astype(np.uint8)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def _dataset(name: str, classes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "source": "parquet", "train": f"raw/{name}_train.parquet",
+        "test": f"raw/{name}_test.parquet", "class_names": list(classes),
+    }  # fmt: skip
+
+
+STUDY: dict[str, Any] = {
+    "study": "attributes",
+    "datasets": {
+        "attributes": _dataset("labels", LABELS),
+        "hole": _dataset("hole", ("no", "yes")) | {"metric": "auc"},
+    },
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {"sgd": {"head": "sgd", "loss": "sigmoid", "batch_size": 64, "epochs": 5}},
+    "epsilons": [8, "inf"],
+    "seeds": 2,
+    "tsne": {"points": 100},
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(module_workspace: Callable[[str], Workspace]) -> Workspace:
+    space = module_workspace("multi_label")
+    write_digits(space.directory / "raw")
+    space.run(STUDY)
+    return space
+
+
+def _cell(workspace: Workspace, dataset: str, epsilon: str) -> Path:
+    return workspace.directory / "results/cells" / dataset / "pixels/sgd" / f"eps-{epsilon}"
+
+
+def _record(workspace: Workspace, dataset: str, epsilon: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(
+        (_cell(workspace, dataset, epsilon) / "metrics.json").read_text()
+    )
+    return values
+
+
+def _runs(workspace: Workspace, experiment: str) -> dict[str, Any]:
+    client = MlflowClient(f"sqlite:///{workspace.directory}/results/mlflow.db")
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    runs = client.search_runs([found.experiment_id])
+    return {run.data.tags["result_key"]: run for run in runs}
+
+
+def test_the_auc_of_a_multi_label_cell_is_that_of_its_predictions(workspace: Workspace) -> None:
+    table = pq.read_table(_cell(workspace, "attributes", "8") / "predictions.parquet")
+    assert table.schema.field("label").type == pa.list_(pa.int8())
+    record = _record(workspace, "attributes", "8")
+    assert (record["headline"], record["multi_label"], record["auc_labels"]) == ("auc", True, 3)
+    rows = table.to_pandas()
+    for seed in record["seeds"]:
+        own = rows[rows["seed_index"] == seed["index"]]
+        labels, scores = np.stack(own["label"].to_list()), np.stack(own["scores"].to_list())
+        areas = roc_auc_score(labels, scores, average=None)
+        assert seed["per_label_auc"] == pytest.approx(areas.tolist(), abs=1e-9)
+        assert seed["auc"] == pytest.approx(areas.mean())
+    assert record["summary"]["auc"]["mean"] > 0.75
+    ceiling = _record(workspace, "attributes", "inf")["summary"]["auc"]["mean"]
+    assert ceiling > record["summary"]["auc"]["mean"]
+
+
+def test_tables_and_the_figure_show_the_auc(workspace: Workspace) -> None:
+    results = workspace.directory / "results"
+    header, row, *_ = (results / "tables/attributes_accuracy.csv").read_text().splitlines()
+    values = dict(zip(header.split(","), row.split(","), strict=True))
+    auc = _record(workspace, "attributes", "8")["summary"]["auc"]["mean"]
+    assert values["metric"] == "auc"
+    assert float(values["pixels + sgd"]) == pytest.approx(100 * auc, abs=1e-3)
+    both = (results / "tables/accuracy.md").read_text()
+    assert "| attributes | mean AUC over labels |" in both
+    assert "| hole | AUC |" in both
+    svg = (results / "figures/attributes/accuracy.svg").read_text()
+    assert "<!-- test mean AUC over labels (%) -->" in svg
+
+
+def test_mlflow_shows_the_auc(workspace: Workspace) -> None:
+    run = _runs(workspace, "attributes")["attributes/attributes/pixels/sgd/eps-8"]
+    auc = _record(workspace, "attributes", "8")["summary"]["auc"]["mean"]
+    assert run.data.metrics["test/auc"] == pytest.approx(auc, rel=1e-3)
+    assert run.data.metrics["curve/test_auc"] == pytest.approx(auc, rel=1e-3)
+    assert {f"per_label_auc/{name}" for name in LABELS} <= set(run.data.metrics)
+    summary = _runs(workspace, "attributes/summary")["attributes/attributes/pixels/sgd"]
+    assert summary.data.metrics["auc/eps_8"] == run.data.metrics["test/auc"]
+
+
+def test_two_classes_are_shown_by_their_auc_where_the_dataset_asks(workspace: Workspace) -> None:
+    record = _record(workspace, "hole", "8")
+    assert (record["headline"], record["multi_label"]) == ("auc", False)
+    assert record["summary"]["auc"]["mean"] > record["summary"]["accuracy"]["mean"]
+    run = _runs(workspace, "hole")["attributes/hole/pixels/sgd/eps-8"]
+    assert {"test/auc", "test/accuracy"} <= set(run.data.metrics)
+
+
+def test_another_metric_retrains_nothing(workspace: Workspace) -> None:
+    assert "Nothing to be done" in workspace.run(STUDY).stdout
+    cell = _cell(workspace, "hole", "8")
+    weights, auc = (cell / "heads.safetensors").read_bytes(), _record(workspace, "hole", "8")
+    datasets = {**STUDY["datasets"], "hole": STUDY["datasets"]["hole"] | {"metric": "accuracy"}}
+    workspace.run(STUDY | {"datasets": datasets})
+    changed = _record(workspace, "hole", "8")
+    assert (cell / "heads.safetensors").read_bytes() == weights
+    assert changed["headline"] == "accuracy"
+    assert changed["seeds"] == auc["seeds"]
+    assert changed["seconds"] == auc["seconds"]
+    run = _runs(workspace, "hole/summary")["attributes/hole/pixels/sgd"]
+    assert "accuracy/eps_8" in run.data.metrics
+    assert "auc/eps_8" not in run.data.metrics
+
+
+def test_a_metric_that_the_labels_do_not_have_is_refused_at_once(workspace: Workspace) -> None:
+    digits = {"source": "sklearn", "name": "digits", "metric": "auc"}
+    study = STUDY | {"datasets": {"digits": digits}, "results_dir": "other"}
+    refused = workspace.run(study, check=False)
+    assert refused.returncode
+    assert "datasets.digits: metric: auc with 10 classes" in refused.stdout
+    assert not (workspace.directory / "other").exists()
