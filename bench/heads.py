@@ -1,73 +1,277 @@
-"""Time of a DP-SGD step on a linear head: the closed form against Opacus, in one run.
+"""Time of private training of linear heads: dpprobe, its peers, the machine's limit, in one run.
 
-The foundation-features recipe on n = 50,000 rows of d = 768 features, K = 10 classes: Poisson
-batches of 32 expected rows, clipping norm 1.2. Both engines run through `dpprobe.heads.fit` on one
-thread, with sampling, noise and bookkeeping; processor time, interleaved rounds, medians. Only
-ratios within one run mean anything on another machine.
+One thread, processor time, interleaved rounds; dpprobe through its public `dpprobe.heads.fit`,
+with sampling, noise and bookkeeping. What is measured and how: bench/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from dpprobe import artifacts, heads
-from dpprobe.heads.sgd import Options
+import limits
+import memory
+import report
+from clock import Clock, Engine, Work
+from dpprobe import artifacts, config, heads
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
+from peers import Run, Task
+from peers.remote import ONE_THREAD, Remote
+from report import CASES, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
-ROWS, DIMENSION, CLASSES = 50_000, 768, 10
-# PLD's answer at epsilon 1 and delta 1e-5 for this cell's 31,250 steps.
-NOISE_MULTIPLIER = 0.7524
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
+PARTS = ("batch32", "batch4096", "full", "second", "memory")
+# Of the foundation-features recipe: 20 epochs in batches of 32.
+RECIPE_STEPS = 31_250
+NOISE_MULTIPLIER = 0.7524
 
-Case = tuple[str, int, int]  # engine, seeds, steps timed
-CASES: tuple[Case, ...] = (
-    ("closed_form", 1, 2000),
-    ("closed_form", 5, 600),
-    ("opacus", 1, 200),
-    ("opacus", 5, 40),
-)
+
+@dataclass(frozen=True)
+class Peer:
+    """A library as it is run here.
+
+    Attributes:
+      adapter: a module of `peers`.
+      physical: by set, or set and case: rows at a time. None is all of a batch.
+      pieces: run only where a batch has more rows than those.
+      leave_out: (set, case) that a library cannot run, or not within an hour.
+      apart: in a process of its own even where it is installed beside torch.
+    """
+
+    adapter: str
+    physical: Mapping[Any, int | None] = field(default_factory=dict)
+    pieces: bool = False
+    leave_out: frozenset[tuple[str, str]] = frozenset()
+    apart: bool = False
+
+    def at_once(self, name: str, case: str) -> int | None:
+        return self.physical.get((name, case), self.physical.get(name))
+
+
+# Rows at a time: of those tried on the CPU (powers of two) the fastest, but for "Opacus hooks",
+# which takes a batch as it is, as Opacus does unless told otherwise.
+PEERS: dict[str, Peer] = {
+    "Opacus hooks": Peer("opacus_hooks", {"A": 4096}, leave_out=frozenset({("B", "full")})),
+    "Opacus hooks, in pieces": Peer("opacus_hooks", {"A": 256, "B": 16}, pieces=True),
+    "Opacus ghost": Peer("opacus_ghost", {"A": 4096, "B": 512}),
+    "fastDP": Peer("fastdp"),
+    "jax-privacy": Peer("jaxprivacy", {"A": 256, ("A", "batch32"): 8, "B": 1}, apart=True),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One set of random data, in memory once."""
+
+    name: str
+    shape: Shape
+    features: torch.Tensor
+    labels: torch.Tensor
+    clock: Clock
+
+    @classmethod
+    def random(cls, name: str, clock: Clock) -> Setting:
+        shape = SETS[name]
+        generator = torch.Generator().manual_seed(0)
+        features = torch.randn(shape.rows, shape.dimension, generator=generator)
+        labels = torch.randint(0, shape.classes, (shape.rows,), generator=generator)
+        return cls(name, shape, features.to(clock.device), labels.to(clock.device), clock)
+
+    def data(self) -> TrainingSet:
+        return TrainingSet(self.features, self.labels, self.shape.classes)
+
+    def tiny(self) -> Setting:
+        """A few numbers of it: what they take brings the code into memory."""
+        shape = Shape(512, 64, self.shape.classes)
+        features = self.features[: shape.rows, : shape.dimension].clone()
+        return Setting(self.name, shape, features, self.labels[: shape.rows], self.clock)
+
+    def batch(self, case: str) -> int:
+        wanted = CASES[case]
+        return self.shape.rows if wanted is None else min(wanted, self.shape.rows // 2)
 
 
 def main() -> None:
-    """Prints the table and writes it to bench/results/heads.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    rounds = parser.parse_args().rounds
+    """Prints the tables and, after a whole run, writes them to bench/results/heads.md."""
+    options = parsed()
+    if options.device == "cpu" and any(os.environ.get(name) != "1" for name in ONE_THREAD):
+        # Libraries read these when they are loaded.
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ONE_THREAD)
     torch.set_num_threads(1)
-    data = random_data()
-    for case in CASES:
-        seconds_a_step(data, case)  # warm up: norms, buffers, code
-    times: dict[Case, list[float]] = {case: [] for case in CASES}
-    for number in range(rounds):
-        for case in CASES:
-            times[case].append(seconds_a_step(data, case))
-        print(f"round {number + 1}/{rounds}", flush=True)
-    text = table(times, rounds)
+    clock = Clock(options.device)
+    settings = [Setting.random(name, clock) for name in options.sets]
+    bytes_above = used_memory(settings, options) if "memory" in options.parts else {}
+    with ExitStack() as stack:
+        available = Available(stack, options)
+        engines = dict(all_engines(settings, available, options))
+        times(engines, options)
+    text = report.markdown(engines, bytes_above, available.versions, options.rounds)
     print(text)
-    artifacts.write_text(RESULTS, text)
+    if options.output:
+        artifacts.write_text(options.output, text)
 
 
-def random_data() -> TrainingSet:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(ROWS, DIMENSION, generator=generator)
-    labels = torch.randint(0, CLASSES, (ROWS,), generator=generator)
-    return TrainingSet(features, labels, CLASSES)
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument("--only", choices=SETS, help="one set of data alone")
+    parser.add_argument("--cases", help=f"some of {','.join(PARTS)} (default all)")
+    parser.add_argument("--quick", action="store_true", help="one round of short measurements")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--peer-python", help="interpreter of an environment that has more peers")
+    parser.add_argument("--output", type=Path, help="file to write; default: of whole runs only")
+    options = parser.parse_args()
+    options.parts = options.cases.split(",") if options.cases else list(PARTS)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"--cases: {', '.join(sorted(unknown))}: not among {', '.join(PARTS)}")
+    options.sets = [options.only] if options.only else list(SETS)
+    options.seconds = 0.1 if options.quick else 0.5
+    if options.quick:
+        options.rounds = 1
+    whole = not (options.only or options.cases or options.quick) and options.device == "cpu"
+    if whole and options.output is None:
+        options.output = RESULTS
+    return options
 
 
-def seconds_a_step(data: TrainingSet, case: Case) -> float:
-    """Processor time of one step of all the case's seeds."""
-    engine, seeds, steps = case
-    options = Options(engine=engine, steps=steps)
-    mechanisms = tuple(item.scaled(NOISE_MULTIPLIER) for item in options.mechanisms(data.rows))
+class Available:
+    """Which peers are installed, here or in the other environment, and how to run them."""
+
+    def __init__(self, stack: ExitStack, options: argparse.Namespace) -> None:
+        self.versions: dict[str, str | None] = {}
+        self._remotes: dict[str, Remote] = {}
+        self._device = options.device
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dpprobe-bench-"))
+        self._folder = Path(folder)
+        pythons = [sys.executable] + ([options.peer_python] if options.peer_python else [])
+        workers = [Remote(python, options.device) for python in pythons]
+        for worker in workers:
+            stack.callback(worker.close)
+        for title, peer in PEERS.items():
+            self.versions[title] = None
+            for number, worker in enumerate(workers):
+                if self.versions[title] is None and (found := worker.version(peer.adapter)):
+                    self.versions[title] = found
+                    if number or peer.apart:
+                        self._remotes[title] = worker
+
+    def engine(self, title: str, setting: Setting, case: str) -> Engine | None:
+        """None where the peer is not installed or has nothing to run."""
+        peer = PEERS[title]
+        physical = peer.at_once(setting.name, case)
+        left_out = (setting.name, case) in peer.leave_out
+        one_piece = peer.pieces and physical is not None and setting.batch(case) <= physical
+        if self.versions[title] is None or left_out or one_piece:
+            return None
+        task = peer_task(setting, case, physical)
+        if title not in self._remotes:
+            run = local_run(peer, task, setting)
+            return Engine(lambda steps: setting.clock.seconds(lambda: run(steps)))
+        key = f"{title} {setting.name} {case}"
+        worker = self._remotes[title]
+        worker.trainer(key, peer.adapter, task, *self._files(setting))
+        return Engine(lambda steps: worker.run(key, steps))
+
+    def _files(self, setting: Setting) -> tuple[Path, Path]:
+        paths = [self._folder / f"{setting.name}-{part}.npy" for part in ("features", "labels")]
+        for path, tensor in zip(paths, (setting.features, setting.labels), strict=True):
+            if not path.exists():
+                np.save(path, tensor.cpu().numpy())
+        return paths[0], paths[1]
+
+
+def peer_task(setting: Setting, case: str, physical: int | None) -> Task:
+    shape = setting.shape
+    return Task(
+        rows=shape.rows,
+        classes=shape.classes,
+        batch=setting.batch(case),
+        physical=physical,
+        device=setting.clock.device,
+        noise_multiplier=NOISE_MULTIPLIER,
+    )
+
+
+def local_run(peer: Peer, task: Task, setting: Setting) -> Run:
+    adapter = import_module(f"peers.{peer.adapter}")
+    arrays = setting.features.cpu().numpy(), setting.labels.cpu().numpy()
+    run: Run = adapter.trainer(task, *arrays)
+    return run
+
+
+def all_engines(
+    settings: Sequence[Setting], available: Available, options: argparse.Namespace
+) -> Iterator[tuple[Key, Engine]]:
+    """In the order of a round: what is compared stands together."""
+    for setting in settings:
+        for name, engine in limits.rates(setting.clock, setting.features).items():
+            yield Key(setting.name, "limit", name), engine
+        data = setting.data()
+        for case in CASES:
+            if case not in options.parts:
+                continue
+            key = partial(Key, setting.name, case)
+            for title, seeds in ((OURS, 1), (FIVE, 5)):
+                yield key(title), Engine(ours(setting, data, case, seeds), RECIPE_STEPS)
+            for title in PEERS:
+                peer = available.engine(title, setting, case)
+                if peer:
+                    yield key(title), peer
+            shape = setting.shape
+            batch = setting.batch(case)
+            products = limits.products(setting.clock, setting.features, batch, shape.classes)
+            yield key("products"), products
+        if "second" in options.parts:
+            for name, engine in limits.second_order(setting.clock, setting.features).items():
+                yield Key(setting.name, "second", name), engine
+            for name in present(SECOND_ORDER):
+                yield Key(setting.name, "second", name), Engine(one_fit(setting, name), 1)
+
+
+def present(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in config.HEADS]
+
+
+def ours(setting: Setting, data: TrainingSet, case: str, seeds: int) -> Callable[[int], float]:
+    """So many steps of `sgd`, for so many seeds in one pass."""
+    batch = CASES[case] or "full"
+
+    def run(steps: int) -> float:
+        work = fit({"head": "sgd", "batch_size": batch, "steps": steps}, data, seeds)
+        return setting.clock.seconds(work)
+
+    return run
+
+
+def one_fit(setting: Setting, name: str) -> Callable[[int], float]:
+    """A whole fit with the head's defaults, from features that nothing is known of yet."""
+
+    def run(steps: int) -> float:
+        assert steps == 1
+        return setting.clock.seconds(lambda: fit({"head": name}, setting.data(), 1)())
+
+    return run
+
+
+def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], object]:
+    """A fit by the public API; its plan's noise is of a usual size, priced by nobody."""
+    options = config.method_options(values)
     plan = Plan(
-        mechanisms=mechanisms,
+        mechanisms=tuple(item.scaled(NOISE_MULTIPLIER) for item in options.mechanisms(data.rows)),
         n=data.rows,
         epsilon=1.0,
         delta=1e-5,
@@ -75,34 +279,68 @@ def seconds_a_step(data: TrainingSet, case: Case) -> float:
         realised_epsilon=1.0,
     )
     chosen = [cell_seed("bench", index) for index in range(seeds)]
-    started = time.process_time()
-    heads.fit(options, data, plan, chosen)
-    return (time.process_time() - started) / steps
+    return lambda: heads.fit(options, data, plan, chosen)
 
 
-def table(times: dict[Case, list[float]], rounds: int) -> str:
-    """Markdown: each case relative to one step of one seed in closed form."""
-    by_case = {case[:2]: values for case, values in times.items()}
-    medians = {case: statistics.median(values) for case, values in by_case.items()}
-    unit = medians["closed_form", 1]
-    lines = [
-        f"# DP-SGD steps at batch 32, n = {ROWS:,}, d = {DIMENSION}, K = {CLASSES}",
-        "",
-        "One thread, processor time, median of "
-        f"{rounds} interleaved rounds; 1 is a step of one seed in closed form.",
-        "",
-        "| seeds | closed form | Opacus (hooks) | ratio (lowest to highest round) |",
-        "|---|---|---|---|",
-    ]
-    for seeds in (1, 5):
-        fast, slow = medians["closed_form", seeds], medians["opacus", seeds]
-        both = zip(by_case["closed_form", seeds], by_case["opacus", seeds], strict=True)
-        ratios = [high / low for low, high in both]
-        lines.append(
-            f"| {seeds} | {fast / unit:.2f} | {slow / unit:.2f} | "
-            f"**{slow / fast:.1f}x** ({min(ratios):.1f} to {max(ratios):.1f}) |"
-        )
-    return "\n".join([*lines, ""])
+def times(engines: dict[Key, Engine], options: argparse.Namespace) -> None:
+    """Warms every engine up, then measures them in turns."""
+    for key, engine in engines.items():
+        engine.calibrate(options.seconds)
+        note(f"warm-up {' '.join(key)}")
+    for number in range(options.rounds):
+        for engine in engines.values():
+            engine.measure(number, options.rounds)
+        note(f"round {number + 1}/{options.rounds}")
+
+
+def note(text: str) -> None:
+    print(f"{text} ({os.times().user + os.times().system:.0f} s)", file=sys.stderr, flush=True)
+
+
+def used_memory(settings: Sequence[Setting], options: argparse.Namespace) -> dict[Key, float]:
+    """Bytes above the features, by (set, case or head, engine)."""
+    found = {}
+    for setting in settings:
+        for key, work, warm in memory_cases(setting, options):
+            found[key] = memory.above(work, warm, options.device)
+        note(f"memory {setting.name}")
+    return found
+
+
+def memory_cases(setting: Setting, options: argparse.Namespace) -> Iterator[tuple[Key, Work, Work]]:
+    """What is measured, and the same on a few numbers."""
+    tiny = setting.tiny()
+    for case in CASES:
+        if case not in options.parts:
+            continue
+        for title, seeds in ((OURS, 1), (FIVE, 5)):
+            pair = [sgd_fit(one, case, seeds) for one in (setting, tiny)]
+            yield Key(setting.name, case, title), pair[0], pair[1]
+        for title in ("Opacus hooks", "Opacus ghost"):
+            peer = PEERS[title]
+            if (setting.name, case) not in peer.leave_out:
+                pair = [peer_steps(peer, one, case) for one in (setting, tiny)]
+                yield Key(setting.name, case, title), pair[0], pair[1]
+    if "second" in options.parts:
+        for name in present(SECOND_ORDER):
+            pair = [head_fit(one, name) for one in (setting, tiny)]
+            yield Key(setting.name, name, OURS), pair[0], pair[1]
+
+
+def sgd_fit(setting: Setting, case: str, seeds: int) -> Work:
+    batch = setting.batch(case)
+    size = "full" if batch == setting.shape.rows else batch
+    values = {"head": "sgd", "batch_size": size, "steps": 200 if batch == 32 else 2}
+    return lambda: fit(values, setting.data(), seeds)()
+
+
+def head_fit(setting: Setting, name: str) -> Work:
+    return lambda: fit({"head": name}, setting.data(), 1)()
+
+
+def peer_steps(peer: Peer, setting: Setting, case: str) -> Work:
+    task = peer_task(setting, case, peer.at_once(setting.name, case))
+    return lambda: local_run(peer, task, setting)(5 if task.batch == 32 else 1)
 
 
 if __name__ == "__main__":

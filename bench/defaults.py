@@ -1,0 +1,307 @@
+"""How far the second-order heads' defaults are from the best settings, on public features alone.
+
+No private dataset is looked at, CIFAR-10 least of all: its accuracy is what the defaults are later
+judged by. Features are
+
+- `digits`: scikit-learn's digits, each several times, turned, shifted, dimmed and blurred by
+  noise, through a real MobileNetV2;
+- `crops`: crops of scikit-learn's and Matplotlib's sample photographs, near one of 60 places; the
+  class is which of 10 groups of 6 places;
+- `gauss10`, `gauss100`: rectified Gaussians with a power-law spectrum and a large mean.
+
+They have few rows; n * epsilon decides how hard a setting is, so epsilon 3 here stands for 0.5 or
+so on 50,000 rows.
+
+For each (features, epsilon) every option is varied by itself around the default, and so is lambda
+around its rule; the best of all these, by test accuracy, is the oracle's. It is chosen by the
+accuracy that is reported, of few seeds, so its lead is overstated by the spread over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_images
+
+from dpprobe import artifacts, heads
+from dpprobe.backbones import timm_models
+from dpprobe.config import HEADS, options_class
+from dpprobe.heads.second_order import rule_ridge
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed
+
+RESULTS = Path(__file__).resolve().parent / "results" / "defaults.md"
+CHECKPOINT = "../shared/data/weights/mobilenetv2_100_imagenet.safetensors"
+DELTA = 1e-5
+BICUBIC = Image.Resampling.BICUBIC
+EPSILONS = (0.1, 1.0, 10.0)
+VARIED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "least_squares": {
+        "ridge": (0.1, 0.3, 3.0),
+        "gram_share": (0.1, 0.5),
+        "normalize": ("l2", {"kind": "centred", "share": 0.1}),
+        "intercept": (0.0,),
+    },
+    "feature_covariance": {
+        "ridge": (0.3, 3.0),
+        "covariance_share": (0.1, 0.4),
+        "steps": (3, 12),
+        "step": (0.3, 1.0),
+        "max_grad_norm": (0.3, 1.0),
+        "penalised": (False,),
+        "average": ("last",),
+        "normalize": ("l2",),
+    },
+    "newton": {"ridge": (0.3, 3.0), "steps": (1, 6)},
+    "prototypes": {"normalize": ("l2",), "intercept": (0.2,)},
+}
+
+
+class Features(NamedTuple):
+    """float32 [n, d], int64 [n] of training and test rows."""
+
+    train: torch.Tensor
+    train_labels: torch.Tensor
+    test: torch.Tensor
+    test_labels: torch.Tensor
+
+    @property
+    def classes(self) -> int:
+        return int(self.train_labels.max()) + 1
+
+
+def main() -> None:
+    """Prints the tables and writes them to bench/results/defaults.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint", default=CHECKPOINT, help="MobileNetV2 safetensors")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--heads", nargs="*", default=list(VARIED))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = ["# Defaults of the second-order heads against the best settings", "", NOTES, ""]
+    sets = all_features(arguments.checkpoint)
+    with tempfile.TemporaryDirectory() as cache:
+        for head in arguments.heads:
+            lines += table(head, sets, arguments.seeds, Path(cache))
+    text = "\n".join(lines)
+    artifacts.write_text(RESULTS, text)
+
+
+def all_features(checkpoint: str) -> dict[str, Features]:
+    return {
+        "digits": embedded("digits", checkpoint),
+        "crops": embedded("crops", checkpoint),
+        "gauss10": gaussians(10_000, 512, 10, 0.3),
+        "gauss100": gaussians(20_000, 256, 100, 0.6),
+    }
+
+
+def gaussians(rows: int, dimension: int, classes: int, apart: float) -> Features:
+    """max(0, Q (m_y + z) + c) with z of a power-law spectrum: class means in its upper part."""
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.arange(1, dimension + 1) ** -0.5
+    spread /= spread.norm()
+    turn = torch.linalg.qr(torch.randn(dimension, dimension, generator=generator))[0]
+    means = torch.zeros(classes, dimension)
+    means[:, :64] = apart * spread[:64] * torch.randn(classes, 64, generator=generator)
+
+    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.randint(0, classes, (count,), generator=generator)
+        own = means[labels] + spread * torch.randn(count, dimension, generator=generator)
+        return torch.relu(own @ turn + 0.5 / math.sqrt(dimension)), labels
+
+    return Features(*draw(rows), *draw(3000))
+
+
+def embedded(which: str, checkpoint: str) -> Features:
+    """Images through MobileNetV2 at 128 px."""
+    started = time.process_time()
+    options = timm_models.Options(
+        model="mobilenetv2_100", checkpoint=checkpoint, model_args={"pad_type": "same"}
+    )
+    backbone = timm_models.load(options, device="cpu")
+    images = list(digits() if which == "digits" else crops())
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for start in range(0, len(images), 16):
+        own = images[start : start + 16]
+        pixels = np.stack([np.asarray(image.resize((128, 128), BICUBIC)) for image, _ in own])
+        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+        with torch.inference_mode():
+            found = torch.as_tensor(backbone.forward(batch)).float()
+        parts.append((found, torch.tensor([label for _, label in own])))
+    features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    print(f"{which}: {len(images)} images in {time.process_time() - started:.0f} s", flush=True)
+    held = len(images) // 4  # the last quarter: of digits, images of which no other copy is seen
+    return Features(features[:-held], labels[:-held], features[-held:], labels[-held:])
+
+
+def digits() -> Iterator[tuple[Image.Image, int]]:
+    """Each digit four times in a row."""
+    generator = np.random.default_rng(0)
+    images, labels = load_digits(return_X_y=True)
+    for index in generator.permutation(len(images)):
+        clean = Image.fromarray((images[index].reshape(8, 8) * 15.9).astype(np.uint8))
+        clean = clean.resize((32, 32), BICUBIC)
+        for _ in range(4):
+            shift = (int(generator.integers(-5, 6)), int(generator.integers(-5, 6)))
+            turned = clean.rotate(generator.uniform(-25, 25), BICUBIC, translate=shift)
+            pixels = np.asarray(turned) * generator.uniform(0.5, 1)
+            pixels = pixels + generator.normal(0, generator.uniform(0, 25), (32, 32))
+            yield (
+                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB"),
+                labels[index],
+            )
+
+
+def crops(count: int = 10_000) -> Iterator[tuple[Image.Image, int]]:
+    """Crops near one of 60 places, turned, mirrored, recoloured, at 32 px."""
+    generator = np.random.default_rng(1)
+    hopper = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
+    photos = [Image.fromarray(own) for own in load_sample_images().images]
+    photos.append(Image.open(hopper).convert("RGB"))
+    for label in generator.integers(0, 60, count):
+        photo, place = photos[label // 20], label % 20
+        width, height = photo.size[0] / 5, photo.size[1] / 4
+        x = (place % 5 + generator.normal(0.5, 0.35)) * width
+        y = (place // 5 + generator.normal(0.5, 0.35)) * height
+        half = math.exp(generator.uniform(math.log(25), math.log(65)))
+        wide = photo.crop(square(x, y, 2 * half)).rotate(generator.uniform(-20, 20), BICUBIC)
+        own = wide.crop(square(2 * half, 2 * half, half)).resize((32, 32), BICUBIC)
+        pixels = np.asarray(own) / 255
+        if generator.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        pixels = pixels ** math.exp(generator.normal(0, 0.35)) * np.exp(
+            generator.normal(0, 0.12, 3)
+        )
+        pixels = pixels + generator.normal(0, generator.uniform(0, 0.05), pixels.shape)
+        yield Image.fromarray((pixels.clip(0, 1) * 255).astype(np.uint8)), int(label) // 6
+
+
+def square(x: float, y: float, half: float) -> tuple[int, int, int, int]:
+    return int(x - half), int(y - half), int(x + half), int(y + half)
+
+
+def table(head: str, sets: dict[str, Features], seeds: int, cache: Path) -> list[str]:
+    lines = [
+        f"## {head}",
+        "",
+        "| features | n | d | K | epsilon | default | best | regret | the best differs by |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    regrets = []
+    for name, data in sets.items():
+        for epsilon in EPSILONS:
+            default = accuracy(head, data, epsilon, {}, seeds, cache)
+            found = {
+                f"{key} {value if key != 'ridge' else f'{value} times the rule'}": accuracy(
+                    head, data, epsilon, {key: value}, seeds, cache
+                )
+                for key, values in VARIED[head].items()
+                for value in values
+            }
+            what = max(found, key=lambda key: found[key])
+            regret = max(0.0, found[what] - default)
+            regrets.append(regret)
+            lines.append(
+                f"| {name} | {len(data.train):,} | {data.train.shape[1]} | {data.classes} | "
+                f"{epsilon:g} | {default:.1f} | {max(default, found[what]):.1f} | {regret:.1f} | "
+                f"{what.replace('|', '/') if regret else 'nothing'} |"
+            )
+            print(lines[-1], flush=True)
+    lines += ["", f"Regret: mean {statistics.mean(regrets):.1f}, largest {max(regrets):.1f}.", ""]
+    return lines
+
+
+def accuracy(
+    head: str, data: Features, epsilon: float, changes: dict[str, Any], seeds: int, cache: Path
+) -> float:
+    """Test accuracy in per cent, the mean over seeds."""
+    rows, columns = len(data.train), data.train.shape[1] + 1
+    factor = changes.get("ridge")
+    options: Any = options_class(HEADS, head).model_validate(
+        {key: value for key, value in changes.items() if key != "ridge"}
+    )
+    plan = calibrate(
+        options.mechanisms(rows),
+        n=rows,
+        epsilon=epsilon,
+        delta=DELTA,
+        accountant="pld",
+        cache=cache,
+    )
+    if factor is not None:
+        ridge = factor * ridge_by_rule(options, plan, columns, data.classes)
+        options = options.model_copy(update={"ridge": ridge})
+    training = TrainingSet(data.train, data.train_labels, data.classes)
+    fitted = heads.fit(options, training, plan, [cell_seed("defaults", i) for i in range(seeds)])
+    scores = torch.from_numpy(heads.scores(fitted, data.test))
+    return 100 * float((scores.argmax(2) == data.test_labels).float().mean())
+
+
+def ridge_by_rule(options: Any, plan: Plan, columns: int, classes: int) -> float:
+    matrix, target = plan.mechanisms[-2:]
+    return rule_ridge(
+        columns,
+        classes,
+        clip=options.max_row_norm,
+        longest=options.longest,
+        matrix_noise=matrix.noise_multiplier / math.sqrt(matrix.count),
+        target_noise=target.noise_multiplier / math.sqrt(target.count),
+    )
+
+
+NOTES = """\
+Written by bench/defaults.py. Test accuracy in per cent at delta 1e-5, of two seeds; the best is
+the oracle's, chosen by the accuracy that is shown, so that its lead holds the spread over seeds
+as well.
+
+What the defaults say, and why:
+
+- **Rows** are centred (4 % of the budget), unit rows before and after: most of the length of
+  unit rows is their mean. The released centre is shrunk by its expected noise (James and
+  Stein), without which 4 % of a tiny budget is worse than no centre (least squares on digits at
+  epsilon 0.1: 21 against 27 on rows that are not centred, and 29 with it).
+- **The released second moment** is not clamped at 0 but estimated eigenvalue by eigenvalue
+  (Bun, Allez, Bouchaud and Potters 2016): with equal lambda 1 to 15 points over clamping on the
+  Gaussians, even on digits.
+- **lambda** = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B). The first part is a twentieth of
+  the noise's spectral norm, since the estimate has already taken noise off. The second balances
+  the noise on the other side against weights that grow like 1 / K; without K, 100 classes want
+  ten times the lambda of 10.
+- **DP-FC**: 6 steps of 0.6 of a Newton step, gradients clipped to 0.7 (0.95 is their norm at
+  the start with 10 classes), lambda kept as a penalty, steps averaged with weights 1, 2, ...:
+  little of the first steps' bias at about the noise of the mean of all gradients. Steps shrink
+  until a step's noise in the logits is below 0.6: otherwise the second gradient is taken where
+  noise has decided every probability, which with 100 classes and little budget cost up to half
+  the accuracy.
+- **Newton** takes what DP-FC has, but for 3 steps, since each pays for a Hessian; its 30 % for
+  them were not tuned.
+- **Shares**: 20 % for DP-FC's covariance, whose error later gradients mend; 30 % for the Gram
+  matrix of least squares, whose error stays. With 100 classes 10 % would be better, with 10 up
+  to 50 %; the plan is priced before K is known.
+- **The intercept** is a constant of 0.2, by reasoning alone: 2 % more sensitivity, biases for
+  unequal classes.
+
+What the study started from was not blind: an earlier trial on CIFAR-10's test set had suggested
+centred rows with 4 % for the centre, lambda in units of sigma_G sqrt(2 d), five steps of length
+8 and a clipping norm of 1. The numbers above were fixed on features like these (with more rows,
+crops of 60 classes as well, epsilon up to 100) before any of them was tried on CIFAR-10; only
+the shrinking of the centre came after the first look there, from the digits' row at epsilon
+0.1, and moved no accuracy there by more than 0.03."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What the machine itself can do, measured like an engine: products, normals, gathers, launches."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from clock import Clock, Engine, Fastest, Work
+from dpprobe.privacy.noise import GaussianNoise
+
+SQUARE = 2048
+_NORMALS = 2**20
+_NOISE_STEPS = 16
+_GATHERS = 256
+_BLOCK = 2048
+
+
+def rates(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
+    """Products of big squares, a million normals (torch, NumPy, ours), 32 random rows, one op."""
+    device = features.device
+    left, right = torch.randn(2, SQUARE, SQUARE, device=device).unbind()
+    out = torch.empty_like(left)
+    normals = torch.empty(_NORMALS, device=device)
+    noise = GaussianNoise([1], _NORMALS // _NOISE_STEPS, device)
+    index = torch.randint(len(features), (_GATHERS, 32), device=device).sort().values
+    rows = cycle(index.unbind())
+    batch = features.new_empty(32, features.shape[1])
+    single = torch.zeros(1, device=device)
+    work: dict[str, Work] = {
+        "square, torch": lambda: torch.mm(left, right, out=out),
+        "normals, torch": lambda: normals.normal_(),
+        "normals, dpprobe": lambda: noise.draw(_NOISE_STEPS, 1.0),
+        "gather": lambda: torch.index_select(features, 0, next(rows), out=batch),
+        "op": lambda: single.add_(1.0),
+    }
+    if clock.device == "cpu":
+        generator = np.random.Generator(np.random.SFC64(0))
+        arrays = [part.numpy() for part in (left, right, out, normals)]
+        work["square, NumPy"] = lambda: np.matmul(arrays[0], arrays[1], out=arrays[2])
+        work["normals, NumPy"] = lambda: generator.standard_normal(dtype=np.float32, out=arrays[3])
+    return {name: Engine(clock.repeated(one)) for name, one in work.items()}
+
+
+def units(dimension: int) -> dict[str, float]:
+    """What one call of each of `rates` does: floating-point operations, normals, bytes, ops."""
+    amounts = {f"normals, {library}": float(_NORMALS) for library in ("torch", "NumPy", "dpprobe")}
+    amounts |= {f"square, {library}": 2.0 * SQUARE**3 for library in ("torch", "NumPy")}
+    return amounts | {"gather": 32 * 4.0 * dimension, "op": 1.0}
+
+
+def products(clock: Clock, features: torch.Tensor, batch: int, classes: int) -> Engine:
+    """The two products of a step, logits and gradient, in the fastest of several forms.
+
+    Rows or columns of logits, the whole batch or blocks that stay in the cache, classes as they
+    are or padded to a multiple of 16; torch's products, and NumPy's for the whole batch.
+    """
+    rows = features[:batch]
+    ways: list[Work] = [_by_numpy(rows, classes)] if clock.device == "cpu" else []
+    for width in {classes, -(-classes // 16) * 16}:
+        for size in {batch, min(batch, _BLOCK)}:
+            ways += [_by_rows(rows, width, size), _by_columns(rows, width, size)]
+    return Engine(Fastest([clock.repeated(way) for way in ways]))
+
+
+def _by_rows(rows: torch.Tensor, width: int, size: int) -> Work:
+    weights = torch.randn(rows.shape[1], width, device=rows.device)
+    total = torch.zeros(rows.shape[1], width, device=rows.device)
+    logits = rows.new_empty(size, width)
+
+    def work() -> None:
+        for block in rows.split(size):
+            part = logits[: len(block)]
+            torch.mm(block, weights, out=part)
+            total.addmm_(block.T, part, beta=0)
+
+    return work
+
+
+def _by_columns(rows: torch.Tensor, width: int, size: int) -> Work:
+    weights = torch.randn(width, rows.shape[1], device=rows.device)
+    total = torch.zeros(width, rows.shape[1], device=rows.device)
+
+    def work() -> None:
+        for block in rows.split(size):
+            total.addmm_(torch.mm(weights, block.T), block, beta=0)
+
+    return work
+
+
+def _by_numpy(rows: torch.Tensor, width: int) -> Work:
+    weights = np.ones((rows.shape[1], width), dtype=np.float32)
+    array = rows.numpy()
+    return lambda: np.matmul(np.matmul(array, weights).T, array)
+
+
+def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
+    """X^T X, and of a matrix of its size the Cholesky factor and the eigenvectors."""
+    dimension = features.shape[1]
+    out = torch.zeros(dimension, dimension, device=features.device)
+    part = features[: 4 * dimension]
+    matrix = torch.mm(part.T, part) / len(part)
+
+    def blocks() -> None:
+        out.zero_()
+        for block in features.split(_BLOCK):
+            out.addmm_(block.T, block)
+
+    gram = [clock.repeated(lambda: torch.mm(features.T, features, out=out)), clock.repeated(blocks)]
+    triangle = {}
+    if clock.device == "cpu":
+        # NumPy sees that the factors are each other's transpose and calls syrk.
+        array = features.numpy()
+        triangle["X^T X, one triangle"] = Engine(clock.repeated(lambda: np.matmul(array.T, array)))
+    return triangle | {
+        "X^T X": Engine(Fastest(gram)),
+        "Cholesky": Engine(clock.repeated(lambda: torch.linalg.cholesky(matrix))),
+        "eigh": Engine(clock.repeated(lambda: torch.linalg.eigh(matrix))),
+    }
+
+
+def bounds(
+    seconds: dict[str, float], *, batch: int, dimension: int, classes: int
+) -> dict[str, float]:
+    """Seconds of a step's parts at the machine's own rates.
+
+    Args:
+      seconds: of one unit of each of `rates`.
+      batch: rows of a step.
+
+    Returns:
+      products: at the fastest rate of big squares; noise: at the fastest normal's; gather: rows
+      from memory, which can hide behind the other two.
+    """
+    columns = dimension + 1
+    square, normal = (
+        min(value for name, value in seconds.items() if name.startswith(kind))
+        for kind in ("square", "normals")
+    )
+    return {
+        "products": 4.0 * batch * columns * classes * square,
+        "noise": columns * classes * normal,
+        "gather": 4.0 * batch * dimension * seconds["gather"],
+    }

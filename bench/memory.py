@@ -1,0 +1,56 @@
+"""Peak memory of some work above the features and the code, in a process of its own."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from clock import Work
+
+
+def above(work: Work, warm: Work, device: str) -> float:
+    """Bytes that `work` needs at its peak beyond what is there before it.
+
+    On a CPU a forked process holds the features, runs `warm` (the same on a few numbers, which
+    brings the code in), and compares its peak (Linux's VmHWM) with what it held then. To be called
+    before any other work: what a process has freed it would use again, unseen.
+    """
+    if device != "cpu":
+        warm()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return float(torch.cuda.max_memory_allocated() - before)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_measure, args=(sender, work, warm))
+    child.start()
+    sender.close()
+    try:
+        peak: float = receiver.recv()
+    except EOFError:
+        raise RuntimeError("the process that measures memory ended; was it short of it?") from None
+    finally:
+        child.join()
+    return peak
+
+
+def _measure(sender: Connection, work: Work, warm: Work) -> None:
+    warm()
+    gc.collect()
+    # Linux: the peak is what is there now.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = _status("VmRSS")
+    work()
+    sender.send(_status("VmHWM") - before)
+
+
+def _status(name: str) -> float:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return 1024.0 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {name}: memory is measured on Linux only")

@@ -1,0 +1,469 @@
+"""The tables and pictures of docs/methods: options from the code, accuracies from real runs.
+
+Runs config/method_cards.yaml in this process: every head with its defaults on scikit-learn's
+digits, seeded, so that the same versions of libraries give the same numbers. What was measured is
+kept in bench/results/method_cards.csv, from which tables and pictures are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import re
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from dpprobe import artifacts, config
+from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.normalisation import KINDS
+from dpprobe.options import Options as Block
+from dpprobe.privacy.calibration import calibrate
+
+ROOT = Path(__file__).resolve().parents[1]
+STUDY = ROOT / "config" / "method_cards.yaml"
+MEASURED = ROOT / "bench" / "results" / "method_cards.csv"
+CARDS = ROOT / "docs" / "methods"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+PICTURES = ROOT / "docs" / "images" / "methods"
+CEILING = "nonprivate"
+# Where the table of releases is priced.
+EPSILON = 1.0
+INTERVAL_5 = 2.776 / math.sqrt(5)  # of a t distribution with 4 degrees of freedom, 95 %
+# Of options whose meaning is their name.
+MEANINGS = {"learning_rate": "The length of a step."}
+
+
+class Seeds(NamedTuple):
+    """Test accuracies in percent, one a seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.values)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ({self.deviation:.1f})"
+
+
+# By method and epsilon, as the study names them.
+Measured = Mapping[tuple[str, str], Seeds]
+
+
+def main() -> None:
+    """Measures unless told not to, then writes tables and pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--no-runs", action="store_true", help="draw what was measured before, with today's options"
+    )
+    study = read_study()
+    if not parser.parse_args().no_runs:
+        artifacts.write_text(MEASURED, to_csv(measure(study)))
+    measured = read_csv(MEASURED.read_text(encoding="utf-8"))
+    for path in (*sorted(CARDS.glob("*.md")), CONFIGURATION):
+        text = path.read_text(encoding="utf-8")
+        artifacts.write_text(path, filled(text, blocks(path, study, measured)))
+    draw_all(study, measured)
+
+
+def read_study() -> config.Study:
+    return config.load(yaml.safe_load(STUDY.read_text(encoding="utf-8")))
+
+
+# Runs
+
+
+def measure(study: config.Study) -> dict[tuple[str, str], Seeds]:
+    """Trains and tests every method at every epsilon."""
+    import torch
+
+    from dpprobe import heads, metrics
+    from dpprobe.heads.training_set import TrainingSet
+    from dpprobe.privacy.randomness import cell_seed
+
+    torch.set_num_threads(1)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        features = {split: extract(study, split, Path(folder)) for split in ("train", "test")}
+        rows, labels = (own.numpy() for own in features["test"])
+        data = TrainingSet(*features["train"], num_classes=10)
+        for name, method in study.methods.items():
+            for token in study.epsilons if method.private else (config.INFINITE,):
+                plan = calibrate(
+                    method.mechanisms(data.rows),
+                    n=data.rows,
+                    epsilon=config.epsilon_value(token),
+                    delta=study.delta,
+                    accountant=study.accountant,
+                    cache=Path(folder),
+                    selection=method.selection(data.rows),
+                )
+                identity = {"method": name, "epsilon": token, "seed": study.seed}
+                seeds = [cell_seed(identity, index) for index in range(study.seeds)]
+                scores = heads.scores(heads.fit(method, data, plan, seeds), rows)
+                found[name, token] = Seeds(
+                    tuple(
+                        100 * metrics.evaluate(own, labels, link=method.link)["accuracy"]
+                        for own in scores
+                    )
+                )
+                print(f"{name:24} {token:>4} {found[name, token]}", flush=True)
+    return found
+
+
+def extract(study: config.Study, split: str, folder: Path) -> tuple[Any, Any]:
+    """A split's features float32 [n, d] and labels int64 [n], through the package's own stages."""
+    import numpy as np
+    import torch
+
+    from dpprobe import data
+    from dpprobe.data.table import read_info
+    from dpprobe.features.extract import extract_shard
+    from dpprobe.features.store import FeatureStore, write_manifest
+
+    (dataset,), ((backbone_name, backbone),) = study.datasets.values(), study.backbones.items()
+    if not (folder / "dataset.json").exists():
+        data.prepare(dataset, folder)
+    info = read_info(folder / "dataset.json")
+    shard, manifest = folder / split / "shard-00000-of-00001.h5", folder / split / "manifest.json"
+    extract_shard(
+        table=folder / f"{split}.parquet",
+        info=folder / "dataset.json",
+        backbone=backbone,
+        backbone_name=backbone_name,
+        split=split,
+        shard=0,
+        shards=1,
+        output=shard,
+        batch_size=study.features.batch_size,
+        dtype=study.features.dtype,
+        device="cpu",
+    )
+    rows = info.splits[split].rows
+    write_manifest([shard], manifest, rows=rows, dataset_fingerprint=info.fingerprint)
+    store = FeatureStore(manifest)
+    labels = torch.from_numpy(np.asarray(store.labels).astype(np.int64))
+    return torch.from_numpy(store.read()), labels
+
+
+def to_csv(measured: Measured) -> str:
+    """A line a method and epsilon."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    count = len(next(iter(measured.values())).values)
+    writer.writerow(["method", "epsilon", *(f"accuracy_{index}" for index in range(count))])
+    for (name, token), seeds in measured.items():
+        writer.writerow([name, token, *(f"{value:.4f}" for value in seeds.values)])
+    return out.getvalue()
+
+
+def read_csv(text: str) -> Measured:
+    _, *rows = csv.reader(text.splitlines())
+    return {(name, token): Seeds(tuple(map(float, values))) for name, token, *values in rows}
+
+
+# Tables
+
+
+def filled(text: str, found: Mapping[str, str]) -> str:
+    """A page with what stands between its markers written anew.
+
+    Raises:
+      KeyError: for a marker of no block.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n\n{found[match[2]]}\n\n<!-- end -->"
+
+    return re.sub(r"(<!-- (\w+): .*? -->).*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+def blocks(path: Path, study: config.Study, measured: Measured) -> dict[str, str]:
+    """The generated parts of a page, by the name of their marker."""
+    if path == CONFIGURATION:
+        return {"normalisations": normalisations()}
+    if path.stem not in config.HEADS:
+        return {"accuracies": accuracies(study, measured)}
+    return {
+        "options": options_table(config.options_class(config.HEADS, path.stem)),
+        "releases": releases_table(study, path.stem),
+        "accuracy": accuracy_rows(study, path.stem, measured),
+    }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def options_table(cls: type[Block]) -> str:
+    """Name, default, what may be written and meaning of each option, as the class has them."""
+    schema = cls.model_json_schema(mode="validation")["properties"]
+    rows = []
+    for name, field in cls.model_fields.items():
+        if name in ("head", "kind"):
+            continue
+        own = schema[name]
+        text = " ".join(own.get("description", MEANINGS.get(name, "")).split())
+        rows.append([f"`{name}`", default(cls, name, field), allowed(cls, name, own), text])
+    return table(["option", "default", "may be", "meaning"], rows)
+
+
+def default(cls: type[Block], name: str, field: Any) -> str:
+    if field.is_required():
+        return "must be given"
+    if name == "epochs" and issubclass(cls, GradientOptions):
+        return f"{cls.DEFAULT_EPOCHS:g}, where `steps` is absent"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, Block):
+        value = value.model_dump(mode="json")
+        return f"`{value}`" if isinstance(value, str) else f"`{value['kind']}`"
+    return spelt(value)
+
+
+def spelt(value: Any) -> str:
+    if value is None:
+        return "absent"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(spelt, value))
+    return f"`{value}`"
+
+
+def allowed(cls: type[Block], name: str, schema: Mapping[str, Any]) -> str:
+    """What may be written, from the option's JSON schema."""
+    if name == "normalize":
+        return "[a kind](../configuration.md#normalisation)"
+    if name == "base":
+        return "any private head with its options"
+    if name in getattr(cls, "paths", ()) or name.endswith("_file"):
+        return "a path"
+    parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+    return ", ".join(allowed_part(part) for part in parts)
+
+
+def allowed_part(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    kind = schema["type"]
+    if kind in ("integer", "number"):
+        return limits(schema, "whole number" if kind == "integer" else "number")
+    return {"boolean": "true, false", "array": "a list", "object": "a mapping"}[kind]
+
+
+def limits(schema: Mapping[str, Any], noun: str) -> str:
+    """Of numbers: from 0 to 1; above 0, below 1."""
+    words = {"exclusiveMinimum": "above", "minimum": "from"}
+    words |= {"exclusiveMaximum": "below", "maximum": "to"}
+    found = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
+    return " ".join([noun, *found]).replace(" above 0 below ", " between 0 and ")
+
+
+def normalisations() -> str:
+    """The kinds of `normalize`."""
+    rows = []
+    for kind, cls in KINDS.items():
+        options = []
+        for name, field in cls.model_fields.items():
+            if name != "kind":
+                own = "" if field.is_required() else f" ({spelt(field.default)})"
+                options.append(f"`{name}`{own}")
+        text = (cls.__doc__ or "").split("\n\n")[0]
+        rows.append(
+            [f"`{kind}`", " ".join(text.split()), ", ".join(options), "yes" if cls.priced else "no"]
+        )
+    return table(["kind", "what is done to a row", "options (defaults)", "priced"], rows)
+
+
+def releases_table(study: config.Study, head: str) -> str:
+    """What the study's method of this name releases, and its noise at epsilon 1."""
+    method = study.methods[head]
+    (dataset,) = study.datasets.values()
+    n, _ = dataset.count_rows()
+    mechanisms = method.mechanisms(n)
+    if not mechanisms:
+        return "Nothing is released with noise: the head is not private."
+    with tempfile.TemporaryDirectory() as cache:
+        plan = calibrate(
+            mechanisms,
+            n=n,
+            epsilon=EPSILON,
+            delta=study.delta,
+            accountant=study.accountant,
+            cache=Path(cache),
+            selection=method.selection(n),
+        )
+    costs = [item.count * (item.sample_rate / item.noise_multiplier) ** 2 for item in mechanisms]
+    rows = [
+        [
+            f"`{item.name}`",
+            item.released,
+            f"{item.sensitivity:.4g}",
+            f"{item.count}",
+            "all" if item.sample_rate == 1 else f"each with probability {item.sample_rate:.3g}",
+            f"{100 * cost / math.fsum(costs):.0f} %",
+            f"{item.noise_multiplier:.3g}",
+        ]
+        for item, cost in zip(plan.mechanisms, costs, strict=True)
+    ]
+    head_row = ["mechanism", "what is summed", "sensitivity", "releases", "rows in each", "share"]
+    return table([*head_row, "noise multiplier"], rows)
+
+
+def accuracy_rows(study: config.Study, head: str, measured: Measured) -> str:
+    """This head's accuracies, also with other options, the best other head's and the ceiling."""
+    tokens = study.epsilons
+    others = [name for name in config.HEADS if name not in (head, CEILING)]
+    best = [f"best of the {'others' if head != CEILING else 'private heads'}"]
+    for token in tokens:
+        mean, name = max((measured[other, token].mean, other) for other in others)
+        best.append(f"{mean:.1f} (`{name}`)")
+    rows = [best, ceiling_row(study, measured)]
+    if head == CEILING:
+        return table(["epsilon", *tokens], rows[::-1])
+    own = [name for name, method in study.methods.items() if method.head == head]
+    return table(["epsilon", *tokens], [*(row(study, name, measured) for name in own), *rows])
+
+
+def row(study: config.Study, name: str, measured: Measured) -> list[str]:
+    return [f"`{name}`", *(str(measured[name, token]) for token in study.epsilons)]
+
+
+def ceiling_row(study: config.Study, measured: Measured) -> list[str]:
+    ceiling = measured[CEILING, config.INFINITE].mean
+    return [f"`{CEILING}`, the ceiling", *[f"{ceiling:.1f}"] * len(study.epsilons)]
+
+
+def accuracies(study: config.Study, measured: Measured) -> str:
+    """All methods of the study: the heads, then the same with other options."""
+    names = sorted(
+        (name for name in study.methods if name != CEILING),
+        key=lambda name: (name not in config.HEADS, -measured[name, "1"].mean),
+    )
+    rows = [row(study, name, measured) for name in names]
+    return table(["epsilon", *study.epsilons], [*rows, ceiling_row(study, measured)])
+
+
+# Pictures
+
+
+def draw_all(study: config.Study, measured: Measured) -> None:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from dpprobe import figures
+
+    with mpl.rc_context(figures.STYLE):
+        for head in (*config.HEADS, "all"):
+            figure = Figure(figsize=(5.8, 3.4), layout="constrained")
+            axes = figure.add_subplot()
+            draw_frame(axes, study, measured, bold=head == CEILING)
+            if head == "all":
+                draw_heads(figure, axes, study, measured)
+            else:
+                draw_card(axes, study, measured, head)
+            save(figure, PICTURES / f"{head}.png")
+
+
+def save(figure: Any, path: Path) -> None:
+    """A PNG of few colours: a third of the size, and looks the same."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    with artifacts.atomic_path(path) as temporary:
+        image = Image.open(drawn).convert("RGB").quantize(96, dither=Image.Dither.NONE)
+        image.save(temporary, format="png", optimize=True)
+
+
+def draw_frame(axes: Any, study: config.Study, measured: Measured, *, bold: bool) -> None:
+    """Axes of all pictures alike, so that cards can be laid side by side, and the ceiling."""
+    from dpprobe.figures import CEILING_STYLE, COLOURS
+
+    axes.set_xscale("log")
+    tokens = finite(study)
+    axes.set_xticks([float(token) for token in tokens], tokens)
+    axes.minorticks_off()
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("privacy budget ε (log scale)")
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(axis="y")
+    ceiling = measured[CEILING, config.INFINITE].mean
+    colour = COLOURS[0] if bold else "#000000"
+    axes.axhline(ceiling, color=colour, linestyle=CEILING_STYLE, linewidth=2.4 if bold else 1.0)
+    axes.text(
+        float(tokens[0]), ceiling - 1.5, f"non-private ceiling, {ceiling:.1f} %", color=colour,
+        va="top", fontsize=8, fontweight="bold" if bold else "normal",
+    )  # fmt: skip
+
+
+def line(study: config.Study, measured: Measured, head: str) -> tuple[list[float], list[Seeds]]:
+    tokens = finite(study)
+    return [float(token) for token in tokens], [measured[head, token] for token in tokens]
+
+
+def finite(study: config.Study) -> list[str]:
+    return [token for token in study.epsilons if token != config.INFINITE]
+
+
+def draw_card(axes: Any, study: config.Study, measured: Measured, head: str) -> None:
+    """One head against all others in grey."""
+    from dpprobe.figures import COLOURS
+
+    for other in private_heads():
+        if other != head:
+            x, seeds = line(study, measured, other)
+            axes.plot(x, [own.mean for own in seeds], color="#B4B4B4", linewidth=1.0)
+    if head == CEILING:
+        axes.set_title("nonprivate, and the private heads in grey", pad=10)
+        return
+    x, seeds = line(study, measured, head)
+    means = [own.mean for own in seeds]
+    reach = [INTERVAL_5 * own.deviation for own in seeds]
+    low = [max(0.0, mean - own) for mean, own in zip(means, reach, strict=True)]
+    high = [min(100.0, mean + own) for mean, own in zip(means, reach, strict=True)]
+    axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.plot(
+        x, means, color=COLOURS[0], linewidth=2.4, marker="o", markersize=6,
+        markeredgecolor="white", markeredgewidth=0.8,
+    )  # fmt: skip
+    axes.set_title(f"{head}, and the other heads in grey", pad=10)
+
+
+def draw_heads(figure: Any, axes: Any, study: config.Study, measured: Measured) -> None:
+    """Every private head, best at epsilon 1 first."""
+    from dpprobe.figures import COLOURS, STYLES
+
+    names = sorted(private_heads(), key=lambda name: -measured[name, "1"].mean)
+    styles = [*STYLES, ((0, (2, 1)), "<"), ((0, (5, 1, 1, 1)), ">")]
+    for index, name in enumerate(names):
+        x, seeds = line(study, measured, name)
+        dashes, marker = styles[index]
+        axes.plot(
+            x, [own.mean for own in seeds], color=COLOURS[index], linestyle=dashes, marker=marker,
+            markeredgecolor="white", markeredgewidth=0.5, label=name,
+        )  # fmt: skip
+    figure.legend(loc="outside right upper", handlelength=3.2)
+    axes.set_title("every head with its defaults", pad=10)
+
+
+def private_heads() -> Iterator[str]:
+    return (name for name in config.HEADS if name != CEILING)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""jax-privacy: `clipped_grad`, `gaussian_privatizer` and `CyclicPoissonSampling`, one jitted step.
+
+As its examples (dp_logistic_regression.py) and its `batch_selection` do it: batches are padded to
+one size, so that one program is compiled, and padding is skipped by whole microbatches. The rows
+are gathered inside the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata, util
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from peers import Run, Task
+
+_ON_DEVICE: dict[int, tuple[Any, Any]] = {}
+
+
+def version() -> str | None:
+    return metadata.version("jax-privacy") if util.find_spec("jax_privacy") else None
+
+
+def trainer(task: Task, features: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Run:
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax_privacy import noise_addition
+    from jax_privacy.clipping import clipped_grad
+
+    def loss(params: Any, row: Any, label: Any) -> Any:
+        logits = row @ params["weights"] + params["bias"]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+    gradient = clipped_grad(
+        loss,
+        l2_clip_norm=task.clip,
+        normalize_by=task.batch,
+        batch_argnums=(1, 2),
+        keep_batch_dim=False,
+        microbatch_size=task.physical,
+    )
+    relation = _add_or_remove_one()
+    privatizer = noise_addition.gaussian_privatizer(
+        stddev=task.noise_multiplier * gradient.sensitivity(relation), prng_key=0
+    )
+    optimizer = optax.sgd(task.learning_rate)
+
+    def step(state: Any, rows: Any, targets: Any, index: Any, padding: Any) -> Any:
+        params, noise_state, optimizer_state = state
+        total = gradient(params, rows[index], targets[index], is_padding_example=padding)
+        noisy, noise_state = privatizer.update(total, noise_state)
+        updates, optimizer_state = optimizer.update(noisy, optimizer_state)
+        return optax.apply_updates(params, updates), noise_state, optimizer_state
+
+    params = {
+        "weights": jnp.zeros((features.shape[1], task.classes)),
+        "bias": jnp.zeros(task.classes),
+    }
+    return _loop(
+        jax.jit(step),
+        (params, privatizer.init(params), optimizer.init(params)),
+        (_on_device(features), _on_device(labels)),
+        _batches(task),
+    )
+
+
+def _loop(step: Any, state: Any, data: tuple[Any, Any], batches: Iterator[Any]) -> Run:
+    import jax
+
+    def run(steps: int) -> None:
+        nonlocal state
+        for _ in range(steps):
+            index = next(batches)
+            state = step(state, *data, index, index == -1)
+        jax.block_until_ready(state)
+
+    # Compiles: every batch has the same shape. An all-padding batch takes no time.
+    padding = np.full_like(next(batches), -1)
+    jax.block_until_ready(step(state, *data, padding, padding == -1))
+    return run
+
+
+def _on_device(array: npt.NDArray[Any]) -> Any:
+    """JAX's copy of an array, made once."""
+    import jax.numpy as jnp
+
+    if id(array) not in _ON_DEVICE:
+        _ON_DEVICE[id(array)] = (array, jnp.asarray(array))
+    return _ON_DEVICE[id(array)][1]
+
+
+def _add_or_remove_one() -> Any:
+    import dp_accounting
+
+    return dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def _batches(task: Task) -> Iterator[npt.NDArray[Any]]:
+    """Rows of each step, padded with -1 to one size that is a multiple of the microbatch."""
+    from jax_privacy import batch_selection
+
+    # Six standard deviations above the mean: one larger batch in 1e9 would only compile again.
+    largest = task.batch if task.full else task.batch + 6 * int(task.batch**0.5 + 1)
+    multiple = task.physical or 8
+    size = -(-largest // multiple) * multiple
+    sampling = batch_selection.CyclicPoissonSampling(
+        sampling_prob=task.rate,
+        iterations=10**9,
+        partition_type=batch_selection.PartitionType.INDEPENDENT,
+    )
+    everything = np.arange(task.rows, dtype=np.int32)
+    drawn = sampling.batch_iterator(task.rows, rng=0)
+    while True:
+        rows = everything if task.full else next(drawn)
+        pieces = batch_selection.split_and_pad_global_batch(rows, size, task.physical)
+        assert len(pieces) == 1, "a batch beyond six standard deviations"
+        yield pieces[0]
