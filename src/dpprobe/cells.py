@@ -167,8 +167,7 @@ def _task(
         "epsilon": job.epsilon,
         "train": stores[0].fingerprint,
         "test": stores[1].fingerprint,
-        # a public file is what it holds, not where it lies
-        "options": options.model_dump(mode="json", exclude=set(options.paths)),
+        "options": options.identity(),
         "public": [sha256_file(Path(path)) for path in options.input_files()],
         "plan": _identity_of(plan),
         "study_seed": job.study_seed,
@@ -249,6 +248,7 @@ class CellTask:
                 "near_duplicate_check": "not run",
             },
             epsilon_all_heads=self.epsilon_all_heads,
+            public_files={path: sha256_file(Path(path)) for path in self.options.input_files()},
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 
@@ -572,7 +572,8 @@ def _record(task: CellTask, features: Features, contents: CellContents) -> dict[
         "seeds": seeds,
         "summary": summary,
         "files": files,
-        "seconds": round(contents.seconds, 3),
+        # With a random number of trials the time would tell the number.
+        "seconds": None if plan.selection else round(contents.seconds, 3),
     }
 
 
@@ -588,5 +589,5 @@ def _read_contents(folder: Path, record: Mapping[str, Any]) -> CellContents:
         scores=values.reshape(len(indices), record["rows"]["test"], -1),
         history=pq.read_table(folder / "history.parquet").to_pylist(),
         chosen=tuple(seed["chosen"] for seed in record["seeds"] if "chosen" in seed),
-        seconds=record["seconds"],
+        seconds=record["seconds"] or 0.0,
     )

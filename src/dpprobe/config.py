@@ -183,6 +183,10 @@ class MethodOptions(Options, ABC):
         paths = (getattr(self, name) for name in self.paths)
         return tuple(path for path in paths if path is not None)
 
+    def identity(self) -> dict[str, Any]:
+        """The options that make the head what it is: a public file is what it holds, not where."""
+        return self.model_dump(mode="json", exclude=set(self.paths))
+
     def located(self, *, dataset: str, backbone: str) -> Self:
         """The options of one dataset's and backbone's cells: their names put into the paths.
 

@@ -26,6 +26,8 @@ CENTRE = "centre"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
+# Far above where the root of a variance would be 0 in float32.
+SMALLEST_FLOOR = 1e-12
 
 
 class Normalisation(Options):
@@ -150,7 +152,7 @@ class Channels(Priced):
     )
     floor: float = Field(
         1e-5,
-        gt=0,
+        ge=SMALLEST_FLOOR,
         le=LARGEST_BOUND,
         description="Added to each channel's variance, so that quiet channels are not blown up.",
     )

@@ -504,7 +504,7 @@ def _cell_run(
         metrics=_cell_metrics(record),
         history=path.with_name("history.parquet"),
         artifacts=[(path, ""), (path.with_name("privacy.json"), "")],
-        seconds=record["seconds"],
+        seconds=record["seconds"] or 0.0,
         finished=path.stat().st_mtime,
     )
 
@@ -593,7 +593,7 @@ def _summary_run(
         tags=shared,
         metrics=metrics,
         artifacts=artifacts,
-        seconds=sum(record["seconds"] for record in ordered),
+        seconds=sum(record["seconds"] or 0.0 for record in ordered),
         finished=max(path.stat().st_mtime for path, _ in group),
     )
 

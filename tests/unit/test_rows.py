@@ -129,6 +129,23 @@ def test_a_row_that_is_not_finite_is_left_out(value: Any, bad: float) -> None:
             torch.testing.assert_close(found[index], wanted[index], atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("value", ["l2", "centred"])
+@pytest.mark.parametrize("tiny", [1e-44, 1e-38, 1e-21])
+def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> None:
+    values = features(40, 6)
+    values[7] = 0
+    values[7, 2] = tiny
+    labels = torch.arange(40) % 3
+    for source in (values.clone(), Source(values.clone().numpy())):
+        rows = rows_of(TrainingSet(source, labels, 3), value)
+        found = whole(rows)
+        assert found.isfinite().all()
+        assert not found[7].any()
+        assert rows.lengths[7] == math.inf
+        if rows.affine is not None:
+            assert all(part.isfinite().all() for part in rows.affine)
+
+
 def test_a_huge_row_counts_as_not_finite_before_it_is_scaled() -> None:
     huge = features()
     huge[0] *= 1e30

@@ -112,6 +112,16 @@ def test_a_row_changes_a_gradient_by_at_most_the_clipping_norm(
         assert change <= slack
 
 
+@pytest.mark.parametrize("length", [1e-7, 3e-8, 1e-8, 1e-12])
+def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
+    options = Options(loss="sigmoid", normalize=NoNormalisation(), intercept=0, max_grad_norm=1e-9)
+    features = torch.zeros(1, 3)
+    features[0, 1] = length
+    design = Design(options, rows_of(features, torch.tensor([0]), 100), private=True)
+    found = gradient(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
+    assert 0 < float(found.double().norm()) <= 1e-9
+
+
 def test_unusable_rows_leave_every_sum_as_it_was() -> None:
     features, labels = classes_of(50, 5, 3)
     plain, mixed = design_of(features, labels), design_of(*with_unusable(features, labels))

@@ -50,7 +50,7 @@ def generating(kind: Selection, x: np.ndarray) -> np.ndarray:
     return (inside**-shape - 1) / (gamma**-shape - 1)
 
 
-@pytest.mark.parametrize(("mean", "shape"), KINDS)
+@pytest.mark.parametrize(("mean", "shape"), [*KINDS, (60, 100.0), (1000, 20.0), (2, 0.5)])
 def test_the_number_of_runs_is_what_is_priced(mean: float, shape: float) -> None:
     kind = best_of(mean, shape)
     expected = probabilities(kind)

@@ -120,6 +120,16 @@ def test_shares_are_stated_where_they_are_exact() -> None:
     assert touched in values["promise"]
 
 
+def test_public_files_and_what_a_normalisation_released_are_named() -> None:
+    assert state()["public_files"] == {}
+    options = {"head": "feature_covariance", "public_covariance": "elsewhere/manifest.json"}
+    values = state(options=options, public_files={"elsewhere/manifest.json": "ab" * 32})
+    assert values["public_files"] == {"elsewhere/manifest.json": "ab" * 32}
+    assert any("public_files, assumed to hold nothing" in fact for fact in values["public"])
+    assert "heads, with what its normalisation released, are (1, 1e-05)" in values["promise"]
+    assert "with" not in state()["promise"].split(" are (")[0]
+
+
 TUNED = {
     "head": "tuned",
     "base": {"head": "sgd", "engine": "opacus"},

@@ -65,7 +65,7 @@ def test_every_private_cell_states_what_was_promised(
 ) -> None:
     workspace, _ = finished
     statements = list((workspace.directory / "results/cells").rglob("privacy.json"))
-    assert len(statements) == 2 * (2 * 6 + 1)
+    assert len(statements) == 2 * (3 * 6 + 1)
     for path in statements:
         statement = json.loads(path.read_text())
         record = json.loads((path.parent / "metrics.json").read_text())
@@ -82,7 +82,7 @@ def test_the_summary_has_one_row_a_cell_and_seed(
 ) -> None:
     workspace, _ = finished
     table = pq.read_table(workspace.directory / "results/summary/digits.parquet")
-    assert table.num_rows == 2 * (2 * 6 + 1) * 5
+    assert table.num_rows == 2 * (3 * 6 + 1) * 5
 
 
 def test_pictures_and_tables_are_there(finished: tuple[Workspace, Counter[str]]) -> None:
@@ -103,7 +103,7 @@ def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[s
             "where experiments.name = 'digits' and status = 'FINISHED' "
             "and runs.lifecycle_stage = 'active'"
         ).fetchone()
-    assert rows == (2 * (2 * 6 + 1),)
+    assert rows == (2 * (3 * 6 + 1),)
 
 
 def test_a_second_run_does_nothing(

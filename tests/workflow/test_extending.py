@@ -95,8 +95,8 @@ heads_releases.gaussian = capture
 for left_out in range(-1, 30):
     chosen = [row for row in range(30) if row != left_out]
     plan = Plan(
-        mechanisms=tuple(item.scaled(0.0) for item in options.mechanisms(len(chosen))),
-        n=len(chosen), epsilon=math.inf, delta=1e-5, accountant="pld",
+        mechanisms=options.mechanisms(len(chosen)), n=len(chosen), epsilon=1.0, delta=1e-5,
+        accountant="pld", realised_epsilon=1.0,
     )
     heads.fit(options, TrainingSet(features[chosen].clone(), labels[chosen], 3), plan, [1])
 whole, *others = sums

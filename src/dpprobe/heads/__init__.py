@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,8 @@ def fit(
     for group in groups:
         releases = Releases(plan, group, data.device)
         rows = normalise(data, method.normalize, releases)
-        fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
+        with _true_products():
+            fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
         releases.check()
         transforms += [rows.transform] * len(group)
     history = [
@@ -135,6 +137,19 @@ def fit(
         history=history,
         chosen=tuple(own for part in fits for own in part.chosen),
     )
+
+
+@contextmanager
+def _true_products() -> Iterator[None]:
+    """Full float32 products, whatever a caller has set: margins of clipping are made for those."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _recorder(record: Observe | None, rows: Rows) -> Record | None:

@@ -388,3 +388,17 @@ class History:
         labels = self._data.labels_block(start, stop).unsqueeze(1).expand(-1, logits.shape[1])
         losses = torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
         return losses.sum(0)
+
+
+def without_loss(
+    weights: torch.Tensor, record: Record | None, *, step: int, epoch: float
+) -> list[dict[str, Any]]:
+    """The history of heads [seeds, classes, d + 1] that descend no loss: one record a seed."""
+    if record is None:
+        return []
+    further = record(step, weights) or {}
+    return [
+        {"seed_index": index, "step": step, "epoch": epoch}
+        | {name: float(values[index]) for name, values in further.items()}
+        for index in range(len(weights))
+    ]

@@ -97,21 +97,36 @@ class Options(DescentOptions):
             return self.longest * (1.0 if once else 2**0.5)
         return self.longest * (0.5 if self.steps == 1 and self.init_bias == 0 else 1.0)
 
+    def _gradients_released(self) -> str:
+        if self.max_grad_norm is not None:
+            return "sum of the rows' clipped gradients, one a step"
+        own = "sum of the clipped rows' gradients, bounded by themselves"
+        return f"{own}, divided by sqrt(K), one a step" if self._divided else f"{own}, one a step"
+
+    @property
+    def _divided(self) -> bool:
+        """Whether gradients are released divided by sqrt(K)."""
+        return self.max_grad_norm is None and self.loss == "sigmoid"
+
     def gradient_scale(self, classes: int) -> float:
         """By what a row's gradient is divided before its release."""
-        unclipped_sigmoids = self.max_grad_norm is None and self.loss == "sigmoid"
-        return float(classes**0.5) if unclipped_sigmoids else 1.0
+        return float(classes**0.5) if self._divided else 1.0
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         hessians = full_batch(
             HESSIANS,
-            "sum of the clipped rows' outer products, weighted by their curvature, one a step",
+            "sum of the clipped rows' outer products, weighted by their mean curvature relative to "
+            "the start's, one a step"
+            if self.hessian == "shared"
+            else "for each class the sum of the clipped rows' outer products, weighted by its "
+            "curvature relative to the start's; all K together divided by sqrt(K), one stack a "
+            "step",
             self.longest**2,
             self.steps,
         )
         gradients = full_batch(
             GRADIENTS,
-            "sum of the rows' clipped gradients, one a step",
+            self._gradients_released(),
             self.gradient_bound,
             self.steps,
         )

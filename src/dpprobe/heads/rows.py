@@ -51,7 +51,7 @@ class Transform:
             return group_norm(rows, spec.groups)
         if isinstance(spec, kinds.Centred):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
-            return centred.mul_(_unit_scale(centred))
+            return centred.mul_(_unit_scale(centred).clamp_(max=_LONGEST_SHIFT))
         if isinstance(spec, kinds.Channels):
             means = self.arrays[CHANNEL_MEANS].to(rows.device)
             deviations = self.arrays[CHANNEL_DEVIATIONS].to(rows.device)
@@ -118,8 +118,9 @@ class Rows:
       n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
       labels: int64 [n], or uint8 [n, num_classes].
       transform: what was done to the rows.
-      norms: float64 [n], the L2 norm of each row with a 1 appended; infinite for rows that hold
-        NaN, infinity or huge values: those must contribute exactly nothing.
+      lengths: float64 [n], the L2 norm of each row; infinite for rows that hold NaN, infinity, huge
+        or vanishing values: those must contribute exactly nothing.
+      norms: float64 [n], the same with a 1 appended to each row.
       affine: the rows without copies of them; None where they are not in memory or not centred.
     """
 
@@ -136,7 +137,8 @@ class Rows:
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
         self._scale = self._row_scale()
         self.affine: Affine | None = None
-        self.norms = self._norms()
+        self.lengths = torch.where(left_out, math.inf, self._lengths())
+        self.norms = self.lengths.square().add_(1).sqrt_()
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -206,19 +208,17 @@ class Rows:
             return unit_scale(self._data.lengths.nan_to_num(posinf=0.0))
         return None
 
-    def _norms(self) -> torch.Tensor:
-        lengths = self._data.lengths
+    def _lengths(self) -> torch.Tensor:
         if self._scale is not None:
-            own = lengths * self._scale
-        elif isinstance(self.transform.spec, kinds.Centred) and self._data.features is not None:
-            own = self._centred_norms(self._data.features)
-        else:
-            own = torch.empty_like(lengths)
-            for block in self.blocks():
-                own[block.start : block.stop] = row_lengths(block.features)
-        return torch.where(lengths.isinf(), math.inf, own.square().add_(1).sqrt_())
+            return self._data.lengths * self._scale
+        if isinstance(self.transform.spec, kinds.Centred) and self._data.features is not None:
+            return self._centred_lengths(self._data.features)
+        lengths = torch.empty_like(self._data.lengths)
+        for block in self.blocks():
+            lengths[block.start : block.stop] = row_lengths(block.features)
+        return lengths
 
-    def _centred_norms(self, features: torch.Tensor) -> torch.Tensor:
+    def _centred_lengths(self, features: torch.Tensor) -> torch.Tensor:
         """float64 [n]; on the way what makes the rows `affine`."""
         lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()

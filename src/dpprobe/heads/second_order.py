@@ -82,10 +82,9 @@ class Design:
         self.rows, self.columns, self.exact = rows, rows.dimension + 1, not private
         self.clip = options.max_row_norm if private else math.inf
         self.offset = options.intercept * options.max_row_norm * (1 - MARGIN)
-        usable = rows.norms.isfinite()
-        lengths = (rows.norms.square() - 1).clamp_(min=0).sqrt_()
-        factors = (self.clip * (1 - MARGIN) / lengths).clamp_(max=1)
-        own = torch.where(usable, lengths * factors, 0.0)
+        usable = rows.lengths.isfinite()
+        factors = (self.clip * (1 - MARGIN) / rows.lengths).clamp_(max=1)
+        own = torch.where(usable, rows.lengths * factors, 0.0)
         self.scale = torch.where(usable, factors, 0.0).to(torch.float32)
         self._shift = None
         if rows.affine is not None:

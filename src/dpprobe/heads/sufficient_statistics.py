@@ -10,6 +10,7 @@ import torch
 from dpprobe.heads import Fitted, Record
 from dpprobe.heads import least_squares as least_squares_module
 from dpprobe.heads import prototypes as prototypes_module
+from dpprobe.heads.first_order import without_loss
 from dpprobe.heads.least_squares import GRAM, TARGETS
 from dpprobe.heads.prototypes import CLASS_SUMS
 from dpprobe.heads.rows import Rows
@@ -114,13 +115,6 @@ def fit_prototypes(
 
 
 def _fitted(weights: torch.Tensor, record: Record | None) -> Fitted:
-    """What a head of one step returns; its history has no loss, since it descends none."""
-    history = []
-    if record is not None:
-        further = record(1, weights) or {}
-        history = [
-            {"seed_index": index, "step": 1, "epoch": 1.0}
-            | {name: float(values[index]) for name, values in further.items()}
-            for index in range(len(weights))
-        ]
+    """What a head of one step returns."""
+    history = without_loss(weights, record, step=1, epoch=1.0)
     return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)

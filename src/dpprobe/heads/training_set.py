@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# A row longer than this counts as not finite: its square would overflow float32.
-LONGEST_ROW = 1e18
+# A row longer than this counts as not finite: its square would overflow float32. One shorter, but
+# not zero, would overflow when it is scaled to unit length, and is rounding anyway.
+LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
 BLOCK_BYTES = 4 * 2**20
 _PIECE_BYTES = 2**18
@@ -44,8 +45,9 @@ class TrainingSet:
     """Features and labels on the device that trains.
 
     Args:
-      features: float32 [n, d], the set's own from now on: rows that hold NaN, infinity or huge
-        values are set to zero. Or a source that is read again at each pass.
+      features: float32 [n, d], the set's own from now on: rows that hold NaN or infinity, or are
+        longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a source that is
+        read again at each pass.
       labels: int64 [n], from 0 to num_classes - 1; or uint8 [n, num_classes] of 0 and 1.
       num_classes: public.
       device: where a source's blocks are moved to; features in memory stay where they are.
@@ -88,10 +90,12 @@ class TrainingSet:
         lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
         for start, block in self._raw_blocks(BLOCK_BYTES):
             lengths[start : start + len(block)] = row_lengths(block)
-        unusable = ~(lengths <= LONGEST_ROW)
+        unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         count = int(unusable.sum())
         if count:
-            logger.warning("%d training rows hold NaN, infinity or huge values: left out", count)
+            logger.warning(
+                "%d training rows hold NaN, infinity, huge or vanishing values: left out", count
+            )
             lengths[unusable] = math.inf
             if self.features is not None:
                 self.features[unusable] = 0.0

@@ -199,6 +199,9 @@ class Options(MethodOptions):
     def input_files(self) -> tuple[str, ...]:
         return self.base.input_files()
 
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "base": self.base.identity()}
+
     def located(self, *, dataset: str, backbone: str) -> Self:
         base = self.base.located(dataset=dataset, backbone=backbone)
         return self.model_copy(update={"base": base})

@@ -13,7 +13,7 @@ import torch
 from dpprobe import artifacts
 from dpprobe.config import HEADS, MethodOptions
 from dpprobe.heads import Fitted, Record
-from dpprobe.heads.first_order import History
+from dpprobe.heads.first_order import History, without_loss
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import products
 from dpprobe.heads.tuned import SCORE, Options, Range
@@ -75,20 +75,27 @@ def fit(
     zeros = torch.zeros(rows.num_classes, rows.dimension + 1, device=rows.device)
     owners = range(len(releases.seeds))
     kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
-    sigmoid = options.link == "sigmoid"
-    history = History(rows, priced[-1].sample_rate, record, sigmoid=sigmoid)
-    history.add(priced[-1].count, kept)
+    last = priced[-1]
+    if options.link == "none":  # such a head descends no loss
+        history = without_loss(kept, record, step=last.count, epoch=last.count * last.sample_rate)
+    else:
+        own = History(rows, last.sample_rate, record, sigmoid=options.link == "sigmoid")
+        own.add(last.count, kept)
+        history = own.rows
     return Fitted(
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
-        history=history.rows,
+        history=history,
         chosen=tuple(_chosen(best.get(owner), rows.n) for owner in owners),
     )
 
 
 def _chosen(best: _Best | None, n: int) -> dict[str, Any]:
-    """What leaves beside the weights: the options, and the noisy score as a part of n."""
-    return {"score": best.score / n, **best.trial.values} if best else {"score": None}
+    """What leaves beside the weights: the options, and the noisy score as a part of n.
+
+    In whole rows: the last bits of a count plus float32 noise would tell the count.
+    """
+    return {"score": round(best.score) / n, **best.trial.values} if best else {"score": None}
 
 
 def draw_trials(options: Options, selection: Selection, owner: int, seed: int) -> list[Trial]:

@@ -48,6 +48,12 @@ _C2, _C3 = _f4(0.04165442029319442), _f4(-0.0013579410696506176)
 _CONTRACT = frozenset({"contract"})
 
 
+def _rounded_up(deviation: float) -> np.float32:
+    """The float32 that is no smaller: less noise than was priced would cost more."""
+    nearest = np.float32(deviation)
+    return nearest if float(nearest) >= deviation else np.nextafter(nearest, np.float32(np.inf))
+
+
 class GaussianNoise:
     """Draws [seeds, steps, size] normals; a seed's numbers depend on that seed alone.
 
@@ -105,7 +111,7 @@ class GaussianNoise:
             block.zero_()
         elif self._device.type == "cpu":
             for out, words in zip(block, self._words, strict=True):
-                fill(words.lanes, words.tail, out.numpy(), np.float32(deviation))
+                fill(words.lanes, words.tail, out.numpy(), _rounded_up(deviation))
         else:
             for out, source in zip(block, self._generators, strict=True):
                 normals = torch.empty(out.shape, dtype=torch.float64, device=self._device)

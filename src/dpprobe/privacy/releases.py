@@ -65,7 +65,8 @@ class Releases:
         """
         self.count(name, 1)
         noise = self._normals(name, sums)
-        return sums + (noise + noise.mT) / 2
+        # An antisymmetric part would get no noise: it is taken out.
+        return (sums + sums.mT) / 2 + (noise + noise.mT) / 2
 
     def count(self, name: str, releases: int) -> None:
         """Notes releases whose noise a head has drawn itself.

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Selection
 
 if TYPE_CHECKING:
@@ -99,12 +100,21 @@ def _over_one_minus_power(log_gamma: float, shape: float) -> float:
 
 
 def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
-    """The number of runs: drawn from the same distribution that is priced."""
+    """The number of runs: drawn from the same distribution that is priced.
+
+    Papernot and Steinke 2022, definition 1. A negative binomial is a Poisson variable whose mean is
+    Gamma distributed; truncated, 0 is drawn again. Shapes below 1, where 0 is likely, go through
+    the probabilities, which then fall from the first on.
+    """
     if math.isinf(selection.shape):
         return int(generator.poisson(selection.mean))
     gamma, shape = stopping_probability(selection), selection.shape
     stay = 1 - gamma
-    # P[K = 1], and then each from the one before: definition 1 of the paper.
+    if shape >= 1:
+        while True:
+            runs = int(generator.poisson(generator.gamma(shape) * stay / gamma))
+            if runs:
+                return runs
     probability = stay * gamma**shape * _over_one_minus_power(math.log(gamma), shape)
     left, runs = generator.random() - probability, 1
     while left >= 0 and probability > 1e-18:
@@ -177,6 +187,9 @@ def _trade_off(profile: Profile) -> tuple[Array, Array, Callable[[float], float]
     z = np.concatenate([[1.0], inner, [0.0]])
     lines = np.concatenate([[0], np.arange(_POINTS - 1), [_POINTS - 1]])
     worst = np.minimum(slopes[lines] * z + deltas[lines], 1.0)
+    # T ends at 1: where its first line gets there is a vertex as well.
+    z = np.append(z, np.clip((1 - deltas) / slopes, 0.0, 1.0).max())
+    worst = np.append(worst, 1.0)
 
     def envelope(at: float) -> float:
         return float(min((slopes * at + deltas).min(), 1.0))
@@ -200,7 +213,21 @@ def dominating_loss(
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     bound = best_bound(selection, profile, delta)
-    top = bound.offset + profile.epsilon(1e-4 * delta / bound.mean)
+    reach = next(
+        (
+            epsilon
+            for part in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+            if math.isfinite(epsilon := profile.epsilon(part * delta / bound.mean))
+        ),
+        None,
+    )
+    if reach is None:
+        raise PrivacyError(
+            f"selection of a mean of {selection.mean:g} runs: one run has no finite epsilon at "
+            f"delta {delta / bound.mean:.3g}, below what privacy loss distributions reach; write a "
+            "larger delta, fewer trials, or accountant: rdp"
+        )
+    top = bound.offset + reach
     size = math.ceil(top / interval)
     epsilons = interval * np.arange(size + 1)
     inside = np.maximum(epsilons - bound.offset, 0.0)

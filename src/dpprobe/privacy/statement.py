@@ -28,7 +28,12 @@ PUBLIC_FACTS = (
     "the number of training rows n (sampling rates and step counts are computed from it)",
     "the list of classes and the dimension of the features",
 )
-FIXED_OPTIONS = "the hyperparameters, chosen without looking at the private data"
+FIXED_OPTIONS = (
+    "the hyperparameters but for what a search chose, fixed without looking at the private data"
+)
+PUBLIC_FILES = (
+    "the files under public_files, assumed to hold nothing that depends on the private images"
+)
 PUBLIC_SEARCH = (
     "the space that hyperparameters are searched in, and the distribution of the number of trials, "
     "chosen without looking at the private data"
@@ -68,6 +73,7 @@ def statement(
     seeds: Sequence[int],
     public_data: Mapping[str, Any],
     epsilon_all_heads: float,
+    public_files: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What was promised, to whom, by which mechanisms, and what was not; JSON-compatible.
 
@@ -80,6 +86,7 @@ def statement(
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
         its name, its weights' SHA-256, the result of a near-duplicate check where one was run.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
+      public_files: what the head started from or used beside the private rows, by path: SHA-256.
 
     Raises:
       PrivacyError: for an unknown mode.
@@ -91,14 +98,18 @@ def statement(
     trained = bool(public_data["trained"])
     public = [*PUBLIC_FACTS]
     if own is None:
-        public.append(PUBLIC_SEARCH if plan.selection else FIXED_OPTIONS)
+        public.append(FIXED_OPTIONS)
+        if plan.selection:
+            public.append(PUBLIC_SEARCH)
+    if public_files:
+        public.append(PUBLIC_FILES)
     not_covered = [own, *NOT_COVERED] if own else [*NOT_COVERED]
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "promise": _promise(plan, own, len(seeds), epsilon_all_heads),
+        "promise": _promise(plan, head, len(seeds), epsilon_all_heads),
         "private": plan.private,
         "unit_of_privacy": plan.unit,
         "neighbouring_relation": plan.neighbouring,
@@ -119,6 +130,7 @@ def statement(
         "seeds": [f"{seed:032x}" for seed in seeds],
         "engine_limits": ENGINE_LIMITS.get(_engine(options)),
         "public": public,
+        "public_files": dict(public_files or {}),
         "public_data": {"assumption": PUBLIC_DATA if trained else NO_PUBLIC_DATA, **public_data},
         "not_covered": not_covered,
     }
@@ -129,14 +141,20 @@ def _engine(options: Mapping[str, Any]) -> str:
     return str({**options.get("base", {}), **options}.get("engine"))
 
 
-def _promise(plan: Plan, own: str | None, heads: int, together: float) -> str:
-    if not plan.private and own:
-        return f"No privacy is promised: this method is not private. Not covered is {own}."
+def _promise(plan: Plan, head: config.MethodOptions, heads: int, together: float) -> str:
+    if not plan.private and head.private_choices:
+        return (
+            "No privacy is promised: this method is not private. Not covered is "
+            f"{head.private_choices}."
+        )
     if not plan.private:
         return "No privacy is promised: epsilon is infinite, nothing was clipped, no noise added."
-    released = "The weights of any one of the heads"
+    beside = ["what its normalisation released"] if head.normalize.priced else []
     if plan.selection:
-        released += ", with the options and the noisy score of the trial they are from,"
+        beside.append("the options and the noisy score of the trial they are from")
+    released = "The weights of any one of the heads"
+    if beside:
+        released += f", with {' and '.join(beside)},"
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
         f"to adding or removing {plan.unit}. {_composition(plan)}"
