@@ -238,12 +238,8 @@ def all_engines(
         if "second" in options.parts:
             for name, engine in limits.second_order(setting.clock, setting.features).items():
                 yield Key(setting.name, "second", name), engine
-            for name in present(SECOND_ORDER):
-                yield Key(setting.name, "second", name), Engine(one_fit(setting, name), 1)
-
-
-def present(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name in config.HEADS]
+            for name, values in SECOND_ORDER.items():
+                yield Key(setting.name, "second", name), Engine(one_fit(setting, values), 1)
 
 
 def ours(setting: Setting, data: TrainingSet, case: str, seeds: int) -> Callable[[int], float]:
@@ -257,12 +253,12 @@ def ours(setting: Setting, data: TrainingSet, case: str, seeds: int) -> Callable
     return run
 
 
-def one_fit(setting: Setting, name: str) -> Callable[[int], float]:
-    """A whole fit with the head's defaults, from features that nothing is known of yet."""
+def one_fit(setting: Setting, values: dict[str, Any]) -> Callable[[int], float]:
+    """A whole fit, from features that nothing is known of yet."""
 
     def run(steps: int) -> float:
         assert steps == 1
-        return setting.clock.seconds(lambda: fit({"head": name}, setting.data(), 1)())
+        return setting.clock.seconds(lambda: fit(values, setting.data(), 1)())
 
     return run
 
@@ -322,8 +318,8 @@ def memory_cases(setting: Setting, options: argparse.Namespace) -> Iterator[tupl
                 pair = [peer_steps(peer, one, case) for one in (setting, tiny)]
                 yield Key(setting.name, case, title), pair[0], pair[1]
     if "second" in options.parts:
-        for name in present(SECOND_ORDER):
-            pair = [head_fit(one, name) for one in (setting, tiny)]
+        for name, values in SECOND_ORDER.items():
+            pair = [head_fit(one, values) for one in (setting, tiny)]
             yield Key(setting.name, name, OURS), pair[0], pair[1]
 
 
@@ -334,8 +330,8 @@ def sgd_fit(setting: Setting, case: str, seeds: int) -> Work:
     return lambda: fit(values, setting.data(), seeds)()
 
 
-def head_fit(setting: Setting, name: str) -> Work:
-    return lambda: fit({"head": name}, setting.data(), 1)()
+def head_fit(setting: Setting, values: dict[str, Any]) -> Work:
+    return lambda: fit(values, setting.data(), 1)()
 
 
 def peer_steps(peer: Peer, setting: Setting, case: str) -> Work:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.second_order_options import SolverOptions, full_batch
+from dpprobe.heads.second_order_options import LabelSumOptions, SolverOptions, full_batch
 from dpprobe.privacy.plan import Mechanism, split_budget
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GRAM, TARGETS = "gram", "targets"
 
 
-class Options(SolverOptions):
+class Options(LabelSumOptions, SolverOptions):
     """Least squares; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["least_squares"] = "least_squares"
@@ -48,20 +48,6 @@ class Options(SolverOptions):
         allow_inf_nan=False,
         description="The Gram matrix's part of the head's budget; the cross product has the rest.",
     )
-    max_labels: int = Field(
-        1,
-        ge=1,
-        description="Of rows with several labels: so many count in full, more are scaled down "
-        "together. It scales the cross product's sensitivity by its square root.",
-    )
-
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         gram = full_batch(GRAM, "sum of the clipped rows' outer products", self.longest**2)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.second_order_options import RowOptions, full_batch
+from dpprobe.heads.second_order_options import LabelSumOptions, full_batch
 from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CLASS_SUMS = "class_sums"
 
 
-class Options(RowOptions):
+class Options(LabelSumOptions):
     """Prototypes: nothing to tune, a strong floor where noise is large."""
 
     head: Literal["prototypes"] = "prototypes"
@@ -39,20 +39,6 @@ class Options(RowOptions):
         description="The constant appended to each row, as a part of max_row_norm: what classes "
         "are counted by. It adds its square to the squared sensitivity; 0 counts none.",
     )
-    max_labels: int = Field(
-        1,
-        ge=1,
-        description="Of rows with several labels: so many count in full, more are scaled down "
-        "together. It scales the sensitivity by its square root.",
-    )
-
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         sensitivity = self.longest * self.max_labels**0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from dpprobe.config import MethodOptions
@@ -44,6 +46,25 @@ class RowOptions(MethodOptions):
     def longest(self) -> float:
         """S, the largest norm of a row with its constant."""
         return float(self.max_row_norm * (1 + self.intercept**2) ** 0.5)
+
+
+class LabelSumOptions(RowOptions):
+    """A head that releases sums of rows by their labels, one or several a row; scores no logits."""
+
+    max_labels: int = Field(
+        1,
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the sensitivity of sums by label by its square root.",
+    )
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
 
 
 class SolverOptions(RowOptions):
