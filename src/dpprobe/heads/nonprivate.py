@@ -33,7 +33,7 @@ class Options(MethodOptions):
     )
     folds: int = Field(3, ge=2, description="Folds of the cross-validation.")
     tolerance: float = Field(
-        1e-5, gt=0, description="Converged when no entry of the gradient is larger."
+        3e-5, gt=0, description="Converged when no entry of the gradient is larger."
     )
     max_iterations: int = Field(1000, ge=1, description="Iterations a fit may take, at most.")
 
