@@ -33,7 +33,9 @@ COLOURS = (
 STYLES = (
     ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
     ((0, (8, 2)), "v"), ((0, (3, 1, 1, 1, 1, 1)), "P"), ("-", "X"), ((0, (1, 2)), "*"),
+    ((0, (5, 1, 1, 1)), "<"), ((0, (2, 1)), ">"), ((0, (10, 2, 2, 2)), "p"), ((0, (2, 2)), "h"),
 )  # fmt: skip
+NEUTRAL = "#444444"
 CEILING_STYLE = (0, (6, 3))
 CLASS_COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#B8A800",
@@ -70,7 +72,8 @@ NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the lege
 def epsilon_accuracy(summary: Path, *, svg: Path, png: Path) -> None:
     """Draws a dataset's test accuracy, or its AUC, against epsilon, a line a (backbone, method).
 
-    Colour tells the backbone, style and marker the method. Bands are the cells' 95 % intervals;
+    Colour tells the backbone, style and marker the method; with one backbone colour tells the
+    method as well. Bands are the cells' 95 % intervals;
     a dashed line is a backbone's non-private ceiling; epsilon inf stands apart on the right.
 
     Raises:
@@ -163,25 +166,29 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str) -> None:
     epsilons = [row[1] for row in grid.rows]
     finite = tuple(value for value in epsilons if math.isfinite(value))
     backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(backbones)}
     lines = {column: _line(grid, dataset, column) for column in grid.columns}
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
     methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
     styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(methods)}
+    # One backbone's name needs no colour: the methods then have it.
+    coloured = backbones if len(backbones) > 1 else methods
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
+    painted = {(b, m): colours[b if len(backbones) > 1 else m] for b, m in curves}
     scale = _Scale(finite=finite, infinite=len(finite) < len(epsilons), curves=len(curves))
     _draw_epsilon_axis(axes, scale)
     axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
     for (backbone, _), line in ceilings.items():
         for entry in line.values():
-            axes.axhline(entry.mean, color=colours[backbone], linestyle=CEILING_STYLE, linewidth=1)
+            colour = colours[backbone] if len(backbones) > 1 else NEUTRAL
+            axes.axhline(entry.mean, color=colour, linestyle=CEILING_STYLE, linewidth=1)
     alpha = 0.18 if len(curves) <= 8 else 0.07
     for (backbone, method), line in curves.items():
-        _draw_line(axes, scale, line, colours[backbone], styles[method], alpha)
-    _draw_infinite(axes, scale, curves, colours, styles)
+        _draw_line(axes, scale, line, painted[backbone, method], styles[method], alpha)
+    _draw_infinite(axes, scale, curves, painted, styles)
     # A t interval may reach past 100 %; the axis need not.
     axes.set_ylim(top=min(axes.get_ylim()[1], TOP))
-    _draw_legend(axes, colours, styles, ceiling=bool(ceilings))
+    _draw_legend(axes, backbones, colours, styles, ceiling=bool(ceilings))
     _draw_captions(axes, grid, dataset)
 
 
@@ -218,7 +225,7 @@ def _draw_infinite(
     axes: Axes,
     scale: _Scale,
     curves: dict[tuple[str, str], dict[float, Entry]],
-    colours: dict[str, str],
+    painted: dict[tuple[str, str], str],
     styles: dict[str, tuple[Any, str]],
 ) -> None:
     """The cells at epsilon inf, side by side so that their intervals can be told apart."""
@@ -232,7 +239,7 @@ def _draw_infinite(
             reach = [[max(0.0, entry.mean - entry.low)], [max(0.0, entry.high - entry.mean)]]
         axes.errorbar(
             scale.position(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
-            color=colours[backbone], marker=styles[method][1], markersize=4,
+            color=painted[backbone, method], marker=styles[method][1], markersize=4,
             markerfacecolor="white", elinewidth=1.0,
         )  # fmt: skip
 
@@ -262,19 +269,30 @@ def _draw_epsilon_axis(axes: Axes, scale: _Scale) -> None:
 
 
 def _draw_legend(
-    axes: Axes, colours: dict[str, str], styles: dict[str, tuple[Any, str]], *, ceiling: bool
+    axes: Axes,
+    backbones: list[str],
+    colours: dict[str, str],
+    styles: dict[str, tuple[Any, str]],
+    *,
+    ceiling: bool,
 ) -> None:
     handles = [_heading("Backbone")]
-    handles += [Line2D([], [], color=c, linewidth=4, label=name) for name, c in colours.items()]
+    if len(backbones) == 1:
+        handles += [_heading(backbones[0])]
+    else:
+        handles += [Line2D([], [], color=c, linewidth=4, label=name) for name, c in colours.items()]
     if styles:
         handles += [_heading(""), _heading("Method")]
         handles += [
-            Line2D([], [], color="#444444", linestyle=dashes, marker=marker, label=name)
+            Line2D(
+                [], [], color=colours[name] if len(backbones) == 1 else NEUTRAL,
+                linestyle=dashes, marker=marker, label=name,
+            )
             for name, (dashes, marker) in styles.items()
-        ]
+        ]  # fmt: skip
     if ceiling:
         handles.append(
-            Line2D([], [], color="#444444", linestyle=CEILING_STYLE, linewidth=1,
+            Line2D([], [], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=1,
                    label="non-private ceiling")
         )  # fmt: skip
     figure = axes.get_figure()

@@ -12,7 +12,7 @@ VERSIONS = {
     "training": 2,
     "embedding": 1,
     "summary": 2,
-    "figures": 1,
+    "figures": 2,
     "tables": 1,
     "tracking": 2,
 }

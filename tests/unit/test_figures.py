@@ -134,6 +134,17 @@ def test_fifteen_curves_differ_in_colour_or_style(tmp_path: Path) -> None:
     assert len(looks) == 15
 
 
+def test_with_one_backbone_methods_have_the_colours(tmp_path: Path) -> None:
+    methods = tuple(f"method{number}" for number in range(10))
+    axes = _axes(_summary(tmp_path, backbones=("a",), methods=methods, epsilons=("0.1", "1")))
+    colours = [to_hex(line.get_color()) for line in axes.get_lines()]
+    assert len(set(colours)) == 10
+    figure = axes.get_figure()
+    assert figure is not None
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[:2] == ["Backbone", "a"]
+
+
 @pytest.mark.parametrize("epsilons", [("inf",), ("1",), ("0.001", "1000", "inf")])
 def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) -> None:
     summary = _summary(tmp_path, epsilons=epsilons)
