@@ -32,7 +32,7 @@ FULL: dict[str, dict[str, Any]] = {
     "sgd": {"batch_size": "full", "steps": 3},
     "tuned": {
         "base": {"head": "sgd", "batch_size": "full", "steps": 3},
-        "search": {"learning_rate": [0.1, 0.2]},
+        "search": {"learning_rate": [1.0, 2.0]},
         "trials": 2,
     },
 }
@@ -127,7 +127,7 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     np.testing.assert_array_equal(heads.fit(method, data, own, [1, 2]).weights, fitted.weights)
 
 
-ROWS, DIMENSION, CLASSES = 250_000, 512, 10
+ROWS, DIMENSION, CLASSES = 300_000, 512, 10
 WHOLE_MB = ROWS * DIMENSION * 4 / 1e6
 ALLOWED_MB = WHOLE_MB / 10
 

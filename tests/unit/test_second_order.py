@@ -10,6 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpprobe import config, heads
+from dpprobe.errors import ConfigError
+from dpprobe.heads import second_order
 from dpprobe.heads.feature_covariance import Options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.second_order import (
@@ -29,7 +32,7 @@ from dpprobe.normalisation import CENTRE, Centred, NoNormalisation
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.mechanisms import gaussians
-from tests.second_order_data import Stream, classes_of, rows_of, with_unusable
+from tests.second_order_data import Stream, classes_of, plan_of, rows_of, with_unusable
 
 ENTRIES = st.sampled_from(
     [0.0, 1.0, -1.0, 0.3, 1e-3, 1e-20, 50.0, -2e4, 1e12, 1e25, math.nan, math.inf, -math.inf]
@@ -320,3 +323,15 @@ def test_descend_averages_as_it_says(average: str, expected: float) -> None:
     assert float(result) == pytest.approx(expected)
     assert len(snapshots) == 3
     assert float(snapshots[-1]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("head", ["least_squares", "newton", "feature_covariance"])
+def test_more_features_than_can_be_decomposed_are_refused(
+    head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_order, "MOST_FEATURES", 11)
+    method = config.method_options({"head": head})
+    features, labels = classes_of(dimension=12)
+    data = TrainingSet(features, labels, 4)
+    with pytest.raises(ConfigError, match=f"head {head}: 12 features; .* write head: momentum"):
+        heads.fit(method, data, plan_of(method, data.rows, 5.0), [1])

@@ -24,6 +24,7 @@ from dpprobe.heads.second_order import (
     Loss,
     Piece,
     Spectrum,
+    check_dimension,
     descend,
     each_seed,
     gradient,
@@ -138,6 +139,7 @@ class Descent:
         scale: float = 1.0,
         record: Record | None,
     ) -> None:
+        check_dimension(rows, options.head)
         self.options, self.rows = options, rows
         self.design = Design(options, rows, private=releases.plan.private)
         self.curvature = options.curvature(rows.num_classes)

@@ -36,6 +36,8 @@ _ROUNDING = {torch.float32: 1e-7, torch.float64: 1e-12}
 # Columns multiplied at a time, about, and bytes of rows: what a core multiplies fastest.
 _PANEL, _MOMENT_BYTES = 160, 4 * 2**20
 _EIGENVALUES_AT_ONCE = 128
+# Some minutes of a processor to decompose, half a gigabyte.
+MOST_FEATURES = 8192
 
 
 class Piece(NamedTuple):
@@ -139,6 +141,16 @@ class Design:
         return out
 
 
+def check_dimension(rows: Rows, head: str) -> None:
+    """Raises ConfigError where a matrix of the dimension's square is out of reach."""
+    if rows.dimension > MOST_FEATURES:
+        raise ConfigError(
+            f"head {head}: {rows.dimension} features; their second moment would take "
+            f"{8 * rows.dimension**2 / 1e9:.1f} GB and hours to decompose, and is allowed up to "
+            f"{MOST_FEATURES}; write head: momentum or sgd, or take a backbone of fewer features"
+        )
+
+
 def second_moment(
     design: Design, row_weights: Callable[[Piece], torch.Tensor] | None = None
 ) -> torch.Tensor:
@@ -206,14 +218,15 @@ def cross_moment(
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A positive semi-definite matrix by its eigenvalues [d] and eigenvectors [d, d], float64."""
+    """A positive semi-definite matrix by its eigenvalues [d], float64, and eigenvectors [d, d]."""
 
     values: torch.Tensor
     vectors: torch.Tensor
 
     def solve(self, right: torch.Tensor, ridge: float) -> torch.Tensor:
-        """right (A + ridge I)^-1, for right [..., d]."""
-        return ((right @ self.vectors) / (self.values + ridge)) @ self.vectors.T
+        """right (A + ridge I)^-1, for right [..., d], float64."""
+        rotated = (right.to(self.vectors.dtype) @ self.vectors) / (self.values + ridge)
+        return (rotated.to(self.vectors.dtype) @ self.vectors.T).to(torch.float64)
 
     def noise_gain(self, ridge: float) -> float:
         """tr (A (A + ridge I)^-2): what isotropic noise of variance 1 becomes in x^T P g."""
@@ -233,7 +246,9 @@ def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
       matrix: symmetric [d, d].
       deviation: of the noise on the diagonal; 0 for none.
     """
-    values, vectors = torch.linalg.eigh(matrix.to(torch.float64))
+    # Under noise float32 is exact enough: its rounding is a small part of the noise.
+    values, vectors = torch.linalg.eigh(matrix if deviation > 0 else matrix.to(torch.float64))
+    values = values.to(torch.float64)
     if deviation > 0:
         values = values - deviation**2 * len(values) * _hilbert(values, deviation)
     return Spectrum(values.clamp_(min=0), vectors)

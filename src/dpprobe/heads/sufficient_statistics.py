@@ -17,6 +17,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import (
     Design,
     Piece,
+    check_dimension,
     cross_moment,
     each_seed,
     ridge_of,
@@ -34,6 +35,7 @@ def fit_least_squares(
     record: Record | None = None,
 ) -> Fitted:
     """W = B (G + lambda I)^-1 for each seed; scores estimate the labels as zeros and ones."""
+    check_dimension(rows, options.head)
     private, classes = releases.plan.private, rows.num_classes
     norm = 1.0 if rows.multi_label else math.sqrt(1 - 1 / classes) if classes > 1 else 1.0
     with torch.inference_mode():
