@@ -223,16 +223,21 @@ class SharedHessians:
         self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
     ) -> tuple[torch.Tensor, float]:
         own = self._own
-        exact = second_moment(
-            self._descent.design, lambda piece: self._descent.curvatures(piece, weights).mean(1)
-        )
-        released = own.symmetric(HESSIANS, exact[None])[0]
-        self._total = released if self._total is None else self._total.add_(released)
+        self._add(weights)
+        assert self._total is not None
         shrink = math.sqrt(step + 1)
         found = spectrum(self._total / (step + 1), own.deviation(HESSIANS) / shrink)
         multiplier = own.plan.mechanism(HESSIANS).noise_multiplier / shrink
         solver = self._descent.solver(own, found, multiplier)
         return solver(step, weights, gradients, distance)
+
+    def _add(self, weights: torch.Tensor) -> None:
+        """Releases the Hessian at the weights; the exact one is freed on return."""
+        exact = second_moment(
+            self._descent.design, lambda piece: self._descent.curvatures(piece, weights).mean(1)
+        )
+        released = self._own.symmetric(HESSIANS, exact[None])[0]
+        self._total = released if self._total is None else self._total.add_(released)
 
 
 class PerClassHessians:
