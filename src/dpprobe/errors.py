@@ -13,6 +13,10 @@ class DataError(DpprobeError):
     """A dataset, an image or a table is not what it should be."""
 
 
+class DownloadError(DpprobeError):
+    """A file could not be fetched, or is not the one that was asked for."""
+
+
 class StoreError(DpprobeError):
     """A feature shard or its manifest is missing, damaged or not the one that was written."""
 

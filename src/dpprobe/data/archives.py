@@ -1,0 +1,272 @@
+"""Unpacking of zip and tar archives: all of one, inside its folder, or nothing."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import lzma
+import shutil
+import stat
+import struct
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
+
+from dpprobe import artifacts
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.progress import Progress
+
+ZIP_SUFFIX = ".zip"
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+# What macOS adds to archives; no content of the dataset.
+IGNORED_FOLDER = "__MACOSX"
+IGNORED_FILE = ".DS_Store"
+COPY_BYTES = 1 << 20
+# How zip, tar and their compressions say that an archive is damaged.
+_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
+
+
+def folder_name(name: str) -> str | None:
+    """The folder that an archive's content goes to: its name without suffix; None for others."""
+    for suffix in (ZIP_SUFFIX, *TAR_SUFFIXES):
+        if name.lower().endswith(suffix) and len(name) > len(suffix):
+            return name[: -len(suffix)]
+    return None
+
+
+def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
+    """Unpacks an archive into `directory`, which then holds its members and nothing else.
+
+    It is unpacked beside and renamed, so `directory` is whole or as it was. Unpacking the same
+    content again does nothing.
+
+    Args:
+      archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
+      directory: replaced where it holds another archive's content.
+      sha256: of the archive where it is known; computed where it is absent.
+
+    Raises:
+      DataError: naming archive and member, for one that is damaged, encrypted, reaches outside the
+        folder, holds devices, or does not fit the disk. Nothing is left of it.
+      ConfigError: for a tar on a Python without tarfile's filters.
+    """
+    mark = directory.with_name(f".{directory.name}.extracted.json")
+    state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
+    if directory.is_dir() and mark.is_file() and artifacts.read_json(mark) == state:
+        return
+    temporary = directory.with_name(f".{directory.name}.extracting")
+    _remove(temporary)
+    try:
+        with _explained(archive, directory):
+            temporary.mkdir(parents=True)
+            if archive.name.lower().endswith(ZIP_SUFFIX):
+                _extract_zip(archive, temporary)
+            else:
+                _extract_tar(archive, temporary)
+    except BaseException:
+        _remove(temporary)
+        raise
+    mark.unlink(missing_ok=True)
+    _remove(directory)
+    # A mark without its folder counts for nothing.
+    artifacts.write_json(mark, state)
+    temporary.replace(directory)
+    artifacts.sync(directory.parent)
+
+
+def decompress(archive: Path, path: Path, *, largest: int) -> None:
+    """Unpacks a gzip of one file.
+
+    Args:
+      archive: a `.gz`.
+      path: the file's place.
+      largest: bytes; more than that is an error.
+
+    Raises:
+      DataError: when it is damaged or larger.
+    """
+    with (
+        _explained(archive, path.parent),
+        artifacts.atomic_path(path) as temporary,
+        gzip.open(archive) as packed,
+        temporary.open("wb") as stream,
+    ):
+        _copy(packed, stream, limit=largest, where=archive.name)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _explained(archive: Path, directory: Path) -> Iterator[None]:
+    """Turns what damaged archives and full disks raise into one line."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise _damaged(archive, error) from error
+    except NotImplementedError as error:
+        raise DataError(
+            f"{archive}: packed in a way Python cannot unpack ({error}); unpack it with another "
+            "tool and name the folder as an imagefolder"
+        ) from error
+    except OSError as error:
+        if error.errno is None:  # gzip and bzip2 say so that their content is no such
+            raise _damaged(archive, error) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
+                "make room, or choose a data_dir on another disk"
+            ) from error
+        raise DataError(
+            f"{archive}: cannot be unpacked into {directory.parent} "
+            f"({error.strerror}); correct the permissions, or replace the archive"
+        ) from error
+
+
+def _damaged(archive: Path, error: Exception) -> DataError:
+    line = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
+    return DataError(
+        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again, "
+        "or, where its checksum is the declared one, get it from another place"
+    )
+
+
+def _check_name(archive: Path, name: str) -> None:
+    """Refuses a member that would lie outside the folder."""
+    places = (PurePosixPath(name), PureWindowsPath(name))
+    outside = any(place.is_absolute() or ".." in place.parts for place in places)
+    if outside or PureWindowsPath(name).drive or not PurePosixPath(name).name:
+        raise DataError(
+            f"{archive}: member {name!r} lies outside the folder it is unpacked into; nothing was "
+            "unpacked. Do not trust this archive: get it from another place"
+        )
+
+
+def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) -> None:
+    """Checks names and sizes of the files."""
+    names: set[str] = set()
+    for name, _ in members:
+        _check_name(archive, name)
+        if name in names:
+            raise DataError(f"{archive}: member {name!r} stands twice; replace the archive")
+        names.add(name)
+    size = sum(size for _, size in members)
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise DataError(
+            f"{archive}: unpacked it takes {_megabytes(size)}, and {_megabytes(free)} are free in "
+            f"{folder.parent}; make room, or choose a data_dir on another disk"
+        )
+
+
+def _ignored(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return IGNORED_FOLDER in parts or (bool(parts) and parts[-1] == IGNORED_FILE)
+
+
+def _extract_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        members = [member for member in packed.infolist() if not _ignored(member.filename)]
+        for member in members:
+            if member.flag_bits & 1:
+                raise DataError(
+                    f"{archive}: {member.filename!r} is encrypted; unpack it by hand with its "
+                    "password and name the folder as an imagefolder"
+                )
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise DataError(
+                    f"{archive}: member {member.filename!r} is a link or a device; nothing was "
+                    "unpacked. Get the archive from another place"
+                )
+            if member.is_dir():
+                _check_name(archive, member.filename)
+        files = [member for member in members if not member.is_dir()]
+        _check_members(archive, [(one.filename, one.file_size) for one in files], folder)
+        with _progress(archive, len(files)) as progress:
+            for member in files:
+                path = folder / member.filename
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with packed.open(member) as source, path.open("wb") as target:
+                    where = f"{archive.name}: {member.filename}"
+                    _copy(source, target, limit=member.file_size, where=where)
+                progress.advance(1)
+
+
+class _StrictTarInfo(tarfile.TarInfo):
+    """A member's header; one that is damaged or missing is an error, where tarfile stops."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from error
+
+
+def _extract_tar(archive: Path, folder: Path) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise ConfigError(
+            f"{archive}: Python {sys.version.split()[0]} cannot unpack a tar safely; "
+            "install Python 3.11.4 or newer"
+        )
+    with tarfile.open(archive, tarinfo=_StrictTarInfo) as packed:
+        members = [member for member in packed.getmembers() if not _ignored(member.name)]
+        # tarfile stops before the checksum at the end of a compressed stream.
+        while packed.fileobj is not None and packed.fileobj.read(COPY_BYTES):
+            pass
+        for member in members:
+            if member.isdir():
+                if PurePosixPath(member.name).parts:
+                    _check_name(archive, member.name)
+            elif not (member.isfile() or member.issym() or member.islnk()):
+                raise DataError(
+                    f"{archive}: member {member.name!r} is a device; nothing was unpacked. Get "
+                    "the archive from another place"
+                )
+        files = [member for member in members if not member.isdir()]
+        _check_members(archive, [(one.name, one.size) for one in files], folder)
+        with _progress(archive, len(files)) as progress:
+            for member in members:
+                _extract_member(archive, packed, member, folder)
+                progress.advance(int(not member.isdir()))
+
+
+def _extract_member(
+    archive: Path, packed: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
+) -> None:
+    try:
+        packed.extract(member, folder, set_attrs=False, filter="data")
+    except tarfile.FilterError as error:
+        raise DataError(
+            f"{archive}: member {member.name!r} leads outside the folder it is unpacked into "
+            f"({error}); nothing was unpacked. Do not trust this archive: get it from another "
+            "place"
+        ) from error
+
+
+def _progress(archive: Path, files: int) -> Progress:
+    return Progress(files, label=f"unpack {archive.name}", unit="files")
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, limit: int, where: str) -> None:
+    """Copies at most `limit` bytes; more is an error."""
+    done = 0
+    while chunk := source.read(COPY_BYTES):
+        done += len(chunk)
+        if done > limit:
+            raise DataError(f"{where}: larger than the {limit} bytes it should have; replace it")
+        target.write(chunk)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,302 @@
+"""Archives are unpacked whole and inside their folder, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import random
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpprobe.data import archives
+from dpprobe.errors import ConfigError, DataError
+
+NOISE = random.Random(0).randbytes(50_000)
+FILES = {"a/one.bin": NOISE, "a/deep/two.bin": b"two", "b/ONE.txt": b"", "b/one.txt": b"x" * 5000}
+TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.bz2": "w:bz2", ".tar.xz": "w:xz"}
+
+
+def make_zip(path: Path, files: dict[str, bytes], *, kinds: dict[str, int] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = ((kinds or {}).get(name, stat.S_IFREG) | 0o644) << 16
+            packed.writestr(info, content)
+    return path
+
+
+def make_tar(path: Path, files: dict[str, bytes], *others: tarfile.TarInfo) -> Path:
+    suffix = next(each for each in sorted(TARS, key=len)[::-1] if path.name.endswith(each))
+    with tarfile.open(path, TARS[suffix]) as packed:  # type: ignore[call-overload]
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+        for other in others:
+            packed.addfile(other)
+    return path
+
+
+def member(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def make(path: Path, files: dict[str, bytes]) -> Path:
+    return make_zip(path, files) if path.suffix == ".zip" else make_tar(path, files)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        each.relative_to(folder).as_posix(): each.read_bytes()
+        for each in folder.rglob("*")
+        if each.is_file()
+    }
+
+
+def refused(archive: Path, *, kind: type[Exception] = DataError) -> str:
+    """The error's text; the folder is as empty as before."""
+    before = sorted(archive.parent.rglob("*"))
+    with pytest.raises(kind) as caught:
+        archives.extract(archive, archive.parent / "out")
+    assert sorted(archive.parent.rglob("*")) == before
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(archive))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".zip", *TARS])
+def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
+    junk = {"__MACOSX/a/._one.bin": b"", "a/.DS_Store": b"", "a/__MACOSX/x": b""}
+    archive = make(tmp_path / f"data{suffix}", FILES | junk)
+    assert archives.folder_name(archive.name) == "data"
+    archives.extract(archive, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES
+    assert {each.name for each in tmp_path.iterdir()} == {
+        archive.name, "out", ".out.extracted.json",
+    }  # fmt: skip
+
+
+def test_names_that_are_no_archives() -> None:
+    for name in ("data.parquet", "data.csv.gz", ".zip", "zip", "data"):
+        assert archives.folder_name(name) is None
+
+
+def test_the_same_content_again_is_nothing_to_do(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    archives.extract(archive, tmp_path / "out")
+    (tmp_path / "out" / "trace").touch()
+    archives.extract(archive, tmp_path / "out")
+    assert (tmp_path / "out" / "trace").exists()
+    make_zip(archive, {"new": b"1"})
+    archives.extract(archive, tmp_path / "out")
+    assert content(tmp_path / "out") == {"new": b"1"}
+
+
+def test_a_folder_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    archives.extract(archive, tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    archives.extract(archive, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES
+
+
+def test_what_an_interrupted_one_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    # A killed process does not tidy up.
+    with monkeypatch.context() as patch:
+        patch.setattr(archives, "_extract_zip", lambda _, folder: (folder / "x").write_bytes(b"1"))
+        patch.setattr(Path, "replace", _killed)
+        patch.setattr(archives, "_remove", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            archives.extract(archive, tmp_path / "out")
+    assert (tmp_path / ".out.extracting" / "x").exists()
+    assert not (tmp_path / "out").exists()
+    archives.extract(archive, tmp_path / "out")
+    assert content(tmp_path / "out") == FILES
+    assert not (tmp_path / ".out.extracting").exists()
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.gz"])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..\\evil", "C:\\evil"])
+def test_a_member_outside_the_folder_is_refused(tmp_path: Path, suffix: str, name: str) -> None:
+    archive = make(tmp_path / f"data{suffix}", {"good": b"1", name: b"evil"})
+    text = refused(archive)
+    assert f"member {name!r} lies outside the folder" in text
+    assert "Do not trust this archive" in text
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        member("link", tarfile.SYMTYPE, "../outside"),
+        member("link", tarfile.SYMTYPE, "/etc/passwd"),
+        member("link", tarfile.LNKTYPE, "../outside"),
+    ],
+    ids=["symbolic", "absolute", "hard"],
+)
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: tarfile.TarInfo) -> None:
+    text = refused(make_tar(tmp_path / "data.tar", FILES, link))
+    assert "member 'link' leads outside the folder" in text
+
+
+def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:
+    link = member("a/link.bin", tarfile.SYMTYPE, "one.bin")
+    archives.extract(make_tar(tmp_path / "data.tar", FILES, link), tmp_path / "out")
+    assert content(tmp_path / "out") == {**FILES, "a/link.bin": NOISE}
+
+
+@pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_a_device_in_a_tar_is_refused(tmp_path: Path, kind: bytes) -> None:
+    text = refused(make_tar(tmp_path / "data.tar", FILES, member("null", kind)))
+    assert "member 'null' is a device" in text
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR])
+def test_a_link_or_device_in_a_zip_is_refused(tmp_path: Path, kind: int) -> None:
+    archive = make_zip(tmp_path / "data.zip", {"link": b"/etc/passwd"}, kinds={"link": kind})
+    assert "member 'link' is a link or a device" in refused(archive)
+
+
+def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    packed = bytearray(archive.read_bytes())
+    # The flag of the first entry in the central directory, which is what zipfile reads.
+    packed[packed.index(b"PK\x01\x02") + 8] |= 1
+    archive.write_bytes(packed)
+    assert "'a/one.bin' is encrypted; unpack it by hand" in refused(archive)
+
+
+@pytest.mark.parametrize("suffix", [".zip", *TARS])
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.6, 0.9])
+def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path, suffix: str, part: float) -> None:
+    archive = make(tmp_path / f"data{suffix}", FILES)
+    archive.write_bytes(archive.read_bytes()[: int(part * archive.stat().st_size)])
+    assert "damaged or cut off" in refused(archive)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.bz2", ".tar.xz"])
+def test_the_last_byte_is_missed(tmp_path: Path, suffix: str) -> None:
+    archive = make(tmp_path / f"data{suffix}", FILES)
+    archive.write_bytes(archive.read_bytes()[:-1])
+    assert "damaged or cut off" in refused(archive)
+
+
+def test_a_tar_that_is_cut_between_members_is_refused(tmp_path: Path) -> None:
+    archive = make_tar(tmp_path / "data.tar", FILES)
+    with tarfile.open(archive) as packed:
+        third = packed.getmembers()[2].offset
+    archive.write_bytes(archive.read_bytes()[:third])
+    assert "damaged or cut off" in refused(archive)
+
+
+@pytest.mark.parametrize("suffix", [".zip", *TARS])
+def test_an_archive_with_a_changed_byte_is_refused(tmp_path: Path, suffix: str) -> None:
+    archive = make(tmp_path / f"data{suffix}", FILES)
+    packed = bytearray(archive.read_bytes())
+    place = len(packed) // 2
+    if suffix == ".tar":  # has checksums of its headers alone
+        with tarfile.open(archive) as opened:
+            place = opened.getmembers()[1].offset
+    packed[place] ^= 0xFF
+    archive.write_bytes(packed)
+    assert "damaged or cut off" in refused(archive)
+
+
+def test_a_zip_member_larger_than_it_says_is_refused(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "bomb.zip", {"zeros": bytes(1_000_000)})
+    packed = bytearray(archive.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        place = packed.index(signature) + offset
+        packed[place : place + 4] = (10).to_bytes(4, "little")
+    archive.write_bytes(packed)
+    assert "damaged or cut off" in refused(archive)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    for name in ("data.zip", "data.tar", "data.tar.gz", "data.tar.bz2", "data.tar.xz"):
+        (tmp_path / name).write_bytes(NOISE)
+        assert "damaged or cut off" in refused(tmp_path / name)
+
+
+def test_a_member_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as packed:
+        packed.writestr("a", "1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            packed.writestr("a", "2")
+    assert "member 'a' stands twice" in refused(tmp_path / "data.zip")
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_room_is_looked_for_before(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make(tmp_path / f"data{suffix}", {"zeros": bytes(30_000_000)})
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000_000))
+    text = refused(archive)
+    assert "unpacked it takes 30.0 MB, and 10.0 MB are free" in text
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_a_disk_that_fills(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    archive = make(tmp_path / f"data{suffix}", FILES)
+    with monkeypatch.context() as patch:
+        patch.setattr(archives, "_copy", full)
+        patch.setattr(archives, "_extract_member", full)
+        assert "the disk filled up while it was unpacked" in refused(archive)
+    archives.extract(archive, tmp_path / "out")
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_refused_archive_leaves_what_was_there(tmp_path: Path, earlier: bool) -> None:
+    if earlier:
+        archives.extract(make_zip(tmp_path / "data.zip", FILES), tmp_path / "out")
+    make_zip(tmp_path / "data.zip", {"../evil": b""})
+    with pytest.raises(DataError):
+        archives.extract(tmp_path / "data.zip", tmp_path / "out")
+    assert (tmp_path / "out").exists() == earlier
+    assert not earlier or content(tmp_path / "out") == FILES
+
+
+def test_an_old_python_is_told_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(tarfile, "data_filter")
+    text = refused(make_tar(tmp_path / "data.tar", FILES), kind=ConfigError)
+    assert "install Python 3.11.4 or newer" in text
+
+
+def test_a_gzip_of_one_file(tmp_path: Path) -> None:
+    archive, target = tmp_path / "file.gz", tmp_path / "raw" / "file"
+    archive.write_bytes(gzip.compress(NOISE))
+    archives.decompress(archive, target, largest=len(NOISE))
+    assert target.read_bytes() == NOISE
+    cases: list[tuple[Callable[[bytes], bytes], int, str]] = [
+        (lambda data: data, len(NOISE) - 1, "larger than the 49999 bytes"),
+        (lambda data: data[:-5], len(NOISE), "damaged or cut off"),
+        (lambda data: b"x" + data, len(NOISE), "damaged or cut off"),
+    ]
+    for change, largest, said in cases:
+        archive.write_bytes(change(gzip.compress(NOISE)))
+        with pytest.raises(DataError, match=said):
+            archives.decompress(archive, tmp_path / "raw" / "other", largest=largest)
+        assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
