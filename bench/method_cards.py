@@ -293,7 +293,9 @@ def releases_table(study: config.Study, head: str) -> str:
     """What the study's method of this name releases, and its noise at epsilon 1."""
     method = study.methods[head]
     (dataset,) = study.datasets.values()
-    n, _ = dataset.count_rows()
+    counted = dataset.count_rows()
+    assert counted is not None  # the digits are no download
+    n = counted[0]
     mechanisms = method.mechanisms(n)
     if not mechanisms:
         return "Nothing is released with noise: the head is not private."

@@ -7,7 +7,10 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        study = config.load(snakemake.config)
+        receipt = snakemake.input.receipt
         data.prepare(
-            config.dataset_options(snakemake.params.options),
+            study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output.info).parent,
+            downloaded=Path(receipt).parent if receipt else None,
         )

@@ -1,4 +1,4 @@
-"""`python -m dpprobe schema` prints a study's JSON schema, `... results [DIR]` what it found."""
+"""`python -m dpprobe results [DIR]`, `... catalog [NAME]`, `... schema [catalog]`: print them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from dpprobe import config
+from dpprobe import catalog, config
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DpprobeError
 
@@ -15,17 +15,57 @@ from dpprobe.errors import DataError, DpprobeError
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m dpprobe", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("schema", help="print the JSON schema of a study")
+    schema = commands.add_parser("schema", help="print the JSON schema of a study")
+    schema.add_argument(
+        "of", nargs="?", choices=["study", "catalog"], default="study", help="what is described"
+    )
     results = commands.add_parser("results", help="print accuracies, and where to look further")
     results.add_argument("folder", nargs="?", type=Path, default=Path("results"))
+    known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
+    known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     arguments = parser.parse_args()
     try:
         if arguments.command == "schema":
-            print(json.dumps(config.json_schema(), indent=2))
+            schemas = {"study": config.json_schema, "catalog": catalog.json_schema}
+            print(json.dumps(schemas[arguments.of](), indent=2))
+        elif arguments.command == "catalog":
+            print(describe_dataset(arguments.name) if arguments.name else list_catalog())
         else:
             print(describe_results(arguments.folder))
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
+
+
+def list_catalog() -> str:
+    """The datasets and backbones of the catalog, a line each."""
+    lines = [f"{'dataset':16} {'train':>9} {'test':>7} {'classes':>7}  access"]
+    for name in catalog.dataset_names():
+        entry = catalog.dataset_entry(name)
+        sizes = entry.sizes
+        lines.append(
+            f"{name:16} {sizes.train or '?':>9} {sizes.test or '?':>7} {sizes.classes:>7}  "
+            f"{entry.access:12}  {entry.title}"
+        )
+    lines += ["", f"{'backbone':16} {'features':>9}  model"]
+    for name, values in catalog.backbone_entries().items():
+        options = values["options"]
+        lines.append(
+            f"{name:16} {values['dimension']:>9}  {options['family']} {options['model']}: "
+            f"{values['title']}"
+        )
+    return "\n".join(lines)
+
+
+def describe_dataset(name: str) -> str:
+    """A dataset's entry as YAML: licence, access and its steps, sizes, source.
+
+    Raises:
+      ConfigError: for a name that is not there.
+    """
+    import yaml
+
+    entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100).rstrip()
 
 
 def describe_results(folder: Path) -> str:

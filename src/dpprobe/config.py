@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from dpprobe import catalog, prompts
 from dpprobe.errors import ConfigError
 from dpprobe.normalisation import NoNormalisation, Normalize, Priced
 from dpprobe.options import Options
@@ -37,11 +38,16 @@ if TYPE_CHECKING:
 
 # Every name a user may write, and the module that gives it meaning.
 SOURCES: dict[str, str] = {
+    "csv": "dpprobe.data.csv_manifest",
+    "huggingface": "dpprobe.data.huggingface",
     "imagefolder": "dpprobe.data.imagefolder",
     "parquet": "dpprobe.data.parquet",
     "sklearn": "dpprobe.data.sklearn_datasets",
+    "torchvision": "dpprobe.data.torchvision_datasets",
+    "url": "dpprobe.data.url",
 }
 FAMILIES: dict[str, str] = {
+    "open_clip": "dpprobe.backbones.open_clip_models",
     "pixels": "dpprobe.backbones.pixels",
     "scattering": "dpprobe.backbones.scattering",
     "timm": "dpprobe.backbones.timm_models",
@@ -71,6 +77,19 @@ LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
 
 
+class Expected(Options):
+    """Sizes of a dataset, known beforehand."""
+
+    train: int | None = Field(None, ge=1, description="Rows of the train table.")
+    test: int | None = Field(None, ge=1, description="Rows of the test table.")
+    classes: int | None = Field(None, ge=2, description="Classes, or labels a row may have.")
+
+
+Prompts = str | tuple[str, ...]
+# Options of a dataset that do not decide its tables.
+DATASET_NOTES = frozenset({"catalog", "delta", "metric", "prompts", "prompt_names", "verify"})
+
+
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
 
@@ -88,9 +107,45 @@ class DatasetOptions(Options, ABC):
         "labels a row.",
     )
 
+    catalog: str | None = Field(
+        None,
+        description="The entry of resources/catalog that gives the options which are not written.",
+    )
+    expect: Expected = Field(
+        default_factory=lambda: Expected(),
+        description="Sizes that the split tables must have, checked when they are made.",
+    )
+    duplicates: Literal["error", "warn"] = Field(
+        "error", description="What an image that stands in both splits is, byte for byte."
+    )
+    missing_classes: Literal["error", "warn"] = Field(
+        "error",
+        description="What a class without test rows is, where the source itself says what is "
+        "tested on; without training rows it is always an error.",
+    )
+    verify: Literal["decode", "hash"] = Field(
+        "decode",
+        description="Decode every image once when the split tables are made, so that all that "
+        "cannot be decoded are reported together; hash only reads their bytes.",
+    )
+    prompts: Prompts = Field(
+        "simple",
+        description="What a CLIP text encoder reads for each class: a set of "
+        "resources/prompts.yaml, or templates with {c} for the class.",
+    )
+    prompt_names: Literal["imagenet"] | dict[str, str] = Field(
+        {},
+        description="Words for {c} in the prompts, by class name; the name itself where absent. Or "
+        "imagenet: the thousand names that CLIP's authors wrote for its labels.",
+    )
+
     @abstractmethod
     def check(self) -> None:
         """Raises ConfigError when what the options name is not there. Cheap: no image is read."""
+
+    def download_params(self) -> dict[str, Any] | None:
+        """The options that decide what is downloaded, JSON-compatible; None where nothing is."""
+        return None
 
     def input_files(self) -> tuple[str, ...]:
         """Files and folders whose change makes the split tables stale."""
@@ -105,11 +160,18 @@ class DatasetOptions(Options, ABC):
 
     def preparation_params(self) -> dict[str, Any]:
         """The options that decide the split tables, JSON-compatible."""
-        return self.model_dump(mode="json", exclude={"delta", "metric"})
+        return self.model_dump(mode="json", exclude=set(DATASET_NOTES))
+
+    def text_params(self) -> dict[str, Any]:
+        """The options that decide what a text encoder reads, JSON-compatible."""
+        return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
     @abstractmethod
-    def count_rows(self) -> tuple[int, int]:
-        """The rows that the train and the test table will hold, found cheaply."""
+    def count_rows(self) -> tuple[int, int] | None:
+        """The rows that the train and the test table will hold, found cheaply.
+
+        None where only a download tells; what depends on them is then checked after it.
+        """
 
     def multi_label(self) -> bool:
         """Whether a row may have several labels. Cheap."""
@@ -120,10 +182,26 @@ class DatasetOptions(Options, ABC):
         return None
 
 
+# Options of a backbone that do not decide its features.
+BACKBONE_NOTES = frozenset({"catalog", "dimension"})
+
+
 class BackboneOptions(Options, ABC):
     """A frozen feature extractor; `family` selects the module that loads it."""
 
+    # Whether it is a neural network, which gains from threads, and whether it reads text, too.
+    network: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
+
     family: str
+    catalog: str | None = Field(
+        None,
+        description="The entry of resources/backbones.yaml that gives the options which are not "
+        "written.",
+    )
+    dimension: int | None = Field(
+        None, ge=1, description="Features an image; another number that comes out is an error."
+    )
 
     @abstractmethod
     def check(self) -> None:
@@ -135,7 +213,7 @@ class BackboneOptions(Options, ABC):
 
     def extraction_params(self) -> dict[str, Any]:
         """The options that decide the features, JSON-compatible: not where an input file lies."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
 
 
 class MethodOptions(Options, ABC):
@@ -247,10 +325,25 @@ def _dispatch(registry: Mapping[str, str], key: str) -> BeforeValidator:
     def validate(value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
+        value = _from_catalog(key, value)
         name = _known(registry, key, value.get(key))
         return options_class(registry, name).model_validate(dict(value))
 
     return BeforeValidator(validate)
+
+
+def _from_catalog(key: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A dataset's or backbone's options, completed by the catalog entry that they name."""
+    if value.get("catalog") is None:
+        return value
+    try:
+        if key == "source":
+            return catalog.complete_dataset(value)
+        if key == "family":
+            return catalog.complete_backbone(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return value
 
 
 AnyDataset = Annotated[SerializeAsAny[DatasetOptions], _dispatch(SOURCES, "source")]
@@ -294,13 +387,34 @@ class FeatureOptions(Options):
     batch_size: int = Field(256, ge=1, description="Images a forward pass.")
     dtype: Literal["float16", "float32"] = Field("float16", description="The type on disk.")
     workers: int = Field(
-        0, ge=0, description="Processes that decode images; 0 decodes in the job's own process."
+        0, ge=0, description="Processes that decode images; 0 decodes in threads of the job's own."
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Of a network's forward pass; auto is float32 on a CPU, float16 on a GPU.",
+    )
+    compile: bool = Field(
+        False, description="Compile networks with torch.compile: pays on large sets only."
     )
     memory_mb: int = Field(
         16000,
         ge=1,
         description="Features that would take more than so many MB in memory, as float32, are read "
         "from disk in blocks at each pass; methods that sample rows need theirs in memory.",
+    )
+
+
+class OverlapOptions(Options):
+    """A search for near-duplicates between the private images and public ones."""
+
+    public: tuple[Name, ...] = Field(
+        min_length=1, description="Names under public_datasets: what the backbone was trained on."
+    )
+    threshold: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Features of a larger cosine than this are taken for the same picture.",
     )
 
 
@@ -382,6 +496,11 @@ class Study(Options):
     )
     features: FeatureOptions = FeatureOptions()
     tsne: TsneOptions = TsneOptions()
+    overlap: OverlapOptions | None = Field(
+        None,
+        description="Look for near-duplicates of the private images in public ones; what is found "
+        "goes into the privacy statements.",
+    )
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Split tables go here.")
     results_dir: Folder = Field("results", description="Everything else goes here.")
@@ -393,6 +512,9 @@ class Study(Options):
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
                 )
+        for name in self.overlap.public if self.overlap else ():
+            if name not in self.public_datasets:
+                raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
         if not self.cells():
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
@@ -563,7 +685,7 @@ def _explain(place: Sequence[Any], item: Any) -> str:
         return f"{path}: missing; it must be given"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
         return f"{path}: a name is lower-case letters, digits and underscores"
-    if item["type"] == "string_pattern_mismatch":
+    if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
             f"{path}: {item['input']!r}: a folder's path without spaces, ~, doubled slashes, "
             "braces and other signs that paths in rules cannot have; write another"
@@ -587,16 +709,20 @@ def check(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         try:
             dataset.check()
-            rows, test_rows = dataset.count_rows()
+            rows = dataset.count_rows()
             multi_label = dataset.multi_label()
             classes = dataset.count_classes() if dataset.metric == "auc" else None
             headline(dataset.metric, num_classes=classes, multi_label=multi_label)
+            prompts.check(dataset.prompts)
         except ConfigError as error:
             errors.append(f"config: datasets.{name}: {error}")
             continue
-        _check_delta(name, study.dataset_delta(name), rows, errors, warnings)
-        errors.extend(_check_methods(study, name, rows, multi_label=multi_label))
-        for split, count in (("train", rows), ("test", test_rows)):
+        errors.extend(_check_labels(study, name, multi_label=multi_label))
+        if rows is None:
+            continue
+        _check_delta(name, study.dataset_delta(name), rows[0], errors, warnings)
+        errors.extend(_check_methods(study, name, rows[0], multi_label=multi_label))
+        for split, count in zip(("train", "test"), rows, strict=True):
             if study.features.shards > count:
                 errors.append(
                     f"config: features.shards: {study.features.shards} is above the {count} "
@@ -644,19 +770,36 @@ def headline(
     return "auc" if metric == "auc" else "accuracy"
 
 
+def delta_fault(delta: float, rows: int) -> str | None:
+    """Why a delta promises nothing for so many rows; None where it does."""
+    if delta * rows <= 1.0 or math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+        return None
+    return (
+        f"delta {delta:g} is above 1/n = {1 / rows:.3g} (n = {rows} training rows); "
+        "write a smaller delta"
+    )
+
+
 def _check_delta(
     name: str, delta: float, rows: int, errors: list[str], warnings: list[str]
 ) -> None:
-    if math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+    if fault := delta_fault(delta, rows):
+        errors.append(f"config: datasets.{name}: {fault}")
+    elif math.isclose(delta * rows, 1.0, rel_tol=1e-9):
         warnings.append(
             f"datasets.{name}: delta {delta:g} is 1/n (n = {rows}); "
             "a mechanism that publishes one row at random satisfies it. Prefer a smaller delta."
         )
-    elif delta * rows > 1.0:
-        errors.append(
-            f"config: datasets.{name}: delta {delta:g} is above 1/n = {1 / rows:.3g} "
-            f"(n = {rows} training rows); write a smaller delta"
-        )
+
+
+def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
+    """Methods that take one label a row, on a dataset of several."""
+    return [
+        f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
+        f"head {method.head} takes one label a row; remove one of the two"
+        for name, method in study.methods.items()
+        if multi_label and not method.multi_label
+    ]
 
 
 def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
@@ -664,10 +807,6 @@ def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) 
     errors = []
     for name, method in study.methods.items():
         if multi_label and not method.multi_label:
-            errors.append(
-                f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
-                f"head {method.head} takes one label a row; remove one of the two"
-            )
             continue
         try:
             method.mechanisms(rows)
@@ -741,7 +880,9 @@ def json_schema() -> dict[str, Any]:
             own["required"] = sorted({*own.get("required", []), key})
             definitions[f"{key}_{name}"] = own
             choices.append({"$ref": f"#/$defs/{key}_{name}"})
-        schema["properties"][field]["additionalProperties"] = {"oneOf": choices}
+        if field != "methods":
+            choices.append(_catalog_schema(field))
+        schema["properties"][field]["additionalProperties"] = {"anyOf": choices}
         schema["properties"][field].pop("patternProperties", None)
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
     limits = {"minimum": SMALLEST_EPSILON, "maximum": LARGEST_EPSILON}
@@ -751,3 +892,13 @@ def json_schema() -> dict[str, Any]:
         definitions.pop(unused, None)
     schema["title"] = "dpprobe study"
     return schema
+
+
+def _catalog_schema(field: str) -> dict[str, Any]:
+    """A dataset or backbone that is named by its entry; its other keys are those of the entry."""
+    known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
+    return {
+        "type": "object",
+        "properties": {"catalog": {"enum": sorted(known)}},
+        "required": ["catalog"],
+    }

@@ -6,12 +6,15 @@ finished study redoes that stage and what descends from it.
 """
 
 VERSIONS = {
-    "data": 1,
-    "features": 1,
+    "download": 1,
+    "data": 2,
+    "features": 2,
+    "text": 1,
+    "overlap": 1,
     "calibration": 2,
     "training": 2,
     "embedding": 1,
-    "summary": 2,
+    "summary": 3,
     "figures": 2,
     "tables": 1,
     "tracking": 2,

@@ -207,7 +207,9 @@ def test_all_mistakes_are_named_at_once() -> None:
 
 
 def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
-    rows = config.load(STUDY).datasets["digits"].count_rows()[0]
+    counted = config.load(STUDY).datasets["digits"].count_rows()
+    assert counted is not None
+    rows = counted[0]
     assert config.check(config.load(STUDY)) == []
     with pytest.raises(ConfigError, match="above 1/n"):
         config.check(config.load(changed("delta", 1.01 / rows)))
@@ -225,7 +227,9 @@ def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
 
 def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
     dataset = config.load(STUDY).datasets["digits"]
-    train, test = dataset.count_rows()
+    counted = dataset.count_rows()
+    assert counted is not None
+    train, test = counted
     assert dataset.count_rows() == (train, test) == (1438, 359)
     assert config.check(config.load(STUDY | {"features": {"shards": test}})) == []
     with pytest.raises(ConfigError) as caught:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from dpprobe import config, data
 from dpprobe.config import DatasetOptions
+from dpprobe.data import imagefolder
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
 
@@ -104,9 +105,15 @@ HUGGING_FACE = {
 @pytest.fixture
 def write_parquet(tmp_path: Path) -> Callable[..., str]:
     def write(
-        name: str, labels: Sequence[Any], *, metadata: Any = HUGGING_FACE, **columns: Any
+        name: str,
+        labels: Sequence[Any],
+        *,
+        metadata: Any = HUGGING_FACE,
+        first: int = 0,
+        **columns: Any,
     ) -> str:
-        images = [{"bytes": png(row), "path": f"{row}.png"} for row in range(len(labels))]
+        numbers = range(first, first + len(labels))
+        images = [{"bytes": png(number), "path": f"{number}.png"} for number in numbers]
         table = pa.table({"image": images, "label": labels} | columns)
         path = tmp_path / name
         pq.write_table(table.replace_schema_metadata(metadata), path, row_group_size=5)
@@ -123,7 +130,7 @@ def test_parquet_with_both_splits(tmp_path: Path, write_parquet: WriteParquet) -
         tmp_path / "out",
         source="parquet",
         train=write_parquet("a.parquet", [0, 1] * 10, sex=["f", None] * 10),
-        test=write_parquet("b.parquet", [1, 0, 0], sex=["m"] * 3),
+        test=write_parquet("b.parquet", [1, 0, 0], sex=["m"] * 3, first=100),
         group_columns=["sex"],
     )
     assert train.class_names == ("cat", "dog")
@@ -138,7 +145,7 @@ def test_parquet_with_both_splits(tmp_path: Path, write_parquet: WriteParquet) -
 def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: WriteParquet) -> None:
     one = write_parquet("train-0.parquet", [0, 0])
     two = write_parquet("train-1.parquet", [1, 1, 0])
-    test = write_parquet("test.parquet", [0])
+    test = write_parquet("test.parquet", [0, 1], first=100)
     for number, written in enumerate((str(tmp_path / "train-*.parquet"), [one, two])):
         train, _ = prepare(tmp_path / str(number), source="parquet", train=written, test=test)
         assert train.labels().tolist() == [0, 0, 1, 1, 0]
@@ -151,7 +158,7 @@ def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: Write
         tmp_path / "out",
         source="parquet",
         train=[write_parquet("a.parquet", [0, 1] * 4), write_parquet("b.parquet", [1] * 6)],
-        test=write_parquet("c.parquet", [1, 0, 0]),
+        test=write_parquet("c.parquet", [1, 0, 0], first=100),
         limit={"train": 11, "test": 2},
     )
     assert train.labels().tolist() == [0, 1] * 4 + [1] * 3
@@ -177,7 +184,10 @@ def test_parquet_is_split_where_there_is_no_test(
 
 
 def test_our_own_tables_are_an_input(tmp_path: Path, write_parquet: WriteParquet) -> None:
-    source = {"train": write_parquet("a.parquet", [0, 1] * 4), "test": write_parquet("b", [1, 0])}
+    source = {
+        "train": write_parquet("a.parquet", [0, 1] * 4),
+        "test": write_parquet("b", [1, 0], first=100),
+    }
     first = prepare(tmp_path / "one", source="parquet", **source)
     second = prepare(
         tmp_path / "two",
@@ -327,7 +337,12 @@ def test_folder_with_both_splits(tmp_path: Path) -> None:
     files = {"train/dog/b.png": 1, "train/cat/a.PNG": 2, "train/cat/deep/c.png": 3,
              "test/dog/d.png": 4, "val/dog/e.png": 5}  # fmt: skip
     root = make_folder(tmp_path / "images", files)
-    train, test = prepare(tmp_path / "out", source="imagefolder", path=root)
+    with pytest.raises(DataError, match="test: no row of class cat"):
+        prepare(tmp_path / "out", source="imagefolder", path=root)
+    train, test = prepare(tmp_path / "out", source="imagefolder", path=root, missing_classes="warn")
+    assert json.loads((tmp_path / "out/dataset.json").read_text())["classes_without_test_rows"] == [
+        "cat"
+    ]
     assert train.class_names == ("cat", "dog")
     assert train.ids() == ["train/cat/a.PNG", "train/cat/deep/c.png", "train/dog/b.png"]
     assert train.labels().tolist() == [0, 0, 1]
@@ -338,7 +353,8 @@ def test_folder_with_both_splits(tmp_path: Path) -> None:
 
 
 def test_folder_of_classes_is_split(tmp_path: Path) -> None:
-    files = {f"{kind}/{row}.png": row for kind in ("cat", "dog") for row in range(10)}
+    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(10)]
+    files = {name: number for number, name in enumerate(names)}
     root = make_folder(tmp_path / "images", files)
     train, test = prepare(
         tmp_path / "out", source="imagefolder", path=root, test_fraction=0.3, embed=True
@@ -352,10 +368,26 @@ def test_folder_of_classes_is_split(tmp_path: Path) -> None:
 
 
 def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder(tmp_path / "images", {f"{k}/{n}.png": n for k in "ab" for n in range(3)})
+    make_folder(
+        tmp_path / "images", {f"{k}/{n}.png": 10 * ord(k) % 99 + n for k in "ab" for n in range(3)}
+    )
     monkeypatch.chdir(tmp_path)
     train, _ = prepare(Path("out"), source="imagefolder", path="images")
     assert str(next(train.images(0, 1)).path).startswith("images/a/")
+
+
+def test_a_folder_within_another_source_records_that_one(tmp_path: Path) -> None:
+    names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(4)]
+    root = make_folder(tmp_path / "images", {name: row for row, name in enumerate(names)})
+    own = options_of(source="imagefolder", path=root)
+    outer = options_of(source="sklearn", name="digits", expect={"classes": 3})
+    assert isinstance(own, imagefolder.Options)
+    with pytest.raises(DataError, match="2 classes, 3 expected"):
+        imagefolder.prepare(own, tmp_path / "out", recorded=outer)
+    outer = options_of(source="sklearn", name="digits", expect={"classes": 2})
+    imagefolder.prepare(own, tmp_path / "out", recorded=outer)
+    facts = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert facts["source"] == outer.preparation_params()
 
 
 def test_every_folder_that_is_searched_is_watched(tmp_path: Path) -> None:

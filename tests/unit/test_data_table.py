@@ -40,14 +40,17 @@ def make_rows(
     images: Sequence[bytes | None] | None = None,
     paths: Sequence[str | None] | None = None,
     groups: dict[str, Any] | None = None,
+    accepted: Any = None,
 ) -> tuple[str, pa.Table]:
     rows = range(len(labels))
+    first = 100 if name == "test" else 0  # no image stands in both splits
     return name, table.make_batch(
         ids=ids or [f"{name}-{row}" for row in rows],
         labels=labels,
-        images=images or [encode(row) for row in rows],
+        images=images or [encode(first + row) for row in rows],
         paths=paths or [None] * len(labels),
         groups=groups,
+        accepted=accepted,
     )
 
 
@@ -131,28 +134,28 @@ def test_images_streams_any_range_across_row_groups(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"ids": ["a", "b", "a"]}, "train row 2: id 'a' stands twice"),
+        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' stands twice"),
         ({"ids": ["a", "", "c"]}, "train row 1: no id"),
         ({"images": [encode(0), None, encode(2)]}, r"train row 1 \(id train-1\): no image"),
         ({"paths": [None, "no/such.png", None], "images": [encode(0), None, encode(2)]},
-         r"train row 1 \(id train-1\): cannot read no/such.png"),
+         r"train row 1 \(id train-1\), no/such.png: cannot be read \(No such file"),
     ],
 )  # fmt: skip
 def test_bad_rows_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         write_pair(tmp_path, **changed)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["problems.csv"]
 
 
 @pytest.mark.parametrize("label", [-1, 2, None])
 def test_label_without_a_class_is_named(tmp_path: Path, label: int | None) -> None:
-    with pytest.raises(DataError, match=f"test row 1: label {label} is not a number from 0 to 1"):
+    with pytest.raises(DataError, match=rf"test row 1 \(id test-1\): label {label} is not a num"):
         write(tmp_path, [make_rows("train", [0, 1]), make_rows("test", [0, label])])
 
 
 @pytest.mark.parametrize("label", [[0], [0, 2], [0, None], None])
 def test_wrong_multi_label_is_named(tmp_path: Path, label: Any) -> None:
-    with pytest.raises(DataError, match="train row 1: label .* is not 2 numbers 0 or 1"):
+    with pytest.raises(DataError, match=r"train row 1 \(id train-1\): label .* is not 2 numbers"):
         write(tmp_path, [make_rows("train", [[0, 1], label])], multi_label=True)
 
 
@@ -162,7 +165,7 @@ def test_class_without_training_rows_is_named(tmp_path: Path) -> None:
 
 
 def test_empty_split_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="test: no row"):
+    with pytest.raises(DataError, match="test: no row; add images"):
         write(tmp_path, [make_rows("train", [0, 1])])
 
 
@@ -213,6 +216,65 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     others |= {read_info(tmp_path / x / "dataset.json").fingerprint for x in ("labels", "names")}
     assert len(others) == 5
     assert base not in others
+
+
+@pytest.mark.parametrize(
+    ("multi_label", "golden"),
+    [
+        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
+        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
+    ],
+)
+def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
+    """Golden values of the program of 20 November 2026, before `accepted` was there."""
+    labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
+    if multi_label:
+        labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
+    batches = [
+        make_rows(
+            name,
+            values,
+            ids=[f"{name}{row}" for row in range(len(values))],
+            images=[f"{name} {row}".encode() for row in range(len(values))],
+            groups={"group_sex": ["f", None, "m"][: len(values)]},
+        )
+        for name, values in labels.items()
+    ]
+    plain = config.dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
+    write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
+    assert read_info(tmp_path / "dataset.json").fingerprint == golden
+    assert "accepted" not in json.loads((tmp_path / "dataset.json").read_text())
+    assert SplitTable(tmp_path / "train.parquet").accepted() is None
+    assert not read_info(tmp_path / "dataset.json").accepted
+
+
+def test_accepted_labels(tmp_path: Path) -> None:
+    batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
+    write(tmp_path, batches, accepted=True)
+    assert SplitTable(tmp_path / "test.parquet").accepted() == [[0, 1], [], [0]]
+    assert SplitTable(tmp_path / "train.parquet").accepted() == [[0], [1]]
+    info = read_info(tmp_path / "dataset.json")
+    assert info.accepted
+    write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
+          accepted=True)  # fmt: skip
+    assert read_info(tmp_path / "other/dataset.json").fingerprint != info.fingerprint
+    with pytest.raises(DataError, match=r"test row 0 .*accepted labels \[2\] are not numbers"):
+        write(tmp_path, [make_rows("train", [0, 1]), make_rows("test", [1, 0], accepted=[[2], []])],
+              accepted=True)  # fmt: skip
+
+
+def test_the_catalog_and_the_revision_are_recorded(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    facts = json.loads((tmp_path / "dataset.json").read_text())
+    assert (facts["catalog"], facts["revision"], facts["duplicates_across_splits"]) == (
+        None, None, 0,
+    )  # fmt: skip
+    named = options().model_copy(update={"catalog": "digits"})
+    rows = [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])]
+    write(tmp_path / "named", rows, options=named, revision="abc")
+    other = json.loads((tmp_path / "named/dataset.json").read_text())
+    assert (other["catalog"], other["revision"]) == ("digits", "abc")
+    assert other["fingerprint"] == facts["fingerprint"]
 
 
 def test_groups_are_part_of_the_fingerprint(tmp_path: Path) -> None:

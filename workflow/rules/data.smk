@@ -1,6 +1,35 @@
+localrules:
+    download_data,
+
+
+# Downloads run where Snakemake runs: the nodes of a cluster often reach no network. What is there already is
+# kept, so a new revision or a lost receipt transfers only what differs.
+rule download_data:
+    output:
+        f"{DATA}/downloads/{{dataset}}/receipt.json",
+    log:
+        f"{RESULTS}/logs/download_data/{{dataset}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/download_data/{{dataset}}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(1440),
+    params:
+        options=lambda wildcards: DATASETS[wildcards.dataset].download_params(),
+        version=VERSIONS["download"],
+    message:
+        "download of {wildcards.dataset}"
+    script:
+        "../../scripts/download_data.py"
+
+
 rule prepare_data:
     input:
-        lambda wildcards: DATASETS[wildcards.dataset].input_files(),
+        files=lambda wildcards: DATASETS[wildcards.dataset].input_files(),
+        receipt=download_receipt,
     output:
         train=f"{DATA}/{{dataset}}/train.parquet",
         test=f"{DATA}/{{dataset}}/test.parquet",
@@ -11,10 +40,11 @@ rule prepare_data:
         f"{RESULTS}/benchmarks/prepare_data/{{dataset}}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
-    threads: 1
+    # Every image is decoded once, to see whether it can be.
+    threads: 8
     resources:
-        mem_mb=memory(2000),
-        runtime=minutes(120),
+        mem_mb=memory(3000),
+        runtime=minutes(600),
     params:
         options=lambda wildcards: DATASETS[wildcards.dataset].preparation_params(),
         state=source_state,

@@ -35,6 +35,7 @@ class Options(DatasetOptions):
 
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")
+    exclude: tuple[str, ...] = Field((), description="Class folders that are left out.")
     embed: bool = Field(
         False,
         description="Copy the images into the split tables; otherwise the tables name the files, "
@@ -88,7 +89,10 @@ class Options(DatasetOptions):
         root = resolve_path(self.path)
         parts = [root / name for name in ("train", "test") if (root / name).is_dir()]
         for part in parts or [root]:
-            yield from _walk(part)
+            left_out = {part / name for name in self.exclude}
+            for folder, entries in _walk(part):
+                if left_out.isdisjoint((folder, *folder.parents)):
+                    yield folder, entries
 
 
 class Listing(NamedTuple):
@@ -116,10 +120,12 @@ def list_images(options: Options) -> Listing:
             f"path: {options.path} has {parts.pop()}/ but no {missing}/; make both, "
             "or put the class folders directly under it"
         )
-    if not parts:
-        files = {"train": _list_classes(root, root)}
-    else:
-        files = {name: _list_classes(root, root / name) for name in ("train", "test")}
+    places = {name: root / name for name in ("train", "test")} if parts else {"train": root}
+    files = {name: _list_classes(root, place, options.exclude) for name, place in places.items()}
+    for name in options.exclude:
+        if not any((place / name).is_dir() for place in places.values()):
+            raise ConfigError(f"exclude: {options.path} has no class folder {name}; remove it")
+    if parts:
         unknown = sorted(files["test"].keys() - files["train"].keys())
         if unknown:
             raise ConfigError(
@@ -131,10 +137,10 @@ def list_images(options: Options) -> Listing:
     return Listing(files, tuple(sorted(files["train"])))
 
 
-def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+def _list_classes(root: Path, folder: Path, exclude: Sequence[str]) -> dict[str, list[str]]:
     classes: dict[str, list[str]] = {}
     for entry in sorted(path.name for path in folder.iterdir()):
-        if entry.startswith("."):
+        if entry.startswith(".") or entry in exclude:
             continue
         if not (folder / entry).is_dir():
             raise ConfigError(
@@ -187,14 +193,19 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         yield current, files
 
 
-def prepare(options: Options, directory: Path) -> None:
+def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the split tables of a folder of images.
 
     Every file is read once, for the fingerprint; a row's id is its path under the folder.
 
+    Args:
+      options: what is read.
+      directory: where the tables go.
+      recorded: the options that the study wrote, where another source made these.
+
     Raises:
       ConfigError: when the folder is not laid out as it should be.
-      DataError: when a file cannot be read.
+      DataError: when images are not what they should be, all of them told at once.
     """
     from dpprobe.data import table
 
@@ -223,16 +234,16 @@ def prepare(options: Options, directory: Path) -> None:
             logger.warning("%s: not used: %s", options.path, ", ".join(unused))
     table.write_dataset(
         directory,
-        _batches(rows, root, embed=options.embed),
-        options=options,
+        _batches(rows, root),
+        options=recorded or options,
         class_names=listing.class_names,
         rows=sum(len(part) for part in rows.values()),
+        embed=options.embed,
+        chosen_test="test" in listing.files,
     )
 
 
-def _batches(
-    rows: dict[str, list[tuple[str, int]]], root: Path, *, embed: bool
-) -> Iterator[tuple[str, pa.Table]]:
+def _batches(rows: dict[str, list[tuple[str, int]]], root: Path) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table
 
     for name in table.SPLITS:
@@ -244,13 +255,7 @@ def _batches(
                 table.make_batch(
                     ids=[file for file, _ in part],
                     labels=[label for _, label in part],
-                    images=_contents(files) if embed else [None] * len(files),
+                    images=[None] * len(files),
                     paths=files,
                 ),
             )
-
-
-def _contents(files: Sequence[str]) -> list[bytes | None]:
-    from dpprobe.data import table
-
-    return [table.read_image_file(file) for file in files]

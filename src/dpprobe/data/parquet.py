@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,10 @@ Paths = str | tuple[str, ...]
 SplitName = Literal["train", "test"]
 
 
+# How the validation images of ImageNet (ILSVRC 2012) are numbered, from 1, in their file names.
+_IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
+
+
 class Limit(Block):
     """Use only the first rows of what `train` and `test` name."""
 
@@ -36,14 +41,20 @@ class Limit(Block):
     test: int | None = Field(None, ge=1)
 
 
-class Options(DatasetOptions):
-    """Parquet files in the Hugging Face image convention."""
+class AcceptedLabels(Block):
+    """The labels that count as right for each test row, from a file in the form of real.json."""
 
-    source: Literal["parquet"] = "parquet"
-    train: Paths = Field(min_length=1, description="A file, a glob pattern, or a list of them.")
-    test: Paths | None = Field(
-        None, min_length=1, description="The same for the test split; absent, train is split."
+    file: str = Field(
+        min_length=1,
+        description="A JSON list of lists of class numbers, one an image of ImageNet's validation "
+        "set in the order of ILSVRC2012_val_00000001 and so on; an empty one is not judged. A "
+        "row's number is read off its image's path.",
     )
+
+
+class ColumnOptions(DatasetOptions):
+    """What parquet files in the Hugging Face image convention are read by, wherever they lie."""
+
     image_column: str = Field("image", description="A struct of `bytes` and `path`.")
     label_column: str = Field("label", description="Integers, or lists of 0 and 1.")
     id_column: str | None = Field(
@@ -77,9 +88,28 @@ class Options(DatasetOptions):
                 raise ValueError(f"{name!r}: two columns would become {column!r}; remove one")
         return value
 
+
+class Options(ColumnOptions):
+    """Parquet files in the Hugging Face image convention."""
+
+    source: Literal["parquet"] = "parquet"
+    train: Paths = Field(min_length=1, description="A file, a glob pattern, or a list of them.")
+    test: Paths | None = Field(
+        None, min_length=1, description="The same for the test split; absent, train is split."
+    )
+    accepted_labels: AcceptedLabels | None = Field(
+        None, description="Labels that count as right beside `label`, for the test rows (ReaL)."
+    )
+
     def check(self) -> None:
-        if self.test is None and self.limit.test is not None:
-            raise ConfigError("limit.test: there is no `test` to limit; remove it")
+        check_splits(
+            self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
+        )
+        if self.accepted_labels and not resolve_path(self.accepted_labels.file).is_file():
+            raise ConfigError(
+                f"accepted_labels.file: no file {self.accepted_labels.file}; correct it or put "
+                "the file there"
+            )
         headers = [_header(self, path) for name in self._splits() for path in self._files(name)]
         for other in headers[1:]:
             if (other.multi_label, other.class_names) != headers[0][1:3]:
@@ -121,7 +151,10 @@ class Options(DatasetOptions):
         return min(rows, getattr(self.limit, name) or rows)
 
     def input_files(self) -> tuple[str, ...]:
-        return tuple(str(path) for name in self._splits() for path in self._files(name))
+        files = [str(path) for name in self._splits() for path in self._files(name)]
+        if self.accepted_labels:
+            files.append(str(resolve_path(self.accepted_labels.file)))
+        return tuple(files)
 
     def _splits(self) -> tuple[SplitName, ...]:
         return ("train",) if self.test is None else ("train", "test")
@@ -137,6 +170,23 @@ class Options(DatasetOptions):
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
             files.extend(found)
         return files
+
+
+def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
+    """Checks the options that only make sense with a test split of its own.
+
+    Args:
+      limit: of the rows.
+      test: whether there is such a split.
+      accepted: whether accepted labels are named.
+
+    Raises:
+      ConfigError: naming the one that has nothing to work on.
+    """
+    if not test and limit.test is not None:
+        raise ConfigError("limit.test: there is no `test` to limit; remove it")
+    if not test and accepted:
+        raise ConfigError("accepted_labels: they are of test rows, and there is no `test`; name it")
 
 
 class Header(NamedTuple):
@@ -208,12 +258,26 @@ def _is_multi_label(kind: pa.DataType, feature: dict[str, Any], path: Path) -> b
     return True
 
 
-def prepare(options: Options, directory: Path) -> None:
+def prepare(
+    options: Options,
+    directory: Path,
+    *,
+    recorded: DatasetOptions | None = None,
+    revision: str | None = None,
+) -> None:
     """Writes the split tables of parquet files.
+
+    Args:
+      options: what to read.
+      directory: where the tables go.
+      recorded: the options that dataset.json names as the source, where they are others: those of
+        a source that has put the files where `options` finds them.
+      revision: the version of what was read, for dataset.json.
 
     Raises:
       ConfigError: when a file or a column is missing.
-      DataError: when a row has no label, no image, an id twice, or a label without a class.
+      DataError: when a row has no label, no image, an id twice, or a label without a class; when
+        accepted labels do not fit the test rows.
     """
     from dpprobe.data import table
 
@@ -230,15 +294,57 @@ def prepare(options: Options, directory: Path) -> None:
         tested = split.choose_test(
             ids["train"], strata, fraction=options.test_fraction, seed=options.split_seed
         )
+    accepted = None
+    if options.accepted_labels is not None:
+        accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
     table.write_dataset(
         directory,
-        _batches(options, ids, tested),
-        options=options,
+        _batches(options, ids, tested, accepted),
+        options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
         groups=[group_column(name) for name in options.group_columns],
         rows=sum(len(part) for part in ids.values()),
+        accepted=accepted is not None,
+        revision=revision,
+        chosen_test=options.test is not None,
     )
+
+
+def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
+    """One list of labels an image, in the order of the images' numbers."""
+    where = f"accepted_labels: {file}"
+    try:
+        lists = json.loads(resolve_path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: cannot be read ({error}); fetch it again") from error
+    if not isinstance(lists, list) or not all(isinstance(part, list) for part in lists):
+        raise DataError(f"{where}: not a list of lists; name a file in the form of real.json")
+    for number, part in enumerate(lists, start=1):
+        for label in part:
+            if type(label) is not int or not 0 <= label < num_classes:
+                raise DataError(
+                    f"{where}: image {number}: label {label!r} is not a number from 0 to "
+                    f"{num_classes - 1}; name the file of this dataset"
+                )
+    return lists
+
+
+def _accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
+    """The labels that count as right for one test row."""
+    found = _IMAGENET_VALIDATION.search(path or "")
+    if found is None:
+        raise DataError(
+            f"{row}: its image's path {path!r} does not say which validation image of ImageNet it "
+            "is (ILSVRC2012_val_ and eight digits); remove accepted_labels"
+        )
+    number = int(found.group(1))
+    if not 1 <= number <= len(lists):
+        raise DataError(
+            f"{row}: image {number} is beyond the {len(lists)} that accepted_labels holds; name "
+            "the file of this dataset"
+        )
+    return lists[number - 1]
 
 
 def _ids(options: Options, name: SplitName) -> list[str]:
@@ -278,8 +384,23 @@ def _stream(
                         return
 
 
+def _accepted_of(
+    accepted: list[list[int]], name: SplitName, paths: pa.Array, start: int
+) -> list[list[int]]:
+    """One list a row: nothing is said of training rows."""
+    if name == "train":
+        return [[] for _ in range(len(paths))]
+    return [
+        _accepted(accepted, path, row=f"{name} row {start + offset}")
+        for offset, path in enumerate(paths.to_pylist())
+    ]
+
+
 def _batches(
-    options: Options, ids: dict[SplitName, list[str]], tested: list[bool] | None
+    options: Options,
+    ids: dict[SplitName, list[str]],
+    tested: list[bool] | None,
+    accepted: list[list[int]] | None,
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table
 
@@ -298,6 +419,9 @@ def _batches(
                     group_column(group): batch.column(2 + position)
                     for position, group in enumerate(options.group_columns)
                 },
+                accepted=None
+                if accepted is None
+                else _accepted_of(accepted, name, images.field("path"), start),
             )
             if tested is None:
                 yield name, part

@@ -2,9 +2,10 @@
 
 Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
 image, relative to the working directory), `label` (int64, or list<int8> of 0 and 1 for
-multi-label), `id` (unique string), `image_sha256` (of the encoded image), and `group_*` (strings,
-empty where unknown). Class names stand in the schema's metadata; the footer carries a fingerprint
-of the content. `dataset.json` beside the tables describes both and is written last.
+multi-label), `id` (unique string), `image_sha256` (of the encoded image), `group_*` (strings,
+empty where unknown) and, where a set says which labels count as right, `accepted` (list<int64>).
+Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
+`dataset.json` beside the tables describes both and is written last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +27,7 @@ import pyarrow.parquet as pq
 
 from dpprobe import artifacts
 from dpprobe.data import GROUP_PREFIX
+from dpprobe.data.problems import KINDS, SHOWN, Problems
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from dpprobe.config import DatasetOptions
+
+logger = logging.getLogger("dpprobe")
 
 SPLITS = ("train", "test")
 FORMAT = "dpprobe-dataset"
@@ -43,6 +48,7 @@ READ_ROWS = 64
 READ_THREADS = 8
 
 _IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+_FAULTS = pa.list_(pa.list_(pa.string()))
 
 
 class EncodedImage(NamedTuple):
@@ -74,6 +80,7 @@ class DatasetInfo:
     groups: tuple[str, ...]
     fingerprint: str
     splits: Mapping[str, SplitInfo]
+    accepted: bool = False
     source: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -96,6 +103,9 @@ def make_batch(
     images: Any,
     paths: Any,
     groups: Mapping[str, Any] | None = None,
+    accepted: Any = None,
+    faults: Sequence[Sequence[tuple[str, str]]] | None = None,
+    origins: Sequence[str] | None = None,
 ) -> pa.Table:
     """Rows for `write_dataset`.
 
@@ -105,6 +115,11 @@ def make_batch(
       images: n encoded images, None where the file at the path is to be read.
       paths: n paths or None.
       groups: column name -> n values, written as strings.
+      accepted: n lists of the labels that count as right, which may be empty, or None for a row
+        that accepts its own label; None where the set has no such lists.
+      faults: what the source found wrong with each row, (kind of `problems.KINDS`, detail); a
+        label may then be None.
+      origins: where each row stands in the source, such as its file and line, for the report.
     """
     columns: dict[str, Any] = {
         "image": _image_column(images, paths),
@@ -114,6 +129,12 @@ def make_batch(
     for name, values in (groups or {}).items():
         array = values if isinstance(values, pa.Array) else pa.array(values)
         columns[name] = array.cast(pa.string()).fill_null("")
+    if accepted is not None:
+        columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
+    if faults is not None:
+        columns["faults"] = pa.array([[list(fault) for fault in row] for row in faults], _FAULTS)
+    if origins is not None:
+        columns["origin"] = pa.array(origins, pa.string())
     return pa.table(columns)
 
 
@@ -133,64 +154,164 @@ def write_dataset(
     class_names: Sequence[str],
     multi_label: bool = False,
     groups: Sequence[str] = (),
+    accepted: bool = False,
     rows: int,
+    embed: bool = False,
+    revision: str | None = None,
+    chosen_test: bool = False,
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
+
+    Every row is checked, and all that is wrong is reported at once: see `problems`. Then nothing
+    stands under a final name but the report, `problems.csv`.
 
     Args:
       directory: where the three files go.
       batches: (split name, rows of `make_batch`) in any order.
-      options: recorded as the source, without delta, which is no property of the data.
+      options: recorded as the source, without what is no property of the data, such as delta;
+        its `expect`, `duplicates`, `missing_classes` and `verify` decide what is checked.
       class_names: one a class, in the order of the labels.
       multi_label: whether labels are lists of 0 and 1.
       groups: names of the subgroup columns.
+      accepted: whether the batches say which labels count as right; not for multi-label.
       rows: how many rows the batches hold together, for the progress.
+      embed: copy images that the batches give as paths into the tables.
+      revision: of the source, as it was resolved.
+      chosen_test: whether the test split is the source's own: a class that is missing from it is
+        then a problem, as `missing_classes` says, and a warning where a rule made the split.
 
     Raises:
-      DataError: naming the row, for a label without a class, an id twice, a row without an image
-        or a file that cannot be read; naming the class, for one without training rows.
+      DataError: when any row, or the dataset as a whole, is not what it should be.
     """
+    assert not (accepted and multi_label)
     if len(class_names) < 2 or len(set(class_names)) != len(class_names):
         raise DataError(
             f"class names {', '.join(class_names) or '(none)'}: "
             "at least two classes with names of their own are needed; correct them"
         )
-    shape = _Shape(tuple(class_names), multi_label, tuple(groups))
+    shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "dataset.json").unlink(missing_ok=True)
     with ExitStack() as stack:
+        problems = stack.enter_context(Problems(directory))
+        checks = _Checks(shape, options, problems, strict_test=chosen_test)
+        pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
+        reader = _Reader(pool, decode=options.verify == "decode", keep=embed)
         writers = {}
         for name in SPLITS:
             path = stack.enter_context(artifacts.atomic_path(directory / f"{name}.parquet"))
-            writers[name] = stack.enter_context(_SplitWriter(path, name, shape))
+            writer = _SplitWriter(path, name, shape, reader=reader, problems=problems)
+            writers[name] = stack.enter_context(writer)
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
-            writers[name].write(batch)
+            checks.look_for_twins(name, writers[name].write(batch))
             progress.advance(batch.num_rows)
+        checks.finish(writers)
+        if problems:
+            for name in SPLITS:
+                (directory / f"{name}.parquet").unlink(missing_ok=True)
+            raise problems.error()
         for writer in writers.values():
             writer.finish()
-    source = options.preparation_params()
-    artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, source))
+    facts = {
+        "source": options.preparation_params(),
+        "catalog": options.catalog,
+        "revision": revision,
+        "duplicates_across_splits": checks.twins,
+        "classes_without_test_rows": checks.untested,
+    }
+    artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, facts))
+
+
+class _Checks:
+    """What is checked of a dataset as a whole.
+
+    Attributes:
+      twins: how many images stand in both splits, byte for byte.
+      untested: the classes without test rows.
+    """
+
+    def __init__(
+        self, shape: _Shape, options: DatasetOptions, problems: Problems, *, strict_test: bool
+    ) -> None:
+        self.twins = 0
+        self.untested: list[str] = []
+        self._shape = shape
+        self._options = options
+        self._problems = problems
+        self._strict_test = strict_test and options.missing_classes == "error"
+        # A hash and a reference a row.
+        self._seen: dict[str, dict[bytes, str]] = {name: {} for name in SPLITS}
+
+    def look_for_twins(self, split: str, images: Iterable[_Found]) -> None:
+        """Finds images of the other split; whatever the order of the rows, each is found."""
+        own, (other,) = self._seen[split], [each for each in SPLITS if each != split]
+        for image in images:
+            if image.sha256 is None:
+                continue
+            twin = self._seen[other].get(image.sha256)
+            if twin is not None:
+                self.twins += image.sha256 not in own
+                detail = f"the same bytes as {other} id {twin}"
+                if self._options.duplicates == "error":
+                    _add(self._problems, "duplicate", detail, split=split, image=image)
+                elif self.twins <= SHOWN:
+                    logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
+            own.setdefault(image.sha256, image.id)
+
+    def finish(self, writers: Mapping[str, _SplitWriter]) -> None:
+        """Checks what can be known only at the end."""
+        if self.twins and self._options.duplicates == "warn":
+            logger.warning("%d images stand in train and in test", self.twins)
+        for name, writer in writers.items():
+            if writer.rows == 0:
+                self._problems.add("class", "no row", split=name)
+            else:
+                self._check_classes(name, writer.per_class)
+        found = {name: (f"{name}: ", writer.rows, "rows") for name, writer in writers.items()}
+        found["classes"] = ("", len(self._shape.class_names), "classes")
+        for name, (where, count, what) in found.items():
+            expected = self._expected(name)
+            if expected not in (None, count):
+                self._problems.add("size", f"{where}{count} {what}, {expected} expected")
+
+    def _check_classes(self, split: str, per_class: np.ndarray) -> None:
+        names = [self._shape.class_names[k] for k in np.flatnonzero(per_class == 0)]
+        if split == "test":
+            self.untested = names
+            if names and not self._strict_test:
+                logger.warning(
+                    "test: no row of %d of %d classes (%s): they are not tested",
+                    len(names), len(per_class), ", ".join(names[:SHOWN]),
+                )  # fmt: skip
+                return
+        for name in names:
+            kind = "class" if split == "train" else "untested"
+            self._problems.add(kind, f"no row of class {name}", split=split)
+
+    def _expected(self, name: str) -> int | None:
+        """The size that is expected, as far as a `limit` leaves it."""
+        expected: int | None = getattr(self._options.expect, name)
+        most = getattr(getattr(self._options, "limit", None), name, None)
+        return expected if expected is None or most is None else min(expected, most)
 
 
 def _describe(
-    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape, source: dict[str, Any]
+    directory: Path, writers: Mapping[str, _SplitWriter], shape: _Shape, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    fingerprints = {name: writer.fingerprint for name, writer in writers.items()}
     content = {
         "class_names": list(shape.class_names),
         "multi_label": shape.multi_label,
         "groups": list(shape.groups),
-        "splits": fingerprints,
+        "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
+    if shape.accepted:  # not written otherwise: the fingerprints of other sets stay what they were
+        content["accepted"] = True
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "source": source,
-        "revision": None,
-        "class_names": list(shape.class_names),
-        "multi_label": shape.multi_label,
-        "groups": list(shape.groups),
+        **facts,
+        **content,
         "splits": {
             name: {
                 "rows": writer.rows,
@@ -204,12 +325,74 @@ def _describe(
     }
 
 
+class _Found(NamedTuple):
+    """What was found out about one row's image; `fault` is a kind of problem and its detail."""
+
+    row: int
+    id: str
+    path: str
+    origin: str
+    sha256: bytes | None
+    data: bytes | None
+    fault: tuple[str, str] | None
+
+
+def _add(problems: Problems, kind: str, detail: str, *, split: str, image: _Found) -> None:
+    """Notes a problem of one row."""
+    detail = f"{image.origin}: {detail}" if image.origin else detail
+    problems.add(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
+
+
+class _Reader:
+    """Reads, hashes and decodes the images of a batch in threads: Pillow decodes without the GIL.
+
+    Args:
+      pool: the threads.
+      decode: decode each image, as extraction will; otherwise only its bytes are read.
+      keep: return the bytes.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, *, decode: bool, keep: bool) -> None:
+        self._pool = pool
+        self._decode = decode
+        self._keep = keep
+
+    def read(self, batch: pa.Table, *, first: int) -> list[_Found]:
+        """The images of a batch whose first row is the table's row `first`."""
+        rows = range(first, first + batch.num_rows)
+        columns = [_optional(batch, name) for name in ("image", "id", "origin")]
+        return list(self._pool.map(self._look, rows, *columns))
+
+    def _look(
+        self, row: int, image: dict[str, Any] | None, row_id: str | None, origin: str | None
+    ) -> _Found:
+        path: str = image["path"] or "" if image else ""
+        data: bytes | None = image["bytes"] if image else None
+        digest, fault = None, None
+        if data is None and not path:
+            fault = ("missing", "no image")
+            return _Found(row, row_id or "", path, origin or "", None, None, fault)
+        try:
+            if data is None:
+                data = Path(path).read_bytes()
+            digest = hashlib.sha256(data).digest()
+            if self._decode:
+                _open(data, small=True)
+        except OSError as error:
+            fault = ("missing", f"cannot be read ({error.strerror})")
+        except _ImageError as error:
+            fault = ("unreadable", str(error))
+        kept = data if self._keep else None
+        return _Found(row, row_id or "", path, origin or "", digest, kept, fault)
+
+
 class _Shape(NamedTuple):
     """What the two tables of a dataset have in common."""
 
     class_names: tuple[str, ...]
     multi_label: bool
     groups: tuple[str, ...]
+    accepted: bool
 
     def schema(self) -> pa.Schema:
         label = pa.list_(pa.int8()) if self.multi_label else pa.int64()
@@ -219,6 +402,7 @@ class _Shape(NamedTuple):
             ("id", pa.string()),
             ("image_sha256", pa.binary()),
             *((name, pa.string()) for name in self.groups),
+            *([("accepted", pa.list_(pa.int64()))] if self.accepted else []),
         ]
         features: dict[str, Any] = {
             "image": {"_type": "Image"},
@@ -227,6 +411,11 @@ class _Shape(NamedTuple):
             "image_sha256": {"dtype": "binary", "_type": "Value"},
             **{name: {"dtype": "string", "_type": "Value"} for name in self.groups},
         }
+        if self.accepted:
+            features["accepted"] = {
+                "feature": {"dtype": "int64", "_type": "Value"},
+                "_type": "Sequence",
+            }
         if self.multi_label:
             inner = {"dtype": "int8", "_type": "Value"}
             features["label"] = {"feature": inner, "_type": "Sequence"}
@@ -241,12 +430,16 @@ class _Shape(NamedTuple):
 class _SplitWriter:
     """Writes one table: checks rows, hashes images, closes row groups at a bounded size."""
 
-    def __init__(self, path: Path, name: str, shape: _Shape) -> None:
+    def __init__(
+        self, path: Path, name: str, shape: _Shape, *, reader: _Reader, problems: Problems
+    ) -> None:
         self.name = name
         self.rows = 0
         self.per_class = np.zeros(len(shape.class_names), dtype=np.int64)
         self.fingerprint = ""
         self._shape = shape
+        self._reader = reader
+        self._problems = problems
         self._schema = shape.schema()
         self._hash = hashlib.sha256()
         self._ids: set[str] = set()
@@ -262,46 +455,101 @@ class _SplitWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, batch: pa.Table) -> None:
+    def write(self, batch: pa.Table) -> list[_Found]:
+        """Checks a batch and, while nothing was wrong, writes it; what its images are."""
         if batch.num_rows == 0:
-            return
-        labels = self._check_labels(batch.column("label"))
-        ids = batch.column("id").to_pylist()
-        self._check_ids(ids)
-        hashes = self._hash_images(batch.column("image").to_pylist(), ids)
-        groups = [batch.column(name).to_pylist() for name in self._shape.groups]
-        for row, digest in enumerate(hashes):
-            own = [column[row] for column in groups]
-            record = [ids[row], labels[row].tolist(), own, digest.hex()]
-            self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
-        ready = batch.append_column("image_sha256", pa.array(hashes, pa.binary()))
-        ready = ready.set_column(1, "label", batch.column("label").cast(self._schema.field(1).type))
-        ready = ready.select(self._schema.names).cast(self._schema)
+            return []
+        images = self._reader.read(batch, first=self.rows)
+        labels = self._check(batch, images)
         self.rows += batch.num_rows
-        self.per_class += (
-            labels.sum(axis=0, dtype=np.int64)
-            if self._shape.multi_label
-            else np.bincount(labels, minlength=len(self.per_class))
-        )
+        if not self._problems:
+            self._append(batch, images, labels)
+        return images
+
+    def finish(self) -> None:
+        """Writes the footer."""
+        self._flush()
+        self.fingerprint = self._hash.hexdigest()
+        self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
+        self._writer.close()
+
+    def _check(self, batch: pa.Table, images: Sequence[_Found]) -> list[Any]:
+        """The labels; what is wrong with the rows goes to the problems."""
+        given = _optional(batch, "faults")
+        accepted = _optional(batch, "accepted")
+        labels = batch.column("label").to_pylist()
+        for image, label, own, right in zip(images, labels, given, accepted, strict=True):
+            faults = [(kind, detail) for kind, detail in own or ()]
+            known = {kind for kind, _ in faults}  # the source says more of these than the value
+            found = [image.fault, self._id_fault(image.id), self._label_fault(label)]
+            if found[-1] is None:
+                self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
+                found.append(self._accepted_fault(right))
+            faults += [fault for fault in found if fault is not None and fault[0] not in known]
+            for kind, detail in faults:
+                _add(self._problems, kind, detail, split=self.name, image=image)
+        return labels
+
+    def _id_fault(self, row_id: str) -> tuple[str, str] | None:
+        if not row_id:
+            return "id", "no id"
+        if row_id in self._ids:
+            return "id", f"id {row_id!r} stands twice"
+        self._ids.add(row_id)
+        return None
+
+    def _accepted_fault(self, right: list[int] | None) -> tuple[str, str] | None:
+        classes = len(self._shape.class_names)
+        if right is None or all(value is not None and 0 <= value < classes for value in right):
+            return None
+        return "label", f"accepted labels {right} are not numbers from 0 to {classes - 1}"
+
+    def _label_fault(self, value: Any) -> tuple[str, str] | None:
+        classes = len(self._shape.class_names)
+        if self._shape.multi_label:
+            good = value is not None and len(value) == classes and {0, 1}.issuperset(value)
+            wanted = f"{classes} numbers 0 or 1, one a class"
+        else:
+            good = value is not None and 0 <= value < classes
+            wanted = f"a number from 0 to {classes - 1}"
+        return None if good else ("label", f"label {value} is not {wanted}")
+
+    def _append(self, batch: pa.Table, images: Sequence[_Found], labels: Sequence[Any]) -> None:
+        groups = [batch.column(name).to_pylist() for name in self._shape.groups]
+        accepted = self._accepted(batch, labels)
+        for row, image in enumerate(images):
+            assert image.sha256 is not None  # an image without one is a problem
+            own_groups = [column[row] for column in groups]
+            record = [image.id, labels[row], own_groups, image.sha256.hex()]
+            record += [accepted[row]] if self._shape.accepted else []
+            self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
+        columns = {
+            "image": batch.column("image"),
+            "label": batch.column("label").cast(self._schema.field("label").type),
+            "id": batch.column("id"),
+            "image_sha256": pa.array([image.sha256 for image in images], pa.binary()),
+            **{name: batch.column(name) for name in self._shape.groups},
+        }
+        if any(image.data is not None for image in images):
+            paths = [image.path or None for image in images]
+            columns["image"] = _image_column([image.data for image in images], paths)
+        if self._shape.accepted:
+            columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
+        ready = pa.table(columns).select(self._schema.names).cast(self._schema)
         self._pending.append(ready)
         self._pending_bytes += ready.nbytes
         pending_rows = sum(table.num_rows for table in self._pending)
         if self._pending_bytes >= GROUP_BYTES or pending_rows >= GROUP_ROWS:
             self._flush()
 
-    def finish(self) -> None:
-        """Checks what can be known only at the end and writes the footer."""
-        if self.rows == 0:
-            raise DataError(f"{self.name}: no row; the {self.name} split needs some")
-        if self.name == "train" and not self.per_class.all():
-            names = [self._shape.class_names[k] for k in np.flatnonzero(self.per_class == 0)]
-            raise DataError(
-                f"train: no row of class {', '.join(names)}; add some or remove the class"
-            )
-        self._flush()
-        self.fingerprint = self._hash.hexdigest()
-        self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
-        self._writer.close()
+    def _accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
+        """The labels that count as right: a row's own where the batch says nothing."""
+        given = _optional(batch, "accepted")
+        if not self._shape.accepted:
+            return given
+        return [
+            [label] if right is None else right for label, right in zip(labels, given, strict=True)
+        ]
 
     def _flush(self) -> None:
         if self._pending:
@@ -309,50 +557,12 @@ class _SplitWriter:
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self._pending, self._pending_bytes = [], 0
 
-    def _check_labels(self, column: pa.ChunkedArray) -> np.ndarray:
-        """int64 [n], or int8 [n, classes]."""
-        classes = len(self._shape.class_names)
-        values = column.to_pylist()
-        for offset, value in enumerate(values):
-            if self._shape.multi_label:
-                good = value is not None and len(value) == classes and {0, 1}.issuperset(value)
-                wanted = f"{classes} numbers 0 or 1, one a class"
-            else:
-                good = value is not None and 0 <= value < classes
-                wanted = f"a number from 0 to {classes - 1}"
-            if not good:
-                raise DataError(
-                    f"{self.name} row {self.rows + offset}: label {value} is not {wanted}; "
-                    "correct it or remove the row"
-                )
-        return np.asarray(values, dtype=np.int8 if self._shape.multi_label else np.int64)
 
-    def _check_ids(self, ids: Sequence[str | None]) -> None:
-        for offset, row_id in enumerate(ids):
-            if not row_id or row_id in self._ids:
-                fault = f"id {row_id!r} stands twice" if row_id else "no id"
-                raise DataError(
-                    f"{self.name} row {self.rows + offset}: {fault}; give every row its own id"
-                )
-            self._ids.add(row_id)
-
-    def _hash_images(
-        self, images: Sequence[dict[str, Any] | None], ids: Sequence[str]
-    ) -> list[bytes]:
-        def digest(item: tuple[int, dict[str, Any] | None]) -> bytes:
-            offset, image = item
-            where = f"{self.name} row {self.rows + offset} (id {ids[offset]})"
-            if image is None or (image["bytes"] is None and not image["path"]):
-                raise DataError(f"{where}: no image; add it or remove the row")
-            data = image["bytes"]
-            if data is None:
-                data = read_image_file(image["path"], where=where)
-            return hashlib.sha256(data).digest()
-
-        if all(image and image["bytes"] is not None for image in images):
-            return [digest(item) for item in enumerate(images)]
-        with ThreadPoolExecutor(READ_THREADS) as pool:
-            return list(pool.map(digest, enumerate(images)))
+def _optional(batch: pa.Table, name: str) -> list[Any]:
+    """A column's values; None for each row where the batch has no such column."""
+    if name in batch.schema.names:
+        return list(batch.column(name).to_pylist())
+    return [None] * batch.num_rows
 
 
 def read_image_file(path: str, *, where: str = "image") -> bytes:
@@ -365,7 +575,7 @@ def read_image_file(path: str, *, where: str = "image") -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise DataError(
-            f"{where}: cannot read {path} ({error.strerror}); restore it or remove the row"
+            f"{where}: cannot read {path} ({error.strerror}); {KINDS['missing'][2]}"
         ) from error
 
 
@@ -403,6 +613,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
         fingerprint=values["fingerprint"],
         splits=splits,
         source=values["source"],
+        accepted=values.get("accepted", False),
     )
 
 
@@ -436,6 +647,7 @@ class SplitTable:
         self.class_names: tuple[str, ...] = tuple(own["class_names"])
         self.multi_label: bool = own["multi_label"]
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
+        self._has_accepted = "accepted" in schema.names
 
     def labels(self) -> np.ndarray:
         """int64 [rows], or int8 [rows, classes] for multi-label."""
@@ -450,9 +662,17 @@ class SplitTable:
     def ids(self) -> list[str]:
         return self._column("id").to_pylist()
 
+    def image_hashes(self) -> list[bytes]:
+        """The SHA-256 of each row's encoded image."""
+        return self._column("image_sha256").to_pylist()
+
     def groups(self) -> dict[str, list[str]]:
         """Subgroup column name -> one string a row, empty where unknown."""
         return {name: self._column(name).to_pylist() for name in self.group_names}
+
+    def accepted(self) -> list[list[int]] | None:
+        """The labels that count as right, a list a row; None where the set has no such lists."""
+        return self._column("accepted").to_pylist() if self._has_accepted else None
 
     def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Rows start..stop in order; in memory is one small batch at a time."""
@@ -489,8 +709,6 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
       DataError: naming split, row, id and path, when the file cannot be read, is not the one
         that was there when the dataset was prepared, is no image, or holds several.
     """
-    from PIL import Image, ImageOps
-
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data
     if data is None:
@@ -501,15 +719,32 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
             f"{named}: changed since the dataset was prepared; prepare the dataset again"
         )
     try:
+        return _open(data)
+    except _ImageError as error:
+        raise DataError(f"{named}: {error}; {KINDS['unreadable'][2]}") from error
+
+
+class _ImageError(Exception):
+    """Why an encoded image is not one that can be used."""
+
+
+def _open(data: bytes, *, small: bool = False) -> Image.Image:
+    """An image, decoded; `small` may make one of fewer pixels of it, and finds the same faults."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
         picture = Image.open(io.BytesIO(data))
         frames = getattr(picture, "n_frames", 1)
         # The first image of an MPO is the photograph, the others are previews of it.
         if frames == 1 or picture.format == "MPO":
+            if small:  # of a JPEG: all of its data are read, an eighth of the pixels are made
+                picture.draft(None, (1, 1))
             picture.load()
             return ImageOps.exif_transpose(picture)
+    except UnidentifiedImageError as error:
+        begins = f"it begins with {data[:16]!r}" if data else "it is empty"
+        raise _ImageError(f"cannot be decoded (no known kind of image: {begins})") from error
     except Exception as error:  # Pillow's readers raise whatever their parsing runs into
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(
-            f"{named}: cannot be decoded ({line}); replace it or remove the row"
-        ) from error
-    raise DataError(f"{named}: {frames} images in one file; keep one of them or remove the row")
+        raise _ImageError(f"cannot be decoded ({line})") from error
+    raise _ImageError(f"{frames} images in one file")

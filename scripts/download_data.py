@@ -1,0 +1,14 @@
+"""Fetches what one dataset is made of."""
+
+from pathlib import Path
+
+from dpprobe import config, data
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        study = config.load(snakemake.config)
+        data.download(
+            study.all_datasets()[snakemake.wildcards.dataset],
+            Path(snakemake.output[0]).parent,
+        )

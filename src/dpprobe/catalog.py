@@ -1,0 +1,196 @@
+"""Datasets and backbones that are known by name: `catalog: cifar10` in place of all options.
+
+An entry is what a study could write itself, with its sizes, licence and access beside: naming one
+completes the options that are not written. Datasets stand in `resources/catalog/<name>.yaml`,
+backbones in `resources/backbones.yaml`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dpprobe import resources
+from dpprobe.errors import ConfigError
+from dpprobe.options import Options
+
+# Options that make another split: its sizes are then not the catalog's.
+_RESIZE = ("layout", "test_fraction")
+Text = Annotated[str, Field(min_length=1)]
+Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
+
+
+class Sizes(Options):
+    """What the split tables hold, checked when they are made; null where it is not known."""
+
+    train: int | None = Field(ge=1, description="Rows of the train table.")
+    test: int | None = Field(ge=1, description="Rows of the test table.")
+    classes: int = Field(ge=2, description="Classes, or labels a row may have.")
+
+
+class Citation(Options):
+    """What to cite where the dataset is used."""
+
+    authors: Text
+    title: Text
+    year: int = Field(ge=1900, le=2100)
+    venue: Text
+    url: Address
+
+
+class Entry(Options):
+    """One dataset of the catalog."""
+
+    title: Text
+    description: Text = Field(description="What it shows, and what one should know beforehand.")
+    homepage: Address
+    licence: Text
+    access: Literal["open", "gated", "credentialed"] = Field(
+        description="open: fetched as it is; gated: once a licence is accepted; credentialed: a "
+        "person fetches it and writes where it lies."
+    )
+    steps: Text | None = Field(
+        None, description="What a person does before the first run, exactly; needed unless open."
+    )
+    citation: Citation
+    papers: tuple[Annotated[str, Field(pattern="^[0-9]{3}$")], ...] = Field(
+        (), description="Numbers of the papers that use it."
+    )
+    provenance: Text = Field(
+        description="Where checksums, revisions and sizes were read, and what could not be."
+    )
+    sizes: Sizes
+    class_names: tuple[Text, ...] | None = Field(
+        description="In the order of the labels; null where the files name them."
+    )
+    prompt_names: Literal["imagenet"] | dict[Text, Text] = Field(
+        {},
+        description="Words for prompts, by class name, where the name is a code; or the names that "
+        "CLIP's authors wrote for ImageNet.",
+    )
+    metric: Literal["accuracy", "auc"]
+    multi_label: bool = False
+    groups: tuple[Text, ...] = Field((), description="Subgroups that the tables carry.")
+    prompts: Text = Field(description="A set of resources/prompts.yaml.")
+    required: tuple[Text, ...] = Field(
+        (), description="Options that a person must write, as the catalog cannot know them."
+    )
+    options: dict[str, Any] = Field(description="The source, and its options.")
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Entry:
+        if "source" not in self.options:
+            raise ValueError("options: no source; name one")
+        if (self.access != "open" or self.required) and self.steps is None:
+            raise ValueError("steps: missing; say what a person has to do")
+        if self.access == "credentialed" and not self.required:
+            raise ValueError("required: empty; name the option that says where the files lie")
+        if self.class_names is not None:
+            if len(self.class_names) != self.sizes.classes:
+                raise ValueError(f"class_names: {len(self.class_names)}, but {self.sizes.classes}")
+            unknown = set(self.prompt_names) - set(self.class_names)
+            if unknown:
+                raise ValueError(f"prompt_names: {', '.join(sorted(unknown))}: no such class")
+        return self
+
+    def common(self, *, resized: bool) -> dict[str, Any]:
+        """The options that hold whatever source the images come from."""
+        sizes = self.sizes.model_dump(exclude_none=True)
+        return {
+            "expect": {"classes": sizes["classes"]} if resized else sizes,
+            "metric": self.metric,
+            "prompts": self.prompts,
+        }
+
+
+def dataset_names() -> tuple[str, ...]:
+    """The names of all datasets, sorted."""
+    folder = resources.RESOURCES / "catalog"
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+
+
+def dataset_entry(name: str) -> Entry:
+    """One dataset's entry.
+
+    Raises:
+      ConfigError: for a name that is not there; for a file that is no entry.
+    """
+    _check_name(name, dataset_names(), "dataset")
+    try:
+        return Entry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"resources/catalog/{name}.yaml: {place}: {first['msg']}; correct it"
+        ) from error
+
+
+def backbone_entries() -> dict[str, dict[str, Any]]:
+    """All backbones, by name."""
+    entries: dict[str, dict[str, Any]] = resources.read_yaml("backbones.yaml")
+    return entries
+
+
+def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A dataset's options with those of its entry where the study wrote none.
+
+    A study that names another `source` keeps of the entry only its sizes, metric and prompts: so
+    a copy that is already on disk is still held against what the catalog knows. Its classes may
+    have other names there, so the words for prompts are not kept.
+
+    Raises:
+      ConfigError: for a name that is not there; for one of which a person has to fetch or look up
+        something, with the steps, where the options that say it are not written.
+    """
+    entry = dataset_entry(values["catalog"])
+    common = entry.common(resized=any(values.get(name) is not None for name in _RESIZE))
+    if values.get("source", entry.options["source"]) != entry.options["source"]:
+        return {**common, **values}
+    missing = [name for name in entry.required if values.get(name) is None]
+    if missing:
+        steps = " ".join(str(entry.steps).split())
+        raise ConfigError(
+            f"{', '.join(missing)}: missing; {entry.title} cannot be fetched for you as it stands. "
+            f"{steps}"
+        )
+    return {**common, "prompt_names": entry.prompt_names, **entry.options, **values}
+
+
+def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A backbone's options with those of its entry where the study wrote none.
+
+    Raises:
+      ConfigError: for a name that is not there.
+    """
+    entries = backbone_entries()
+    name = values["catalog"]
+    _check_name(name, entries, "backbone")
+    entry = entries[name]
+    own = dict(entry["options"])
+    if values.get("checkpoint") is not None:
+        own.pop("pretrained", None)
+    merged = {"dimension": entry["dimension"], **own, **values}
+    for key in ("model_args", "preprocessing"):
+        if isinstance(own.get(key), Mapping) and isinstance(values.get(key), Mapping):
+            merged[key] = {**own[key], **values[key]}
+    return merged
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of an entry's file, for editors and for reviewers."""
+    schema = Entry.model_json_schema(mode="validation")
+    schema["title"] = "dpprobe dataset"
+    return schema
+
+
+def _check_name(name: Any, known: Iterable[str], what: str) -> None:
+    names = sorted(known)
+    if isinstance(name, str) and name in names:
+        return
+    close = difflib.get_close_matches(str(name), names, n=3)
+    remedy = " or ".join(close) if close else f"one of: {', '.join(names)}"
+    raise ConfigError(f"catalog: no {what} {name!r}; write {remedy}")

@@ -1,0 +1,411 @@
+"""The rows of a CSV manifest: read, joined, filtered, split, and given to the tables' writer.
+
+What is wrong with a file as a whole is a `ConfigError` before any image is read. What is wrong
+with single rows is kept as small codes and told by the tables' report, with everything else.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dpprobe.data import split, table
+from dpprobe.data.csv_manifest import (
+    Group,
+    Join,
+    Options,
+    SplitName,
+    fill_template,
+    open_rows,
+    read_header,
+    template_parts,
+)
+from dpprobe.errors import ConfigError
+
+logger = logging.getLogger("dpprobe")
+
+BATCH_ROWS = 128
+SHOWN = 5
+LINE = "\0line"  # no column of a file can have this name
+# What blank numbers are written as.
+BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
+# Codes of a label beside 0 and 1 (or, with one label a row, the class's number).
+UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of a file that are used.
+
+    Attributes:
+      file: as the study writes it.
+      frame: the columns that are needed, as text, and the rows' lines.
+      codes: int64 [rows, 1] class numbers, or int8 [rows, labels] of 0 and 1; negative where a
+        label is at fault.
+    """
+
+    file: str
+    frame: pd.DataFrame
+    codes: np.ndarray
+
+    def take(self, rows: np.ndarray | slice) -> Rows:
+        """Some of the rows: those of a slice, or those where a mask is true."""
+        return Rows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
+
+
+def count(options: Options) -> tuple[int, int]:
+    """The rows of the train and of the test table. No image is looked at.
+
+    Raises:
+      ConfigError: when a file cannot be read as it should.
+    """
+    needed = {*options.filters, *(options.label_columns or ())}
+    needed |= {options.label_column or "", options.split_column or ""}
+    if not options.has_test():
+        needed.add(options.patient_column or "")
+    parts = load(options, needed - {""}, quiet=True)
+    if options.has_test():
+        return len(parts["train"].frame), len(parts["test"].frame)
+    rows = parts["train"]
+    if options.patient_column is not None:
+        tested = _choose_test(options, rows)
+        return int((~tested).sum()), int(tested.sum())
+    return split.count_rows(Counter(_strata(options, rows)).values(), options.test_fraction)
+
+
+def read(options: Options) -> dict[SplitName, Rows]:
+    """The rows of both tables.
+
+    Raises:
+      ConfigError: when a file cannot be read as it should, or no row is left.
+    """
+    parts = load(options, set(options.columns()))
+    if options.has_test():
+        return parts
+    rows = parts["train"]
+    tested = _choose_test(options, rows)
+    return {"train": rows.take(~tested), "test": rows.take(tested)}
+
+
+def load(options: Options, needed: set[str], *, quiet: bool = False) -> dict[SplitName, Rows]:
+    """The needed columns of the manifest's splits; of "train" alone where it has no other."""
+    if options.split_column is None:
+        return {
+            name: _use(options, name, _read(options, name, needed), quiet=quiet)
+            for name in options.splits()
+        }
+    frame = _read(options, "train", needed)
+    parts: dict[SplitName, Rows] = {}
+    names: tuple[SplitName, ...] = ("train", "test")
+    for name in names:
+        values = options.train_values if name == "train" else options.test_values
+        own = frame[frame[options.split_column].isin([str(value) for value in values])]
+        if own.empty:
+            found = sorted(frame[options.split_column].unique())
+            raise ConfigError(
+                f"{name}_values: {options.train}: no row of column {options.split_column!r} "
+                f"says {' or '.join(map(str, values))}; it says {', '.join(found[:SHOWN])}"
+            )
+        parts[name] = _use(options, name, own, quiet=quiet)
+    return parts
+
+
+def _use(options: Options, name: SplitName, frame: pd.DataFrame, *, quiet: bool) -> Rows:
+    """The rows that filters, labels and the limit leave."""
+    file = options.file(name) if options.split_column is None else options.train
+    total = len(frame)
+    for column, values in options.filters.items():
+        frame = frame[frame[column].isin([str(value) for value in values])]
+        if frame.empty:
+            wanted = " or ".join(map(str, values))
+            raise ConfigError(
+                f"filters.{column}: {file}: no {name} row left whose {column} is {wanted}; "
+                "correct the values"
+            )
+    filtered = total - len(frame)
+    codes = _codes(options, frame)
+    kept = ~(codes == DROP).any(axis=1)
+    rows = Rows(file=file, frame=frame, codes=codes).take(kept)
+    if rows.frame.empty:
+        raise ConfigError(f"{file}: no {name} row is left; correct uncertain, missing or the file")
+    if not quiet:
+        logger.info(
+            "%s: %s: %d rows, %d left out by filters, %d by their labels",
+            file, name, total, filtered, int((~kept).sum()),
+        )  # fmt: skip
+    most = getattr(options.limit, name)
+    return rows if most is None else rows.take(slice(most))
+
+
+def _read(options: Options, name: SplitName, needed: set[str]) -> pd.DataFrame:
+    """One split's file with what is extracted and joined, in the order of its lines."""
+    file = options.file(name)
+    made = {column: options.extract[column] for column in options.extract}
+    joins: list[Join] = []
+    wanted = set(needed)
+    for join in reversed(options.joins):  # a join's key may be another's column
+        if wanted & set(join.columns):
+            joins.insert(0, join)
+            wanted |= join.keys.keys()
+    used = {column: made[column] for column in made if column in wanted}
+    header = read_header(options, file, name)
+    own = {column for column in header if column in wanted}
+    frame = _read_file(options, file, own | {extract.column for extract in used.values()})
+    for column, extract in used.items():
+        values = frame[extract.column].str.extract(extract.pattern, expand=False)
+        if values.isna().any():
+            row = frame[values.isna()].iloc[0]
+            raise ConfigError(
+                f"extract.{column}: {file} line {row[LINE]}: {extract.column} "
+                f"{row[extract.column]!r} does not match {extract.pattern!r}; correct one of them"
+            )
+        frame[column] = values
+    for join in joins:
+        frame = _join(options, frame, join)
+    return frame
+
+
+def _read_file(options: Options, file: str, columns: set[str]) -> pd.DataFrame:
+    """Columns of a file as text, and the line of each row; empty lines are passed over."""
+    header = read_header(options, file, file)
+    places = [(header.index(name), name) for name in sorted(columns)]
+    values: dict[str, list[str]] = {name: [] for _, name in places}
+    lines = []
+    with open_rows(options, file) as rows:
+        next(rows)
+        for row in rows:
+            if not any(row):
+                continue
+            if len(row) != len(header):
+                raise ConfigError(
+                    f"{file} line {rows.line_num}: {len(row)} values under {len(header)} columns; "
+                    "correct the line, or `delimiter`"
+                )
+            lines.append(rows.line_num)
+            for place, name in places:
+                value = row[place].strip()
+                # Labels and groups are a few short words, again and again.
+                values[name].append(sys.intern(value) if len(value) <= 8 else value)
+    frame = pd.DataFrame({name: pd.Series(part, dtype=object) for name, part in values.items()})
+    frame[LINE] = pd.Series(lines, dtype="int64")
+    return frame
+
+
+def _join(options: Options, frame: pd.DataFrame, join: Join) -> pd.DataFrame:
+    """A left join that keeps the rows and their order."""
+    keys = join.keys
+    other = _read_file(options, join.file, {*keys.values(), *join.columns})
+    theirs = list(keys.values())
+    other = other[(other[theirs] != "").all(axis=1)]  # a blank is no key
+    twice = other.duplicated(theirs)
+    if twice.any() and not join.first:
+        row = other[twice].iloc[0]
+        key = ", ".join(f"{name} {row[name]!r}" for name in theirs)
+        raise ConfigError(
+            f"joins: {join.file} line {row[LINE]}: a second row of {key}; remove one, add a key, "
+            "or write first: true"
+        )
+    other = other[~twice]
+    # Keys are renamed: one of theirs may be named like another column of ours.
+    made = [f"\0{number}" for number in range(len(theirs))]
+    right = other[list(join.columns)].assign(
+        **{key: other[name] for key, name in zip(made, theirs, strict=True)}
+    )
+    joined = frame.merge(
+        right, how="left", left_on=list(keys), right_on=made, validate="many_to_one"
+    )
+    return joined.drop(columns=made).fillna(dict.fromkeys(join.columns, ""))
+
+
+def _codes(options: Options, frame: pd.DataFrame) -> np.ndarray:
+    """The labels as numbers; negative where they are none."""
+    if options.label_columns is None:
+        assert options.label_column is not None
+        names = options.names()
+        blank = DROP if options.missing == "drop" else BLANK
+        numbers = {name: number for number, name in enumerate(names)}
+        if not any(_is_index(name) for name in names):  # a number among the names is a name
+            numbers |= {str(number): number for number in range(len(names))}
+        codes = frame[options.label_column].map({**numbers, "": blank})
+        return codes.fillna(OTHER).to_numpy(dtype=np.int64)[:, None]
+    columns = []
+    for name in options.label_columns:
+        meaning = {text: _meaning(options, name, text) for text in frame[name].unique()}
+        columns.append(frame[name].map(meaning).to_numpy(dtype=np.int8))
+    return np.stack(columns, axis=1)
+
+
+def _is_index(name: str) -> bool:
+    return name.lstrip("+-").isdecimal()
+
+
+def _meaning(options: Options, column: str, text: str) -> int:
+    """The code of one label of several."""
+    if text.lower() in BLANKS:
+        return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
+    try:
+        number = float(text)
+    except ValueError:
+        return OTHER
+    if number == -1:
+        policy = options.uncertain
+        if not isinstance(policy, str):
+            policy = policy.get(column, "error")
+        return {"ones": 1, "zeros": 0, "drop": DROP, "error": UNCERTAIN}[policy]
+    return int(number) if number in (0, 1) else OTHER
+
+
+def _strata(options: Options, rows: Rows) -> list[int]:
+    """What the split is stratified by: the class, or nothing where there are several labels."""
+    if options.label_columns is not None:
+        return [0] * len(rows.codes)
+    labels: list[int] = rows.codes[:, 0].tolist()
+    return labels
+
+
+def _choose_test(options: Options, rows: Rows) -> np.ndarray:
+    """bool [rows]: a stratified split of the rows, or one of the patients.
+
+    A patient's stratum is the class that most of their images have, the first of these.
+    """
+    strata = _strata(options, rows)
+    if options.patient_column is None:
+        return np.array(_choose(options, _ids(options, rows), strata), dtype=bool)
+    patients = rows.frame[options.patient_column].tolist()
+    classes: dict[str, Counter[int]] = {}
+    for patient, label in zip(patients, strata, strict=True):
+        classes.setdefault(patient, Counter())[label] += 1
+    most = [min(found, key=lambda label: (-found[label], label)) for found in classes.values()]
+    sides = dict(zip(classes, _choose(options, list(classes), most), strict=True))
+    return np.array([sides[patient] for patient in patients], dtype=bool)
+
+
+def _choose(options: Options, ids: list[str], strata: list[int]) -> list[bool]:
+    return split.choose_test(ids, strata, fraction=options.test_fraction, seed=options.split_seed)
+
+
+def _ids(options: Options, rows: Rows) -> list[str]:
+    if options.id_column is not None:
+        return list(rows.frame[options.id_column])
+    return _paths(options, rows)
+
+
+def _paths(options: Options, rows: Rows) -> list[str]:
+    """Each row's path as the manifest has it; empty where a column it is made of is blank."""
+    columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
+    if options.path_template is None:
+        return next(iter(columns.values()))
+    parts = template_parts(options.path_template)
+    filled = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [fill_template(parts, row) if all(row.values()) else "" for row in filled]
+
+
+def batches(options: Options, parts: Mapping[SplitName, Rows]) -> Iterator[tuple[str, pa.Table]]:
+    """What the tables are written of. Both splits' rows must be known."""
+    both: set[str] = set()
+    if options.patient_column is not None:
+        sides = [set(rows.frame[options.patient_column]) for rows in parts.values()]
+        both = set.intersection(*sides)
+    for name, rows in parts.items():
+        for start in range(0, len(rows.frame), BATCH_ROWS):
+            yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), both)
+
+
+def _batch(options: Options, rows: Rows, both: set[str]) -> pa.Table:
+    faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
+    written = _paths(options, rows)
+    for fault, path in zip(faults, written, strict=True):
+        if not path:
+            fault.append(("missing", f"no path: {' or '.join(options.path_columns())} is blank"))
+    labels = _labels(options, rows, faults)
+    groups = {
+        name: _group(group, rows.frame[group.column].tolist(), faults)
+        for name, group in options.groups().items()
+    }
+    if options.patient_column is not None:
+        for fault, patient in zip(faults, rows.frame[options.patient_column], strict=True):
+            if not patient:
+                fault.append(("patient", f"no patient: {options.patient_column} is blank"))
+            elif patient in both:
+                fault.append(("patient", f"patient {patient!r} has images in both splits"))
+    return table.make_batch(
+        ids=_ids(options, rows),
+        labels=labels,
+        images=[None] * len(written),
+        paths=[str(options.locate(path)) if path else None for path in written],
+        groups=groups,
+        faults=faults,
+        origins=[f"{rows.file} line {line}" for line in rows.frame[LINE]],
+    )
+
+
+def _labels(options: Options, rows: Rows, faults: list[list[tuple[str, str]]]) -> pa.Array:
+    """The labels; None, and a fault that says why, where there is none."""
+    columns = options.label_columns or (options.label_column or "",)
+    written = [rows.frame[name].tolist() for name in columns]
+    for row, label in np.argwhere(rows.codes < 0).tolist():
+        text, code = written[label][row], int(rows.codes[row, label])
+        faults[row].append(("label", _label_fault(options, columns[label], text, code)))
+    bad = [bool(row.any()) for row in rows.codes < 0]
+    if options.label_columns is None:
+        values = rows.codes[:, 0].tolist()
+        kind = pa.int64()
+    else:
+        values = rows.codes.tolist()
+        kind = pa.list_(pa.int8())
+    return pa.array([None if no else value for no, value in zip(bad, values, strict=True)], kind)
+
+
+def _label_fault(options: Options, column: str, text: str, code: int) -> str:
+    if code == BLANK:
+        policies = "drop" if options.label_columns is None else "zeros or drop"
+        return f"{column} is blank, and `missing` is error ({policies} would go on)"
+    if code == UNCERTAIN:
+        return f"{column} is -1, uncertain, and `uncertain` is error (ones, zeros or drop go on)"
+    if options.label_columns is None:
+        return f"{column} is {text!r}, which is none of class_names"
+    return f"{column} is {text!r}, which is not 1, 0, -1 or blank"
+
+
+def _group(group: Group, values: list[str], faults: list[list[tuple[str, str]]]) -> list[str]:
+    """A subgroup's values: as they are, or the ranges that they fall in."""
+    if not group.bins:
+        return values
+    found = []
+    for fault, value in zip(faults, values, strict=True):
+        try:
+            found.append(bin_name(value, group.bins))
+        except ValueError:
+            fault.append(("value", f"{group.column} is {value!r}, which is no number"))
+            found.append("")
+    return found
+
+
+def bin_name(value: str, bins: Sequence[float]) -> str:
+    """The range a number falls in: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
+
+    Raises:
+      ValueError: when the value is neither blank nor a number.
+    """
+    if value.lower() in BLANKS:
+        return ""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    place = bisect.bisect_right(bins, number)
+    if place == 0:
+        return f"<{bins[0]:g}"
+    low = bins[place - 1]
+    if place == len(bins):
+        return f">={low:g}"
+    whole = low.is_integer() and bins[place].is_integer()
+    return f"{low:g}-{bins[place] - 1:g}" if whole else f"{low:g} to <{bins[place]:g}"

@@ -1,0 +1,353 @@
+"""Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
+
+The Hub's own library lists the files and reads their checksums. The bytes are fetched by
+`dpprobe.data.downloads`, which goes on where an interrupted run stopped and holds each file
+against the SHA-256 that the Hub states: `hf_hub_download` drops what it has when it fails (seen in
+huggingface_hub 2.4). A token is read from HF_TOKEN, and never written anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from dpprobe.data import parquet
+from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.options import Options as Block
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+    from dpprobe.data.downloads import Fetched
+
+logger = logging.getLogger("dpprobe")
+
+Answer = TypeVar("Answer")
+# Where a dataset's files lie in its download folder.
+_FILES = "repository"
+_ACCEPTED = "accepted_labels.json"
+# Seconds for the Hub to answer one question, and between the attempts.
+TIMEOUT = 10.0
+WAITS = (1.0, 2.0, 4.0)
+_SHOWN = 5
+
+
+class AcceptedLabels(Block):
+    """The labels that count as right for each test row, from a file at an address of its own."""
+
+    url: str = Field(pattern=r"^https?://\S+$", description="Of a file in the form of real.json.")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of its content.")
+
+
+class Options(parquet.ColumnOptions):
+    """Parquet files of a dataset repository on the Hugging Face Hub, at one commit."""
+
+    source: Literal["huggingface"] = "huggingface"
+    repo: str = Field(
+        pattern=r"^[A-Za-z0-9_.\-]+/[A-Za-z0-9_.\-]+$",
+        description="The dataset's repository, owner/name.",
+    )
+    revision: str = Field(
+        "",
+        json_schema_extra={"pattern": "^[0-9a-f]{40}$"},
+        description="The commit, 40 hexadecimal digits: a branch would give another dataset after "
+        "its next change.",
+    )
+    train: parquet.Paths = Field(
+        min_length=1,
+        description="A file in the repository, a pattern such as data/train-*.parquet, or a list "
+        "of them; * also stands for /.",
+    )
+    test: parquet.Paths | None = Field(
+        None, min_length=1, description="The same for the test split; absent, train is split."
+    )
+    several_labels: bool = Field(
+        False,
+        description="Whether the files have lists of labels: known before the download only if it "
+        "is written here.",
+    )
+    accepted_labels: AcceptedLabels | None = Field(
+        None, description="Labels that count as right beside `label`, for the test rows (ReaL)."
+    )
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^/\s]\S*$",
+        description="The Hub's address; that of huggingface_hub, or HF_ENDPOINT, where absent.",
+    )
+
+    @field_validator("revision")
+    @classmethod
+    def _check_revision(cls, value: str) -> str:
+        if re.fullmatch("[0-9a-f]{40}", value):
+            return value
+        raise ValueError(
+            f"{value!r} is not a commit; a branch or a tag can move, so that the next download "
+            "would be another dataset. Write the 40 hexadecimal digits of a commit, from the "
+            "History of the repository's Files page (https://huggingface.co/datasets/OWNER/NAME/"
+            "commits/main)"
+        )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str | None) -> str | None:
+        # What was written is not shown: it may hold a password.
+        if value is not None and "@" in urlsplit(value).netloc:
+            raise ValueError("a user name or token in the address; set HF_TOKEN instead")
+        return value
+
+    def check(self) -> None:
+        parquet.check_splits(
+            self.limit, test=self.test is not None, accepted=self.accepted_labels is not None
+        )
+
+    def download_params(self) -> dict[str, Any]:
+        written = self.model_dump(mode="json")
+        kept = ("source", "repo", "revision", "train", "test", "accepted_labels")
+        return {name: written[name] for name in kept}
+
+    def preparation_params(self) -> dict[str, Any]:
+        params = super().preparation_params()
+        params.pop("endpoint")
+        return params
+
+    def count_rows(self) -> tuple[int, int] | None:
+        if self.expect.train is None or self.expect.test is None:
+            return None
+        return self.expect.train, self.expect.test
+
+    def multi_label(self) -> bool:
+        """As written; held against the files once they are here."""
+        return self.several_labels
+
+    def count_classes(self) -> int | None:
+        return len(self.class_names) if self.class_names else self.expect.classes
+
+
+def download(options: Options, directory: Path) -> list[Fetched]:
+    """Fetches the files that `train` and `test` name, each held against the Hub's checksum.
+
+    Raises:
+      ConfigError: for a repository or a commit that is not there, a pattern without a file, a
+        licence that must be accepted first, a token that is not valid, offline mode.
+      DownloadError: when the Hub cannot be reached or gives other content than it states.
+    """
+    from huggingface_hub import HfApi
+
+    from dpprobe.data import downloads
+
+    token = os.environ.get("HF_TOKEN", "").strip() or None
+    api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
+    info = _ask(
+        lambda: api.dataset_info(options.repo, revision=options.revision, timeout=TIMEOUT),
+        options,
+        address=api.endpoint,
+        token=token,
+    )
+    if info.sha != options.revision:
+        raise DownloadError(
+            f"{options.repo}: the Hub answers with commit {info.sha} where {options.revision} was "
+            "asked for; write the first if it is the one you mean"
+        )
+    names = [file.rfilename for file in info.siblings or ()]
+    wanted = [
+        name
+        for patterns in (options.train, options.test)
+        if patterns is not None
+        for name in _matching(patterns, names, options)
+    ]
+    fetched = [
+        _fetch(options, directory, name, api=api, token=token) for name in dict.fromkeys(wanted)
+    ]
+    labels = options.accepted_labels
+    if labels is not None:
+        fetched.append(downloads.fetch(labels.url, directory / _ACCEPTED, sha256=labels.sha256))
+    return fetched
+
+
+def _matching(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
+    """The files that patterns name, in the order of the patterns, then of the names."""
+    found: list[str] = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matches = sorted(name for name in names if fnmatchcase(name, pattern))
+        if not matches:
+            tables = sorted(name for name in names if name.endswith(".parquet")) or sorted(names)
+            more = f" and {len(tables) - _SHOWN} more" if len(tables) > _SHOWN else ""
+            raise ConfigError(
+                f"{options.repo} at {options.revision}: no file {pattern}; it has "
+                f"{', '.join(tables[:_SHOWN]) or 'none'}{more}: correct the pattern"
+            )
+        found += matches
+    return found
+
+
+def _fetch(
+    options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
+) -> Fetched:
+    """One file, held against the checksum that the Hub states where it is to be had.
+
+    The listing would state it, too, but hides it of gated files.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    from dpprobe.data import downloads
+
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise DownloadError(
+            f"{options.repo}: file {name!r} lies outside the repository; tell its owner"
+        )
+    url = hf_hub_url(
+        options.repo,
+        name,
+        repo_type="dataset",
+        revision=options.revision,
+        endpoint=options.endpoint,
+    )
+    stated = _ask(
+        lambda: get_hf_file_metadata(url, token=token or False, timeout=TIMEOUT),
+        options,
+        address=api.endpoint,
+        token=token,
+    )
+    path = directory / _FILES / name
+    etag = stated.etag or ""
+    is_sha256 = re.fullmatch("[0-9a-f]{64}", etag) is not None
+    part = downloads.fetch(
+        url,
+        path,
+        sha256=etag if is_sha256 else None,
+        bytes=stated.size,
+        headers={"Authorization": f"Bearer {token}"} if token else None,
+        name=f"{_FILES}/{name}",
+        revision=options.revision,
+    )
+    if not is_sha256 and _git_blob(path) != etag:
+        path.unlink()
+        raise DownloadError(
+            f"{url}: what came is not what the Hub states (its git checksum is {etag!r}); removed, "
+            "run again"
+        )
+    return part
+
+
+def _git_blob(path: Path) -> str:
+    """The checksum that the Hub states for a small file, which is not in its large-file store."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _ask(
+    question: Callable[[], Answer], options: Options, *, address: str, token: str | None
+) -> Answer:
+    """The Hub's answer, asked for again where it may come later.
+
+    Raises:
+      ConfigError, DownloadError: as `download`.
+    """
+    import httpx2
+    from huggingface_hub import errors
+
+    for wait in (*WAITS, None):
+        try:
+            return question()
+        except errors.OfflineModeIsEnabled as error:
+            raise ConfigError(
+                f"{options.repo}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub; unset it, "
+                "or name files that are here with source: parquet"
+            ) from error
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code
+            if status not in (408, 429) and status < 500:
+                raise _explain(error, options, token=token) from None
+            fault = f"status {status}"
+        except (httpx2.TransportError, errors.FileMetadataError) as error:
+            fault = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if wait is not None:
+            logger.warning("%s: %s; asking again in %g s", address, fault, wait)
+            time.sleep(wait)
+    raise DownloadError(
+        f"{options.repo}: {address} gives no answer ({fault}) after {len(WAITS) + 1} attempts; "
+        "check the network and run again, what is here already is kept"
+    )
+
+
+def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError | DownloadError:
+    """What a refusal means to a person, and what to do. Nothing of the request is quoted."""
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/datasets/{options.repo}"
+    if isinstance(error, errors.GatedRepoError):
+        account = "the token's account has not accepted it" if token else "HF_TOKEN is not set"
+        return ConfigError(
+            f"{options.repo}: gated, and {account}; log in, accept the licence at {page}, set "
+            "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens), then "
+            "run again"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return ConfigError(
+            f"revision: {options.repo} has no commit {options.revision}; write one of "
+            f"{page}/commits/main"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        remedy = "see that the token may read it" if token else "set HF_TOKEN if it is private"
+        return ConfigError(
+            f"repo: no dataset {options.repo} that is open to you; correct the name, or {remedy}"
+        )
+    status = error.response.status_code
+    if status in (401, 403) and token:
+        return ConfigError(
+            f"{options.repo}: the Hub refuses the token in HF_TOKEN (status {status}); set a valid "
+            "one that may read datasets (https://huggingface.co/settings/tokens), or unset it"
+        )
+    return DownloadError(
+        f"{options.repo}: the Hub refuses (status {status}); see {page}, then run again"
+    )
+
+
+def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
+    """Writes the split tables of the files that `download` put into `downloaded`.
+
+    Raises:
+      ConfigError: when a column is missing, or classes are not named.
+      DataError: when a file is not there, or its rows cannot be a dataset.
+    """
+    from dpprobe.data import downloads
+
+    receipt = downloads.check_receipt(downloaded)
+    names = [
+        part.name.removeprefix(f"{_FILES}/")
+        for part in receipt.files
+        if part.name.startswith(f"{_FILES}/")
+    ]
+
+    def located(patterns: parquet.Paths) -> tuple[str, ...]:
+        found = _matching(patterns, names, options)
+        return tuple(str(downloaded / _FILES / name) for name in found)
+
+    shared = {name: getattr(options, name) for name in parquet.ColumnOptions.model_fields}
+    local = parquet.Options(
+        **{**shared, "source": "parquet"},
+        train=located(options.train),
+        test=None if options.test is None else located(options.test),
+        accepted_labels=None
+        if options.accepted_labels is None
+        else parquet.AcceptedLabels(file=str(downloaded / _ACCEPTED)),
+    )
+    local.check()
+    several = local.multi_label()
+    if several != options.several_labels:
+        found = "several labels" if several else "one label"
+        raise DataError(
+            f"several_labels: the files of {options.repo} have {found} a row; write "
+            f"several_labels: {str(several).lower()}"
+        )
+    parquet.prepare(local, directory, recorded=options, revision=options.revision)

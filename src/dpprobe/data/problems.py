@@ -1,0 +1,128 @@
+"""What is wrong with a dataset, gathered while its tables are written and told at once.
+
+The first of each kind are kept for the error's text; all of them are streamed to `problems.csv`,
+so the memory taken does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import csv
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from dpprobe import artifacts
+from dpprobe.errors import DataError
+
+if TYPE_CHECKING:
+    from _csv import Writer
+
+FILE_NAME = "problems.csv"
+COLUMNS = ("split", "row", "id", "path", "problem", "detail")
+SHOWN = 20
+
+# kind -> what one is, what several are, what to do. Their order is that of the report.
+KINDS: dict[str, tuple[str, str, str]] = {
+    "missing": ("missing image", "missing images", "restore the file or remove the row"),
+    "unreadable": ("unreadable image", "unreadable images", "replace it or remove the row"),
+    "id": ("id missing or twice", "ids missing or twice", "give every row its own id"),
+    "label": (
+        "label without a class", "labels without a class", "correct it or remove the row"),
+    "value": ("value of no use", "values of no use", "correct it or remove the row"),
+    "patient": (
+        "patient missing or in both splits", "rows whose patient is missing or in both splits",
+        "keep each patient's images in one split"),
+    "duplicate": (
+        "image in train and test", "images in train and test",
+        "remove it from one, or write `duplicates: warn`"),
+    "class": (
+        "class or split without rows", "classes or splits without rows",
+        "add images or remove the class"),
+    "untested": (
+        "class without test rows", "classes without test rows",
+        "add some, remove the class, or write `missing_classes: warn`"),
+    "size": (
+        "unexpected size", "unexpected sizes",
+        "complete the source or correct `expect`"),
+}  # fmt: skip
+
+
+class Problems:
+    """Counts problems, keeps the first of each kind, and writes all of them to a file.
+
+    Used as a context: on leaving it, `problems.csv` stands in the folder if `error` was asked for.
+    A report that something else cut short would pass for a whole one: it is removed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self.counts = dict.fromkeys(KINDS, 0)
+        self._shown: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        self._complete = False
+        self._stack = ExitStack()
+        self._rows: Writer | None = None
+
+    def __enter__(self) -> Problems:
+        self.path.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._complete:
+            self._stack.close()
+        else:
+            self._stack.__exit__(kind, error, traceback)
+
+    def __bool__(self) -> bool:
+        return any(self.counts.values())
+
+    def add(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        split: str = "",
+        row: int | None = None,
+        row_id: str = "",
+        path: str = "",
+    ) -> None:
+        """One thing that is wrong, with a row or with a split as a whole."""
+        if self._rows is None:
+            self._rows = self._open()
+        number = "" if row is None else str(row)
+        self._rows.writerow([split, number, row_id, path, KINDS[kind][0], detail])
+        self.counts[kind] += 1
+        if self.counts[kind] <= SHOWN:
+            where = split if row is None else f"{split} row {row}"
+            where += f" (id {row_id})" if row_id else ""
+            where += f", {path}" if path else ""
+            self._shown[kind].append(f"{where}: {detail}" if where else detail)
+
+    def error(self) -> DataError:
+        """All of it: one line where there is one problem, a list by kind where there are more."""
+        self._complete = True
+        total = sum(self.counts.values())
+        found = {kind: count for kind, count in self.counts.items() if count}
+        if total == 1:
+            ((kind, _),) = found.items()
+            return DataError(f"{self._shown[kind][0]}; {KINDS[kind][2]}")
+        parts = [f"{count} {KINDS[kind][count > 1]}" for kind, count in found.items()]
+        lines = [f"{self.path.parent}: {', '.join(parts)}; all of them stand in {self.path}"]
+        for kind, count in found.items():
+            lines.append(f"{count} {KINDS[kind][count > 1]} ({KINDS[kind][2]}):")
+            lines += [f"  {line}" for line in self._shown[kind]]
+            if count > SHOWN:
+                lines.append(f"  and {count - SHOWN} more")
+        return DataError("\n".join(lines))
+
+    def _open(self) -> Writer:
+        temporary = self._stack.enter_context(artifacts.atomic_path(self.path))
+        stream = self._stack.enter_context(temporary.open("w", encoding="utf-8", newline=""))
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        return rows

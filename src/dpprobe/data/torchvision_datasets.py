@@ -1,0 +1,372 @@
+"""Datasets that torchvision knows: its addresses and checksums, and its parsing; our transfer.
+
+Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG, which loses nothing; of EuroSAT and
+Places365 the JPEG files are kept as they are.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe.config import DATASET_NOTES, DatasetOptions, resolve_path
+from dpprobe.data import archives, split
+from dpprobe.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dpprobe.data.downloads import Fetched
+
+ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
+# torchvision has these inside a method, where they cannot be read; a test compares.
+EUROSAT_URL = (
+    "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
+    "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
+)
+EUROSAT_MD5 = "c8fa014336c82ac7804f0398fcb19387"
+# Training and test rows, and classes.
+SIZES: dict[str, tuple[int, int, int]] = {
+    "MNIST": (60_000, 10_000, 10),
+    "FashionMNIST": (60_000, 10_000, 10),
+    "CIFAR10": (50_000, 10_000, 10),
+    "CIFAR100": (50_000, 10_000, 100),
+    "Places365": (1_803_460, 36_500, 365),
+}
+# Rows of each class, in the order of their names.
+EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
+# What torchvision makes under its root, and what a `path` must therefore hold.
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "MNIST": ("MNIST/raw",),
+    "FashionMNIST": ("FashionMNIST/raw",),
+    "CIFAR10": ("cifar-10-batches-py",),
+    "CIFAR100": ("cifar-100-python",),
+    "EuroSAT": ("eurosat/2750",),
+    "Places365": ("data_256_standard", "val_256"),
+}
+PLACES_SPLITS = {"train": "train-standard", "test": "val"}
+# The largest file of MNIST and Fashion-MNIST, unpacked, has 47,040,016 bytes.
+LARGEST_IDX = 64 << 20
+BATCH_ROWS = 128
+Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
+
+
+class Options(DatasetOptions):
+    """A dataset of torchvision."""
+
+    source: Literal["torchvision"] = "torchvision"
+    name: Name = Field(description="Its name in torchvision; Places365 in its 256 pixel version.")
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="A folder where torchvision's files are already, as its `root`; absent, they "
+        "are downloaded.",
+    )
+    mirror: str | None = Field(
+        None, description="A base address that has the files, used in place of the original one."
+    )
+    embed: bool | None = Field(
+        None,
+        description="Copy the image files of EuroSAT and Places365 into the split tables; absent, "
+        "EuroSAT's are and those of Places365 stay where they are.",
+    )
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="The part of each class tested on, of EuroSAT alone."
+    )
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split of EuroSAT.")
+
+    @field_validator("mirror")
+    @classmethod
+    def _check_mirror(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "http://none")
+        if "@" in parts.netloc or parts.scheme not in ("http", "https") or parts.query:
+            raise ValueError(
+                "write an http or https address without user, password and `?`; a login belongs "
+                "into ~/.netrc"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Options:
+        if self.embed is False and self.name in ARRAYS:
+            raise ValueError(f"embed: the images of {self.name} are no files; remove it")
+        if self.path is not None and self.mirror is not None:
+            raise ValueError("mirror: nothing is downloaded where path is given; remove one")
+        return self
+
+    @property
+    def embeds(self) -> bool:
+        return self.name == "EuroSAT" if self.embed is None else self.embed
+
+    def check(self) -> None:
+        for folder in self._folders():
+            if not folder.is_dir():
+                raise ConfigError(
+                    f"path: no folder {folder}; name the root that torchvision's {self.name} was "
+                    "given, or remove path to download it"
+                )
+
+    def download_params(self) -> dict[str, Any] | None:
+        return None if self.path is not None else {"source": self.source, "name": self.name}
+
+    def preparation_params(self) -> dict[str, Any]:
+        # Where the bytes come from decides nothing: torchvision's checksums do.
+        return self.model_dump(mode="json", exclude={*DATASET_NOTES, "mirror"})
+
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(str(folder) for folder in self._folders())
+
+    def count_rows(self) -> tuple[int, int]:
+        if self.expect.train is not None and self.expect.test is not None:
+            return self.expect.train, self.expect.test
+        if self.name == "EuroSAT":
+            return split.count_rows(EUROSAT_ROWS, self.test_fraction)
+        return SIZES[self.name][:2]
+
+    def count_classes(self) -> int:
+        known = len(EUROSAT_ROWS) if self.name == "EuroSAT" else SIZES[self.name][2]
+        return self.expect.classes or known
+
+    def _folders(self) -> list[Path]:
+        if self.path is None:
+            return []
+        return [resolve_path(self.path) / name for name in FOLDERS[self.name]]
+
+
+class Remote(NamedTuple):
+    """A file to fetch: where from, and torchvision's MD5 of it."""
+
+    url: str
+    md5: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+def remotes(name: str) -> list[Remote]:
+    """The files of a dataset, as torchvision's own class has them."""
+    if name == "EuroSAT":
+        return [Remote(EUROSAT_URL, EUROSAT_MD5)]
+    cls = _torchvision(name)
+    if name in ("MNIST", "FashionMNIST"):
+        return [Remote(urljoin(cls.mirrors[0], file), md5) for file, md5 in cls.resources]
+    if name in ("CIFAR10", "CIFAR100"):
+        return [Remote(cls.url, cls.tgz_md5)]
+    files = [cls._DEVKIT_META["standard"]]
+    files += [cls._IMAGES_META[(part, True)] for part in PLACES_SPLITS.values()]
+    return [Remote(urljoin(cls._BASE_URL, file), md5) for file, md5 in files]
+
+
+def _torchvision(name: str) -> Any:
+    import torchvision.datasets
+
+    return getattr(torchvision.datasets, name)
+
+
+def download(options: Options, directory: Path) -> list[Fetched]:
+    """Fetches a dataset's files, held against torchvision's MD5, and unpacks them.
+
+    Raises:
+      DownloadError: for a file that cannot be fetched or is another one.
+      DataError: for an archive that cannot be unpacked.
+    """
+    from dpprobe.data import downloads
+
+    fetched = []
+    for remote in remotes(options.name):
+        url = remote.url
+        if options.mirror is not None:
+            url = f"{options.mirror.rstrip('/')}/{remote.file}"
+        found = downloads.fetch(url, directory / remote.file, md5=remote.md5)
+        fetched.append(found)
+        _unpack(options, directory, found)
+    return fetched
+
+
+def _unpack(options: Options, directory: Path, file: Fetched) -> None:
+    """Puts a file's content where `_roots` looks for it."""
+    archive = directory / file.name
+    folder = archives.folder_name(file.name)
+    if folder is not None:
+        place = "eurosat" if options.name == "EuroSAT" else folder
+        archives.extract(archive, directory / place, sha256=file.sha256)
+        return
+    archives.decompress(
+        archive, directory / options.name / "raw" / archive.stem, largest=LARGEST_IDX
+    )
+
+
+class _Roots(NamedTuple):
+    """Where torchvision's root is, and where the images of Places365 are."""
+
+    root: Path
+    images: dict[str, Path]
+
+
+def _roots(options: Options, downloaded: Path | None) -> _Roots:
+    if downloaded is None:
+        assert options.path is not None
+        root = resolve_path(options.path)
+        images = dict(zip(PLACES_SPLITS, FOLDERS["Places365"], strict=True))
+        return _Roots(root, {part: root / folder for part, folder in images.items()})
+    folders = [archives.folder_name(remote.file) for remote in remotes(options.name)]
+    if options.name in ("CIFAR10", "CIFAR100"):
+        return _Roots(downloaded / str(folders[0]), {})
+    if options.name != "Places365":
+        return _Roots(downloaded, {})
+    devkit, train, test = (downloaded / str(folder) for folder in folders)
+    return _Roots(devkit, {"train": train / "data_256", "test": test / "val_256"})
+
+
+def prepare(options: Options, directory: Path, *, downloaded: Path | None = None) -> None:
+    """Writes the split tables of a dataset of torchvision.
+
+    Args:
+      options: the dataset's.
+      directory: where the tables go.
+      downloaded: the folder that `download` filled; None with `path`.
+
+    Raises:
+      ConfigError: when `path` does not hold the dataset.
+      DataError: when torchvision finds a file missing or damaged, or a row is not what it should
+        be.
+    """
+    from dpprobe.data import downloads
+
+    if downloaded is None:
+        options.check()
+    else:
+        for file in downloads.check_receipt(downloaded).files:
+            _unpack(options, downloaded, file)
+    roots = _roots(options, downloaded)
+    if options.name in ARRAYS:
+        _prepare_arrays(options, directory, roots.root)
+    elif options.name == "EuroSAT":
+        _prepare_eurosat(options, directory, roots.root)
+    else:
+        _prepare_places(options, directory, roots)
+
+
+def _open(name: str, root: Path, **arguments: Any) -> Any:
+    """torchvision's dataset over files that are there."""
+    try:
+        return _torchvision(name)(root, download=False, **arguments)
+    except (RuntimeError, OSError, EOFError, ValueError) as error:
+        line = (str(error) or type(error).__name__).splitlines()[0].partition(" You can ")[0]
+        raise DataError(
+            f"{name} under {root}: torchvision cannot read it ({line}); delete the folder, so "
+            "that it is made again, or correct path"
+        ) from error
+
+
+def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
+    from dpprobe.data import table
+
+    parts = {name: _open(options.name, root, train=name == "train") for name in table.SPLITS}
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        for name, part in parts.items():
+            for start in range(0, len(part), BATCH_ROWS):
+                rows = range(start, min(start + BATCH_ROWS, len(part)))
+                pairs = [part[row] for row in rows]
+                yield (
+                    name,
+                    table.make_batch(
+                        ids=[f"{name}-{row:08d}" for row in rows],
+                        labels=[int(label) for _, label in pairs],
+                        images=[_png(image) for image, _ in pairs],
+                        paths=[None] * len(pairs),
+                    ),
+                )
+
+    table.write_dataset(
+        directory,
+        batches(),
+        options=options,
+        class_names=parts["train"].classes,
+        rows=sum(map(len, parts.values())),
+        chosen_test=True,
+    )
+
+
+def _png(image: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format="PNG")
+    return stream.getvalue()
+
+
+class _Files(NamedTuple):
+    """A split of image files: (path under the folder, label) a row."""
+
+    folder: Path
+    rows: list[tuple[str, int]]
+
+
+def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
+    dataset = _open("EuroSAT", root)
+    folder = root / "eurosat" / "2750"
+    rows = sorted(_relative(dataset.samples, str(folder)))
+    ids, labels = zip(*rows, strict=True)
+    tested = split.choose_test(ids, labels, fraction=options.test_fraction, seed=options.split_seed)
+    parts = {
+        name: _Files(folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
+        for name, chosen in (("train", False), ("test", True))
+    }
+    _write_files(options, directory, parts, dataset.classes, chosen_test=False)
+
+
+def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
+    parts: dict[str, _Files] = {}
+    for name, part in PLACES_SPLITS.items():
+        dataset = _open("Places365", roots.root, split=part, small=True)
+        # torchvision's paths begin with the folder that its own download would have made.
+        rows = _relative(dataset.imgs, dataset.images_dir)
+        parts[name] = _Files(roots.images[name], rows)
+        numbers = dataset.class_to_idx
+    classes = sorted(numbers, key=lambda each: int(numbers[each]))
+    _write_files(options, directory, parts, classes, chosen_test=True)
+
+
+def _relative(samples: Iterable[tuple[str, int]], folder: str) -> list[tuple[str, int]]:
+    return [(file.removeprefix(folder).lstrip("/"), int(label)) for file, label in samples]
+
+
+def _write_files(
+    options: Options,
+    directory: Path,
+    parts: dict[str, _Files],
+    classes: list[str],
+    *,
+    chosen_test: bool,
+) -> None:
+    from dpprobe.data import table
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        for name, part in parts.items():
+            for start in range(0, len(part.rows), BATCH_ROWS):
+                rows = part.rows[start : start + BATCH_ROWS]
+                yield (
+                    name,
+                    table.make_batch(
+                        ids=[file for file, _ in rows],
+                        labels=[label for _, label in rows],
+                        images=[None] * len(rows),
+                        paths=[str(part.folder / file) for file, _ in rows],
+                    ),
+                )
+
+    table.write_dataset(
+        directory,
+        batches(),
+        options=options,
+        class_names=classes,
+        rows=sum(len(part.rows) for part in parts.values()),
+        embed=options.embeds,
+        chosen_test=chosen_test,
+    )

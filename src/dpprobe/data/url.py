@@ -1,0 +1,277 @@
+"""Files at plain addresses, verified by their SHA-256, that together are one of the local sources.
+
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout`
+then says what they are: the options of an image folder, of parquet files or of a CSV manifest, with
+paths relative to the download folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe import config
+from dpprobe.config import DatasetOptions
+from dpprobe.data import archives
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import Options as Block
+
+if TYPE_CHECKING:
+    from dpprobe.data.downloads import Fetched
+
+# The local sources, and which of their options is put under the download folder.
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    "csv": ("root",),
+    "imagefolder": ("path",),
+    "parquet": ("train", "test"),
+}
+# What a dataset has whatever its source; written beside `layout`, not in it.
+COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
+SHA256_PATTERN = "^[0-9a-f]{64}$"
+RESERVED = ("receipt.json",)
+
+
+class File(Block):
+    """One file to fetch."""
+
+    url: str = Field(
+        description="http or https, without user and password: those belong into ~/.netrc."
+    )
+    sha256: str = Field(
+        description="Of the file, 64 lower-case hexadecimal digits.",
+        json_schema_extra={"pattern": SHA256_PATTERN},
+    )
+    name: str | None = Field(
+        None, description="Its name in the download folder; the address's last part where absent."
+    )
+    extract: bool | None = Field(
+        None, description="Unpack it; absent, what ends in .zip, .tar, .tar.gz, .tgz, ... is."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if "@" in parts.netloc:
+            # What was written is not shown: it may hold a password.
+            raise ValueError(
+                "a user name or password in the address would be written into the results; "
+                "remove it and put it into ~/.netrc"
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{value!r} is no http or https address; correct it")
+        return value
+
+    @field_validator("sha256")
+    @classmethod
+    def _check_sha256(cls, value: str) -> str:
+        if re.fullmatch(SHA256_PATTERN, value) is None:
+            raise ValueError(
+                f"{value!r} is no SHA-256; write its 64 lower-case hexadecimal digits, as "
+                "sha256sum prints them"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check_name(self) -> File:
+        name = self.file_name
+        if not name or "/" in name or "\\" in name or name.startswith(".") or name in RESERVED:
+            raise ValueError(
+                f"name: {name!r} cannot be the file's name; write `name`, without / and without "
+                "a dot at its start"
+            )
+        if self.extract and archives.folder_name(name) is None:
+            suffixes = ", ".join((archives.ZIP_SUFFIX, *archives.TAR_SUFFIXES))
+            raise ValueError(f"extract: {name} is no archive by its suffix ({suffixes})")
+        return self
+
+    @property
+    def file_name(self) -> str:
+        """The name in the download folder."""
+        if self.name is not None:
+            return self.name
+        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+
+    @property
+    def folder(self) -> str | None:
+        """The folder it is unpacked into; None where it is not."""
+        return None if self.extract is False else archives.folder_name(self.file_name)
+
+
+class Options(DatasetOptions):
+    """Files at addresses, which together are an image folder, parquet files or a CSV manifest."""
+
+    source: Literal["url"] = "url"
+    files: tuple[File, ...] = Field(
+        description="What is fetched.", json_schema_extra={"minItems": 1}
+    )
+    layout: dict[str, Any] = Field(
+        description="What the files are: `source: imagefolder`, parquet or csv with its options. "
+        "Paths are relative to the download folder, where name.zip has become the folder name."
+    )
+    several_labels: bool = Field(
+        False,
+        description="Whether the parquet files of `layout` have lists of labels: known before the "
+        "download only if it is written here.",
+    )
+
+    @field_validator("layout")
+    @classmethod
+    def _check_layout(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            _check_keys(value)
+            options = config.dataset_options(value)
+        except ConfigError as error:
+            raise ValueError("; ".join(str(error).splitlines())) from None
+        for key, path in _paths(options):
+            _check_path(key, path)
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Options:
+        if not self.files:
+            raise ValueError("files: empty; write at least one")
+        names = [name for file in self.files for name in (file.file_name, file.folder) if name]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"files: two of them would become {name}; give one another `name`")
+        known = self._known_labels()
+        if self.several_labels and known is False:
+            raise ValueError("several_labels: this layout has one label a row; remove it")
+        return self
+
+    def check(self) -> None:
+        """Nothing to look for before the download."""
+
+    def download_params(self) -> dict[str, Any]:
+        """The files by content: where they come from may change."""
+        return {
+            "files": [
+                {"name": file.file_name, "sha256": file.sha256, "folder": file.folder}
+                for file in self.files
+            ]
+        }
+
+    def preparation_params(self) -> dict[str, Any]:
+        params = super().preparation_params()
+        # Neither decides the tables, and an address may hold a token.
+        return {**params, **self.download_params()}
+
+    def count_rows(self) -> tuple[int, int] | None:
+        if self.expect.train is None or self.expect.test is None:
+            return None
+        return self.expect.train, self.expect.test
+
+    def multi_label(self) -> bool:
+        """As the layout says; of parquet files `several_labels`, held against them later."""
+        known = self._known_labels()
+        return self.several_labels if known is None else known
+
+    def count_classes(self) -> int | None:
+        named = getattr(self._layout(), "class_names", None)
+        if named is None:
+            named = getattr(self._layout(), "label_columns", None)
+        return self.expect.classes if named is None else len(named)
+
+    def _layout(self) -> DatasetOptions:
+        return config.dataset_options(self.layout)
+
+    def _known_labels(self) -> bool | None:
+        """Whether rows have several labels; None where only the files tell."""
+        layout = self._layout()
+        return None if layout.source == "parquet" else layout.multi_label()
+
+    def located(self, downloaded: Path) -> DatasetOptions:
+        """The layout's options, its paths inside the download folder."""
+
+        def move(value: Any) -> Any:
+            return str(downloaded / value) if isinstance(value, str) else [*map(move, value)]
+
+        layout = self._layout()
+        values = dict(self.layout)
+        for key in LAYOUTS[layout.source]:
+            if getattr(layout, key) is not None:
+                values[key] = move(getattr(layout, key))
+        return config.dataset_options(values)
+
+
+def _check_keys(layout: dict[str, Any]) -> None:
+    source = layout.get("source")
+    if source not in LAYOUTS:
+        raise ConfigError(f"layout.source: {source!r}: write one of: {', '.join(sorted(LAYOUTS))}")
+    for key in sorted(COMMON & layout.keys()):
+        raise ConfigError(f"layout.{key}: belongs beside `layout`, not into it; move it")
+
+
+def _paths(layout: DatasetOptions) -> Iterator[tuple[str, str]]:
+    """All files and folders that a layout names."""
+    keys = {"path", "root", "train", "test"} & type(layout).model_fields.keys()
+    for key in sorted(keys):
+        value = getattr(layout, key)
+        for path in [value] if isinstance(value, str) else value or ():
+            yield key, path
+    for number, join in enumerate(getattr(layout, "joins", ())):
+        yield f"joins.{number}.file", join.file
+
+
+def _check_path(key: str, path: str) -> None:
+    place = PurePosixPath(path)
+    if place.is_absolute() or ".." in place.parts or path.startswith("~"):
+        raise ValueError(
+            f"{key}: {path!r} lies outside the download folder; write a path relative to it"
+        )
+
+
+def download(options: Options, directory: Path) -> list[Fetched]:
+    """Fetches the files, and unpacks the archives among them.
+
+    Raises:
+      DownloadError: for a file that cannot be fetched or is another one.
+      DataError: for an archive that cannot be unpacked.
+    """
+    from dpprobe.data import downloads
+
+    fetched = []
+    for file in options.files:
+        path = directory / file.file_name
+        fetched.append(downloads.fetch(file.url, path, sha256=file.sha256))
+        _unpack(file, directory)
+    return fetched
+
+
+def _unpack(file: File, directory: Path) -> None:
+    if file.folder is not None:
+        archives.extract(directory / file.file_name, directory / file.folder, sha256=file.sha256)
+
+
+def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
+    """Writes the split tables of the files in `downloaded`.
+
+    Raises:
+      ConfigError: when the files are not laid out as `layout` says.
+      DataError: when a file is missing, or a row is not what it should be.
+    """
+    from dpprobe.data import downloads
+
+    downloads.check_receipt(downloaded)
+    for file in options.files:
+        _unpack(file, downloaded)
+    try:
+        layout = options.located(downloaded)
+        layout.check()
+        several = layout.multi_label()
+    except ConfigError as error:
+        raise ConfigError(f"layout: {error}") from error
+    if several != options.multi_label():
+        raise DataError(
+            f"several_labels: the downloaded files have {'several labels' if several else 'one'} "
+            f"a row; write several_labels: {str(several).lower()}"
+        )
+    module = importlib.import_module(config.SOURCES[layout.source])
+    module.prepare(layout, directory, recorded=options)

@@ -1,0 +1,128 @@
+"""What a CLIP text encoder reads for each class: templates with the class's words put in."""
+
+from __future__ import annotations
+
+import difflib
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpprobe import resources
+from dpprobe.errors import ConfigError
+
+FIELDS = ("a", "c")
+VOWELS = frozenset("aeiou")
+# The set of a study's own templates.
+OWN = "own"
+
+
+def prompt_sets() -> dict[str, dict[str, Any]]:
+    """The sets of `resources/prompts.yaml`, by name."""
+    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
+    return sets
+
+
+def check(prompts: str | Sequence[str]) -> None:
+    """Looks up a set's name, or reads templates; cheap.
+
+    Raises:
+      ConfigError: for a set that is not there, for templates without {c} or with other braces.
+    """
+    if isinstance(prompts, str):
+        _find(prompts)
+    else:
+        _check_templates(prompts)
+
+
+def templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
+    """The templates of a set, or one's own as they are.
+
+    Raises:
+      ConfigError: as `check`.
+    """
+    if not isinstance(prompts, str):
+        _check_templates(prompts)
+        return tuple(prompts)
+    entry = _find(prompts)
+    if "open_clip" in entry:
+        import open_clip
+
+        return tuple(template("{c}") for template in getattr(open_clip, entry["open_clip"]))
+    _check_templates(entry["templates"])
+    return tuple(entry["templates"])
+
+
+def words(class_names: Sequence[str], prompt_names: Mapping[str, str] | str) -> tuple[str, ...]:
+    """What stands for each class.
+
+    Args:
+      class_names: in the order of the labels; an underscore is read as a space.
+      prompt_names: words for those that read otherwise; or "imagenet", the thousand names that
+        CLIP's authors wrote for ImageNet, in the order of its labels.
+
+    Raises:
+      ConfigError: when `prompt_names` names a class that is not there, or a list of another length.
+    """
+    if isinstance(prompt_names, str):
+        return _imagenet_words(class_names)
+    unknown = sorted(prompt_names.keys() - set(class_names))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], class_names, n=1)
+        remedy = f"write {close[0]!r}" if close else "remove it"
+        raise ConfigError(f"prompt_names: no class {unknown[0]!r}; {remedy}")
+    return tuple(prompt_names.get(name, name.replace("_", " ")) for name in class_names)
+
+
+def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
+    import open_clip
+
+    names = tuple(open_clip.IMAGENET_CLASSNAMES)
+    if len(names) != len(class_names):
+        raise ConfigError(
+            f"prompt_names: imagenet names {len(names)} classes and the dataset has "
+            f"{len(class_names)}; write a mapping of class names to words"
+        )
+    return names
+
+
+def article(word: str) -> str:
+    """ "an" before a vowel's letter, "a" before all else."""
+    return "an" if word[:1].lower() in VOWELS else "a"
+
+
+def sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
+    """For each class, its sentence by each template."""
+    return [[template.format(c=word, a=article(word)) for template in templates] for word in words]
+
+
+def _find(name: str) -> dict[str, Any]:
+    sets = prompt_sets()
+    if name in sets:
+        return sets[name]
+    known = ", ".join(sorted(sets))
+    written = " a template stands in a list: [...];" if "{" in name else ""
+    raise ConfigError(f"prompts: no set {name!r};{written} write one of: {known}")
+
+
+def _check_templates(templates: Sequence[str]) -> None:
+    if not templates:
+        raise ConfigError("prompts: an empty list; write a template with {c} for the class")
+    for template in templates:
+        try:
+            found = [
+                name for _, name, _, _ in string.Formatter().parse(template) if name is not None
+            ]
+        except ValueError as error:
+            raise ConfigError(
+                f"prompts: {template!r}: {error}; write {{c}} for the class"
+            ) from None
+        if "c" not in found:
+            raise ConfigError(
+                f"prompts: {template!r} has no {{c}}; write it where the class stands"
+            )
+        for name in found:
+            if name not in FIELDS:
+                raise ConfigError(
+                    f"prompts: {template!r}: {{{name}}} says nothing; write {{c}} for the class, "
+                    "{a} for its article, and {{ }} for braces"
+                )

@@ -1,0 +1,192 @@
+"""Small datasets in the formats that torchvision reads, and its checksums of them.
+
+The checksums are torchvision's own, so a fixture puts its own in their place: in torchvision's
+classes, for the transfer and for torchvision's look at the files alike.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpprobe.data import torchvision_datasets
+
+EUROSAT_CLASSES = (
+    "AnnualCrop", "Forest", "HerbaceousVegetation", "Highway", "Industrial", "Pasture",
+    "PermanentCrop", "Residential", "River", "SeaLake",
+)  # fmt: skip
+PLACES = ("/a/airfield", "/a/airplane_cabin", "/b/bow_window/indoor")
+NAMES = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365")
+
+
+def serve_dataset(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, per_class: int = 2
+) -> tuple[int, int, int]:
+    """Writes the files that `name` is downloaded as, and makes torchvision expect them.
+
+    Args:
+      name: one of NAMES.
+      folder: where the files go, under their own names.
+      monkeypatch: takes the checksums back.
+      per_class: training rows of each class; of EuroSAT all rows of each class. One test row each.
+
+    Returns:
+      Training rows, test rows (EuroSAT: all rows, 0) and classes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    makers = {
+        "MNIST": _idx, "FashionMNIST": _idx, "CIFAR10": _cifar, "CIFAR100": _cifar,
+        "EuroSAT": _eurosat, "Places365": _places,
+    }  # fmt: skip
+    return makers[name](name, folder, monkeypatch, per_class)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def _class(name: str) -> Any:
+    import torchvision.datasets
+
+    return getattr(torchvision.datasets, name)
+
+
+def _pixels(label: int, number: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng([label, number]).integers(0, 256, shape, dtype=np.uint8)
+
+
+def _rows(
+    classes: int, per_class: int, *shape: int, first: int = 0
+) -> tuple[np.ndarray, list[int]]:
+    pairs = [(label, first + number) for number in range(per_class) for label in range(classes)]
+    images = np.stack([_pixels(label, number, *shape) for label, number in pairs])
+    return images, [label for label, _ in pairs]
+
+
+def _idx(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int
+) -> tuple[int, int, int]:
+    resources = []
+    for part, rows, first in (("train", per_class, 0), ("t10k", 1, 1000)):
+        images, labels = _rows(10, rows, 28, 28, first=first)
+        numbers = np.asarray(labels, dtype=np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", numbers)):
+            header = bytes([0, 0, 8, array.ndim])
+            header += b"".join(size.to_bytes(4, "big") for size in array.shape)
+            packed = gzip.compress(header + array.tobytes(), mtime=0)
+            file = f"{part}-{kind}-ubyte.gz"
+            (folder / file).write_bytes(packed)
+            resources.append((file, _md5(packed)))
+    monkeypatch.setattr(_class(name), "resources", resources)
+    return 10 * per_class, 10, 10
+
+
+def _cifar(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int
+) -> tuple[int, int, int]:
+    cls = _class(name)
+    classes = 10 if name == "CIFAR10" else 100
+    key = "labels" if name == "CIFAR10" else "fine_labels"
+    files: dict[str, bytes] = {}
+    images, labels = _rows(classes, per_class, 3, 32, 32)
+    batches = [entry[0] for entry in cls.train_list]
+    for number, batch in enumerate(batches):
+        chosen = range(number, len(labels), len(batches))
+        data = images[list(chosen)].reshape(-1, 3072)
+        files[batch] = pickle.dumps({"data": data, key: [labels[row] for row in chosen]})
+    images, labels = _rows(classes, 1, 3, 32, 32, first=1000)
+    test = cls.test_list[0][0]
+    files[test] = pickle.dumps({"data": images.reshape(-1, 3072), key: labels})
+    meta = {cls.meta["key"]: [f"class {label:02d}" for label in range(classes)]}
+    files[cls.meta["filename"]] = pickle.dumps(meta)
+    packed = _tar({f"{cls.base_folder}/{file}": content for file, content in files.items()}, "w:gz")
+    (folder / cls.filename).write_bytes(packed)
+    monkeypatch.setattr(cls, "tgz_md5", _md5(packed))
+    monkeypatch.setattr(cls, "train_list", [[file, _md5(files[file])] for file in batches])
+    monkeypatch.setattr(cls, "test_list", [[test, _md5(files[test])]])
+    digest = _md5(files[cls.meta["filename"]])
+    monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": digest})
+    return classes * per_class, classes, classes
+
+
+def _tar(files: dict[str, bytes], mode: str) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=mode) as packed:  # type: ignore[call-overload]
+        for file, content in files.items():
+            info = tarfile.TarInfo(file)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def _jpeg(label: int, number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(_pixels(label, number, 16, 16, 3)).save(stream, format="JPEG")
+    return stream.getvalue()
+
+
+def _eurosat(
+    name: str,  # noqa: ARG001
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    per_class: int,
+) -> tuple[int, int, int]:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as packed:
+        for label, each in enumerate(EUROSAT_CLASSES):
+            for number in range(1, per_class + 1):
+                packed.writestr(f"2750/{each}/{each}_{number}.jpg", _jpeg(label, number))
+    (folder / "EuroSAT.zip").write_bytes(stream.getvalue())
+    monkeypatch.setattr(torchvision_datasets, "EUROSAT_MD5", _md5(stream.getvalue()))
+    return 10 * per_class, 0, 10
+
+
+def _places(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, per_class: int
+) -> tuple[int, int, int]:
+    cls = _class(name)
+    train = {
+        f"{place}/{number:08d}.jpg": label
+        for label, place in enumerate(PLACES)
+        for number in range(1, per_class + 1)
+    }
+    val = {f"Places365_val_{label + 1:08d}.jpg": label for label in range(len(PLACES))}
+    lists = {
+        "categories_places365.txt": {place: label for label, place in enumerate(PLACES)},
+        "places365_train_standard.txt": train,
+        "places365_val.txt": val,
+    }
+    texts = {
+        file: "".join(f"{what} {label}\n" for what, label in rows.items()).encode()
+        for file, rows in lists.items()
+    }
+    archives = {
+        "filelist_places365-standard.tar": texts,
+        "train_256_places365standard.tar": {
+            f"data_256{file}": _jpeg(label, number)
+            for number, (file, label) in enumerate(train.items())
+        },
+        "val_256.tar": {f"val_256/{file}": _jpeg(label, 1000) for file, label in val.items()},
+    }
+    packed = {file: _tar(members, "w") for file, members in archives.items()}
+    for file, content in packed.items():
+        (folder / file).write_bytes(content)
+    devkit, images, tests = ((file, _md5(content)) for file, content in packed.items())
+    monkeypatch.setattr(cls, "_DEVKIT_META", {"standard": devkit})
+    monkeypatch.setattr(
+        cls, "_IMAGES_META", {("train-standard", True): images, ("val", True): tests}
+    )
+    digests = [(file, _md5(content)) for file, content in texts.items()]
+    monkeypatch.setattr(cls, "_CATEGORIES_META", digests[0])
+    monkeypatch.setattr(cls, "_FILE_LIST_META", {"train-standard": digests[1], "val": digests[2]})
+    return len(train), len(val), len(PLACES)
