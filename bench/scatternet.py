@@ -206,7 +206,9 @@ def scattered(
     """Scattering rows [m, d] of the first images, their labels, and how far pixels moved (RMS)."""
     import pyarrow.parquet as pq
 
-    backbone = backbones.load(study.backbones["scatternet"], device="cpu")
+    backbone = backbones.load(
+        study.backbones["scatternet"], runtime=backbones.Runtime(device="cpu")
+    )
     table = pq.read_table(ROOT / path, columns=["image", "label"]).slice(0, rows)
     features = np.empty((len(table), backbone.dimension or 0), np.float32)
     squares = 0.0

@@ -24,5 +24,8 @@ if __name__ == "__main__":
             batch_size=snakemake.params.batch_size,
             dtype=snakemake.params.dtype,
             workers=study.features.workers,
+            threads=snakemake.threads,
             device=study.device,
+            precision=study.features.precision,
+            compiled=study.features.compile,
         )

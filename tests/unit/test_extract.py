@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import math
-from collections.abc import Callable, Sequence
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +24,13 @@ import torch
 from PIL import Image
 
 from dpprobe import backbones, config, data
-from dpprobe.backbones import Backbone
+from dpprobe.backbones import Backbone, Runtime
 from dpprobe.data import table
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features import store
+from dpprobe.features import pipeline, store
 from dpprobe.features.extract import extract_shard
+from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
 
 PIXELS = {"family": "pixels"}
 
@@ -32,7 +41,9 @@ def png(value: int, size: int = 4) -> bytes:
     return stream.getvalue()
 
 
-def write_dataset(directory: Path, images: Sequence[bytes]) -> Path:
+def write_dataset(
+    directory: Path, images: Sequence[bytes], *, accepted: Sequence[list[int]] | None = None
+) -> Path:
     """A dataset whose train split has these images, and one for testing."""
     train = table.make_batch(
         ids=[f"id{row}" for row in range(len(images))],
@@ -40,19 +51,58 @@ def write_dataset(directory: Path, images: Sequence[bytes]) -> Path:
         images=images,
         paths=[None] * len(images),
         groups={"group_sex": ["fm"[row % 2] for row in range(len(images))]},
+        accepted=accepted,
     )
     test = table.make_batch(
-        ids=["t"], labels=[0], images=[png(0)], paths=[None], groups={"group_sex": [""]}
+        ids=["t"],
+        labels=[0],
+        images=[png(0)],
+        paths=[None],
+        groups={"group_sex": [""]},
+        accepted=None if accepted is None else [[]],
     )
     table.write_dataset(
         directory,
         iter([("train", train), ("test", test)]),
-        options=config.dataset_options({"source": "sklearn", "name": "digits"}),
+        options=config.dataset_options(
+            {"source": "sklearn", "name": "digits", "verify": "hash", "duplicates": "warn"}
+        ),
         class_names=["even", "odd"],
         groups=["group_sex"],
+        accepted=accepted is not None,
         rows=len(images) + 1,
     )
     return directory
+
+
+def one_shard(
+    dataset: Path,
+    output: Path,
+    *,
+    shard: int,
+    shards: int,
+    backbone: dict[str, Any] = PIXELS,
+    **changed: Any,
+) -> Path:
+    arguments: dict[str, Any] = {
+        "split": "train",
+        "batch_size": 4,
+        "dtype": "float32",
+        "workers": 0,
+        "device": "cpu",
+    } | changed
+    path = output / f"shard-{shard:05d}-of-{shards:05d}.h5"
+    extract_shard(
+        table=dataset / f"{arguments['split']}.parquet",
+        info=dataset / "dataset.json",
+        backbone=config.backbone_options(backbone),
+        backbone_name="mine",
+        shard=shard,
+        shards=shards,
+        output=path,
+        **arguments,
+    )
+    return path
 
 
 def extract(
@@ -63,28 +113,12 @@ def extract(
     backbone: dict[str, Any] = PIXELS,
     **changed: Any,
 ) -> store.FeatureStore:
-    arguments: dict[str, Any] = {
-        "split": "train",
-        "batch_size": 4,
-        "dtype": "float32",
-        "workers": 0,
-        "device": "cpu",
-    } | changed
     info = read_info(dataset / "dataset.json")
-    paths = []
-    for shard in range(shards):
-        paths.append(output / f"shard-{shard:05d}-of-{shards:05d}.h5")
-        extract_shard(
-            table=dataset / f"{arguments['split']}.parquet",
-            info=dataset / "dataset.json",
-            backbone=config.backbone_options(backbone),
-            backbone_name="mine",
-            shard=shard,
-            shards=shards,
-            output=paths[-1],
-            **arguments,
-        )
-    rows = info.splits[arguments["split"]].rows
+    paths = [
+        one_shard(dataset, output, shard=shard, shards=shards, backbone=backbone, **changed)
+        for shard in range(shards)
+    ]
+    rows = info.splits[changed.get("split", "train")].rows
     manifest = output / "manifest.json"
     store.write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
     return store.FeatureStore(manifest)
@@ -122,18 +156,11 @@ def test_digits_through_scattering(tmp_path: Path) -> None:
         dataset, tmp_path / "out", backbone=backbone, split="test", dtype="float16", batch_size=128
     )
     assert (features.rows, features.dimension) == (359, 324)
-    loaded = backbones.load(config.backbone_options(backbone), device="cpu")
+    loaded = backbones.load(config.backbone_options(backbone), runtime=Runtime(device="cpu"))
     images = list(SplitTable(dataset / "test.parquet").images(350, 359))
     batch = torch.stack([loaded.transform(decode(image, split="test")) for image in images])
     expected = loaded.forward(batch).numpy()
     np.testing.assert_allclose(features.read()[350:], expected, rtol=1e-3, atol=1e-4)
-
-
-def test_worker_processes_give_the_same_features(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "data", [png(20 * row) for row in range(10)])
-    alone = extract(dataset, tmp_path / "a")
-    helped = extract(dataset, tmp_path / "b", workers=1)
-    assert helped.fingerprint == alone.fingerprint
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -250,6 +277,394 @@ def test_a_shard_says_which_model_made_it_but_not_where_its_weights_lay(tmp_path
     assert str(tmp_path) not in (tmp_path / "a" / "manifest.json").read_text()
 
 
+Change = Callable[[Backbone], dict[str, Any]]
+
+
+@pytest.fixture
+def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Makes every backbone that is loaded have other parts."""
+
+    def install(change: Change) -> None:
+        real = backbones.load
+
+        def load(*args: Any, **kwargs: Any) -> Backbone:
+            loaded = real(*args, **kwargs)
+            return Backbone(**(vars(loaded) | change(loaded)))
+
+        monkeypatch.setattr(backbones, "load", load)
+
+    return install
+
+
+def pool_threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("extract")]
+
+
+# the pipeline
+
+
+@pytest.mark.parametrize("changed", [
+    {"threads": 1}, {"threads": 5}, {"batch_size": 1}, {"batch_size": 1000}, {"batch_size": 17},
+    {"workers": 2, "batch_size": 17}, {"shards": 3},
+])  # fmt: skip
+def test_no_way_to_divide_the_work_changes_a_row(tmp_path: Path, changed: dict[str, Any]) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(100)])
+    one = extract(dataset, tmp_path / "a", batch_size=64, threads=2)
+    other = extract(dataset, tmp_path / "b", **({"batch_size": 64, "threads": 2} | changed))
+    assert other.fingerprint == one.fingerprint
+    assert one.read()[:, 0].tolist() == [np.float32(row) / np.float32(255) for row in range(100)]
+
+
+def noise(seed: int, size: int = 40) -> bytes:
+    values = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("layers", [[], [0, 1, 2]])
+def test_a_network_gives_the_same_bits_on_any_number_of_threads(
+    tmp_path: Path, layers: list[int]
+) -> None:
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    model = {"family": "timm", "model": "test_vit", "pretrained": False}
+    model |= {"layers": layers} if layers else {}
+    stores = [
+        extract(dataset, tmp_path / str(threads), backbone=model, threads=threads, batch_size=64)
+        for threads in (1, 4)
+    ]
+    assert list(stores[0].layers) == [str(layer) for layer in layers]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    assert len(np.unique(stores[0].read(), axis=0)) == 150
+    halves = extract(dataset, tmp_path / "b", backbone=model, batch_size=7)
+    np.testing.assert_allclose(halves.read(), stores[0].read(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_slow_model_keeps_the_reader_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change_backbone: Callable[[Change], None]
+) -> None:
+    rows, threads = 40 * PIECE_ROWS, 2
+    read, computed, lead = 0, 0, []
+    real = SplitTable.images
+
+    def images(self: SplitTable, start: int, stop: int) -> Iterator[Any]:
+        nonlocal read
+        for image in real(self, start, stop):
+            read += 1
+            lead.append(read - computed)
+            yield image
+
+    def slow(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal computed
+            time.sleep(0.01)
+            computed += len(batch)
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(slow)
+    monkeypatch.setattr(SplitTable, "images", images)
+    dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(rows)])
+    extract(dataset, tmp_path / "out", batch_size=64, threads=threads)
+    assert read == rows
+    assert max(lead) <= (AHEAD * threads + 1) * PIECE_ROWS
+
+
+def test_a_bad_row_in_the_middle_ends_the_threads(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    computed = 0
+
+    def counting(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal computed
+            computed += len(batch)
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(counting)
+    images = [png(row % 256) for row in range(60 * PIECE_ROWS)]
+    images[300], images[310], images[700] = b"none", b"none", b"none"
+    dataset = write_dataset(tmp_path / "data", images)
+    with pytest.raises(DataError, match=r"^train row 300 \(id id300\): cannot be decoded"):
+        extract(dataset, tmp_path / "out", batch_size=64, threads=3)
+    assert pool_threads() == []
+    assert computed <= 300 + (AHEAD * 3 + 1) * PIECE_ROWS
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_forward_pass_that_fails_ends_the_threads(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    calls = 0
+
+    def failing(loaded: Backbone) -> dict[str, Any]:
+        def forward(batch: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            if calls > 5:
+                raise RuntimeError("out of memory")
+            return loaded.forward(batch)
+
+        return {"forward": forward}
+
+    change_backbone(failing)
+    dataset = write_dataset(tmp_path / "data", [png(row % 256) for row in range(40 * PIECE_ROWS)])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        extract(dataset, tmp_path / "out", threads=2, batch_size=64)
+    assert pool_threads() == []
+    assert calls <= 6 + AHEAD * 2 + 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_threads_of_torch_are_given_back() -> None:
+    before = torch.get_num_threads()
+    inside = list(in_order(lambda _: torch.get_num_threads(), range(9), threads=3, ahead=4))
+    assert inside == [1] * 9
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert [torch.get_num_threads(), *found] == [before, before]
+
+
+def test_results_come_in_order_however_long_each_takes() -> None:
+    def work(item: int) -> int:
+        time.sleep(0.01 * (item % 3))
+        return item
+
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for item in range(40):
+            taken += 1
+            yield item
+
+    with closing(in_order(work, items(), threads=4, ahead=6)) as results:
+        for number, result in enumerate(results):
+            assert result == number
+            assert taken - number <= 6
+            if number == 20:
+                break
+    assert taken <= 26
+    assert pool_threads() == []
+
+
+def test_the_clock_adds_up(tmp_path: Path) -> None:
+    rows, threads = 8 * PIECE_ROWS, 2
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
+    options = config.backbone_options(PIXELS)
+    loaded = backbones.load(options, runtime=Runtime(device="cpu"))
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        time.sleep(0.001)
+        return loaded.transform(image)
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.03)
+        return loaded.forward(batch)
+
+    slow = Backbone(**(vars(loaded) | {"transform": transform, "forward": forward}))
+    clock = Clock()
+    parts = extract_rows(
+        SplitTable(dataset / "train.parquet"),
+        slow,
+        start=0,
+        stop=rows,
+        batch_size=64,
+        threads=threads,
+        clock=clock,
+    )
+    assert sum(len(part.rows) for part in parts) == clock.rows == rows
+    seconds = clock.seconds
+    assert seconds["decode"] >= 0.001 * rows
+    assert seconds["forward"] >= 0.03 * 8
+    assert 0 < seconds["read"] < clock.wall
+    busy = seconds["decode"] + seconds["forward"]
+    assert busy <= threads * clock.wall
+    assert math.isclose(busy + clock.waited, threads * clock.wall)
+    assert math.isclose(clock.share, seconds["forward"] / (threads * clock.wall))
+    assert str(clock).endswith(f"{clock.share:.2f} of the forward rate")
+
+
+def test_train_rows_have_a_transform_of_their_own(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def seeded(loaded: Backbone) -> dict[str, Any]:
+        def train_transform(image: Image.Image, sha256: bytes) -> torch.Tensor:
+            return loaded.transform(image) + sha256[0]
+
+        return {"train_transform": train_transform}
+
+    change_backbone(seeded)
+    images = [png(0), png(255)]
+    dataset = write_dataset(tmp_path / "data", images)
+    expected = [value + hashlib.sha256(image).digest()[0] for value, image in enumerate(images)]
+    assert extract(dataset, tmp_path / "train").read()[:, 0].tolist() == expected
+    assert extract(dataset, tmp_path / "test", split="test").read()[:, 0].tolist() == [0]
+
+
+def test_layers_are_written_beside_the_features(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def layered(loaded: Backbone) -> dict[str, Any]:
+        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            row = loaded.forward(batch)
+            return row, {"3": row[:, :2] * 2, "last": row * 3}
+
+        return {"layers": {"3": 2, "last": 16}, "forward_layers": forward_layers}
+
+    change_backbone(layered)
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(50)])
+    features = extract(dataset, tmp_path / "out", shards=2, threads=3)
+    assert features.layers == {"3": 2, "last": 16}
+    np.testing.assert_array_equal(features.read(layer="3"), features.read()[:, :2] * 2)
+    np.testing.assert_array_equal(features.read(layer="last"), features.read() * 3)
+
+
+def test_a_layer_that_is_not_finite_is_named(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    def broken(loaded: Backbone) -> dict[str, Any]:
+        def forward_layers(batch: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            row = loaded.forward(batch)
+            return row, {"0": torch.where(row == 1, math.nan, row)}
+
+        return {"layers": {"0": 16}, "forward_layers": forward_layers}
+
+    change_backbone(broken)
+    dataset = write_dataset(tmp_path / "data", [png(0), png(255)])
+    with pytest.raises(DataError, match=r"^train row 1 \(id id1\).*not finite"):
+        extract(dataset, tmp_path / "out")
+
+
+def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
+    accepted = [[row % 2] if row % 3 else [] for row in range(10)]
+    images = [png(row) for row in range(10)]
+    dataset = write_dataset(tmp_path / "data", images, accepted=accepted)
+    assert extract(dataset, tmp_path / "out", shards=3).accepted == accepted
+    plain = write_dataset(tmp_path / "plain", images)
+    assert extract(plain, tmp_path / "none").accepted is None
+
+
+def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    features = extract(dataset, tmp_path / "out", shards=2)
+    loaded = backbones.load(config.backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    assert [record.probe for record in features.shards] == [backbones.probe(loaded)] * 2
+
+
+def test_a_backbone_of_broken_weights_is_refused_at_once(
+    tmp_path: Path, change_backbone: Callable[[Change], None]
+) -> None:
+    change_backbone(lambda loaded: {"forward": lambda batch: loaded.forward(batch) * math.nan})
+    dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
+    with pytest.raises(DataError, match="backbone mine: its features of a plain image are not"):
+        extract(dataset, tmp_path / "out")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("layers", [[], [0, 1]])
+def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, workers: int, layers: list[int]) -> None:
+    dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(150)])
+    model = {"family": "timm", "model": "test_vit", "pretrained": False}
+    model |= {"layers": layers} if layers else {}
+    given: dict[str, Any] = {"backbone": model, "batch_size": 40, "threads": 3}
+    cpu = extract(dataset, tmp_path / "cpu", **given)
+    gpu = extract(
+        dataset, tmp_path / "gpu", device="cuda", precision="float32", workers=workers, **given
+    )
+    assert gpu.ids == cpu.ids
+    np.testing.assert_allclose(gpu.read(), cpu.read(), rtol=0.01, atol=0.01)
+    for layer in cpu.layers:
+        np.testing.assert_allclose(
+            gpu.read(layer=layer), cpu.read(layer=layer), rtol=0.01, atol=0.01
+        )
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 40, 48, 1000])
+def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(101)])
+    split = SplitTable(dataset / "train.parquet")
+    clock = Clock()
+    pieces = list(pipeline._encoded(split, 3, 101, batch_size, clock))
+    assert [image.row for piece in pieces for image in piece] == list(range(3, 101))
+    assert max(map(len, pieces)) <= min(PIECE_ROWS, batch_size)
+    edges = np.cumsum([len(piece) for piece in pieces])
+    assert {*range(batch_size, 98, batch_size), 98} <= set(edges)
+    decoder = pipeline.Decoder(
+        backbones.load(config.backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
+    )
+    decoded = [decoder.__getitems__(piece) for piece in pieces]
+    batches = list(pipeline._batches(decoded, batch_size, pipeline._Sizes("train"), clock))
+    sizes = [sum(len(piece.rows) for piece in batch) for batch in batches]
+    assert sizes == [batch_size] * (98 // batch_size) + [98 % batch_size] * (98 % batch_size > 0)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from dpprobe import backbones, config
+from dpprobe.backbones import Backbone
+from dpprobe.features.extract import extract_shard
+
+real = backbones.load
+
+def load(*args, **kwargs):
+    loaded = real(*args, **kwargs)
+    def forward(batch):
+        time.sleep(0.05)
+        return loaded.forward(batch)
+    return Backbone(**(vars(loaded) | {"forward": forward}))
+
+backbones.load = load
+dataset, output = map(Path, sys.argv[1:3])
+for shard in range(4):
+    print("shard", shard, flush=True)
+    extract_shard(
+        table=dataset / "train.parquet", info=dataset / "dataset.json",
+        backbone=config.backbone_options({"family": "pixels"}), backbone_name="mine",
+        split="train", shard=shard, shards=4, batch_size=4, dtype="float32", device="cpu",
+        output=output / f"shard-{shard:05d}-of-00004.h5",
+    )
+"""
+
+
+def test_what_a_kill_leaves_is_taken_up_again(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "data", [png(row) for row in range(200)])
+    whole = extract(dataset, tmp_path / "whole", shards=4)
+    output = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, dataset, output], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    while process.stdout.readline() != "shard 2\n":
+        assert process.poll() is None
+    while not list(output.glob(".*.partial")):  # the third shard is being written
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    finished = sorted(output.glob("shard-*"))
+    assert [path.name for path in finished] == [f"shard-0000{k}-of-00004.h5" for k in (0, 1)]
+    kept = {path: path.read_bytes() for path in finished}
+    for shard in (2, 3):
+        one_shard(dataset, output, shard=shard, shards=4)
+    assert {path: path.read_bytes() for path in finished} == kept
+    shards = sorted(output.glob("shard-*"))
+    store.write_manifest(
+        shards,
+        output / "manifest.json",
+        rows=200,
+        dataset_fingerprint=read_info(dataset / "dataset.json").fingerprint,
+    )
+    assert store.FeatureStore(output / "manifest.json").fingerprint == whole.fingerprint
+
+
 @pytest.fixture
 def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Makes one feature of the row whose pixels are all 30 whatever the test wants."""
@@ -324,7 +739,7 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
     checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
-              "limit": {"train": 64, "test": 1}}  # fmt: skip
+              "limit": {"train": 64, "test": 1}, "missing_classes": "warn"}  # fmt: skip
     data.prepare(config.dataset_options(source), tmp_path / "data")
     features = extract(
         tmp_path / "data",

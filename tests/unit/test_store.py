@@ -60,6 +60,9 @@ def write(
     features: Any = FEATURES,
     labels: Any = LABELS,
     ids: list[str] = IDS,
+    accepted: list[list[int]] | None = None,
+    layers: dict[str, Any] | None = None,
+    probe: dict[str, Any] | None = None,
 ) -> Path:
     rows = slice(header.start, header.stop)
     path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
@@ -70,6 +73,9 @@ def write(
         labels=labels[rows],
         ids=ids[rows],
         groups={name: values[rows] for name, values in GROUPS.items()},
+        accepted=None if accepted is None else accepted[rows],
+        layers={name: values[rows] for name, values in (layers or {}).items()},
+        probe=probe,
     )
     return path
 
@@ -516,3 +522,205 @@ def test_header_survives_the_file(tmp_path: Path) -> None:
     header = make_header(1, weights_sha256="w" * 64, multi_label=False, pretrained_tag="in1k")
     path = write(tmp_path, header)
     assert dataclasses.asdict(store.read_header(path)) == dataclasses.asdict(header)
+
+
+# layers, accepted labels, probes
+
+LAYERS = {"10": FEATURES[:, :2] + 1, "2": -FEATURES}
+ACCEPTED = [[] if row % 4 == 0 else [row % 2, 7][: row % 3] for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_layers_and_accepted_labels_round_trip(tmp_path: Path, dtype: str, shards: int) -> None:
+    paths = [
+        write(
+            tmp_path,
+            make_header(shard, shards=shards, dtype=dtype),
+            layers=LAYERS,
+            accepted=ACCEPTED,
+        )
+        for shard in range(shards)
+    ]
+    manifest_of(tmp_path, paths)
+    features = FeatureStore(tmp_path / "manifest.json")
+    assert list(features.layers.items()) == [("10", 2), ("2", 5)]
+    assert features.accepted == ACCEPTED
+    for name, values in LAYERS.items():
+        expected = values.astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(features.read(layer=name), expected)
+        parts = [part for _, part in features.blocks(4, layer=name)]
+        np.testing.assert_array_equal(np.concatenate(parts), expected)
+    np.testing.assert_array_equal(features.read(), FEATURES.astype(dtype).astype(np.float32))
+    with pytest.raises(StoreError, match=r"no features of layer 3, only of 10, 2; add it"):
+        features.read(layer="3")
+    with h5py.File(paths[0]) as file:
+        assert file["layers/10"].dtype == dtype
+        for name in ("layers/10", "layers/2", "accepted"):
+            assert file[name].fletcher32
+
+
+def test_a_store_without_them_says_so(tmp_path: Path) -> None:
+    features = FeatureStore(write_store(tmp_path))
+    assert (features.layers, features.accepted) == ({}, None)
+    with pytest.raises(StoreError, match="no features of layer 2, only of none"):
+        next(features.blocks(4, layer="2"))
+
+
+def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Path) -> None:
+    plain = cut_into(tmp_path / "plain", 2).fingerprint
+    # As it was before stores could hold either: finished results stay valid.
+    assert plain == "04d3857b925f1961788f05abe7aa8a75b71cc4ccad6f25a49aac6873d062e8b1"
+    found = {plain}
+    other = {name: values + 1 for name, values in LAYERS.items()}
+    variants: list[dict[str, Any]] = [
+        {"layers": LAYERS},
+        {"layers": other},
+        {"layers": {"2": LAYERS["2"]}},
+        {"accepted": ACCEPTED},
+        {"accepted": [[] for _ in IDS]},
+        {"layers": LAYERS, "accepted": ACCEPTED},
+    ]
+    for number, variant in enumerate(variants):
+        one = cut_into(tmp_path / f"{number}-1", 1, **variant).fingerprint
+        assert cut_into(tmp_path / f"{number}-3", 3, **variant).fingerprint == one
+        found.add(one)
+    assert len(found) == len(variants) + 1
+
+
+def edit_layer(path: Path) -> None:
+    """Changes a value through HDF5, so that its checksum fits, and the hash beside it."""
+    with h5py.File(path, "r+") as file:
+        file["layers/2"][0, 0] += 1
+        digests = json.loads(file.attrs["layers_sha256"])
+        digests["2"] = hashlib.sha256(file["layers/2"][...].data).hexdigest()
+        file.attrs["layers_sha256"] = json.dumps(digests)
+
+
+def edit_layer_alone(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["layers/2"][0, 0] += 1
+
+
+def flip_byte_of_a_layer(path: Path) -> None:
+    with h5py.File(path) as file:
+        offset = file["layers/2"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 7] ^= 1
+    path.write_bytes(content)
+
+
+def remove_layer(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["layers/2"]
+
+
+def edit_accepted(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["accepted"][1] = b"[0]"
+
+
+def remove_accepted(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["accepted"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [edit_layer, edit_layer_alone, flip_byte_of_a_layer, remove_layer, edit_accepted,
+     remove_accepted],
+    ids=lambda damage: damage.__name__,
+)  # fmt: skip
+def test_damaged_layers_and_accepted_labels_are_refused(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    paths = [
+        write(tmp_path, make_header(shard), layers=LAYERS, accepted=ACCEPTED)
+        for shard in range(SHARDS)
+    ]
+    manifest_of(tmp_path, paths)
+
+    def read(layer: str) -> None:
+        features = FeatureStore(tmp_path / "manifest.json")
+        assert features.accepted == ACCEPTED
+        features.read(layer=layer)
+
+    read("2")
+    damage(paths[1])
+    with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: ") as error:
+        read("2")
+    assert "\n" not in str(error.value)
+    if damage is not edit_layer:  # whose own hash was edited too: the manifest knows
+        with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
+            store.verify_shard(paths[1], make_header(1))
+
+
+def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
+    def two_blocks() -> None:
+        with store.open_shard(
+            tmp_path / "s.h5", make_header(shards=1), labels=LABELS, ids=IDS
+        ) as writer:
+            writer.append(FEATURES[:3], layers={"2": FEATURES[:3]})
+            writer.append(FEATURES[3:])
+
+    with pytest.raises(StoreError, match=r"layers \(none\) after 2"):
+        two_blocks()
+    short = {"2": FEATURES[:-1]}
+    with pytest.raises(StoreError, match="22 rows were given where 23"):
+        write(tmp_path, make_header(shards=1), layers=short)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"layers": {"2": FEATURES}}, "layers is"),
+        ({"layers": {**LAYERS, "10": FEATURES}}, "layers is"),
+        ({"layers": None}, "layers is"),
+        ({"layers": LAYERS, "accepted": ACCEPTED}, "accepted is True where None"),
+    ],
+)
+def test_manifest_refuses_shards_of_other_columns(
+    tmp_path: Path, second: dict[str, Any], message: str
+) -> None:
+    shards = [
+        write(tmp_path, make_header(0, shards=2), layers=LAYERS),
+        write(tmp_path, make_header(1, shards=2), **second),
+    ]
+    with pytest.raises(StoreError, match=f"shard-00001-of-00002.h5: {message}"):
+        manifest_of(tmp_path, shards)
+
+
+def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
+    head = [scale * (index - 3.5) for index in range(8)]
+    return {"sha256": digest * 64, "norm": 6.5 * scale, "head": head}
+
+
+def test_a_machine_that_computes_something_else_is_refused(tmp_path: Path) -> None:
+    shards = [
+        write(tmp_path, make_header(0), probe=probe_of(1)),
+        write(tmp_path, make_header(1), probe=probe_of(1)),
+        write(tmp_path, make_header(2), probe=probe_of(1.1, digest="b")),
+    ]
+    with pytest.raises(StoreError, match=r"shard-00002-of-00003\.h5: .*norm 7.15 where 6.5 is"):
+        manifest_of(tmp_path, shards)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_machine_that_rounds_otherwise_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = cut_into(tmp_path / "base", 2).fingerprint
+    shards = [
+        write(tmp_path, make_header(0, shards=2), probe=probe_of(1)),
+        write(tmp_path, make_header(1, shards=2), probe=probe_of(1.001, digest="b")),
+    ]
+    with caplog.at_level("INFO", logger="dpprobe"):
+        manifest_of(tmp_path, shards)
+    assert "shard-00001-of-00002.h5: its machine rounds otherwise" in caplog.text
+    features = FeatureStore(tmp_path / "manifest.json")
+    assert [record.probe for record in features.shards] == [
+        probe_of(1),
+        probe_of(1.001, digest="b"),
+    ]
+    assert features.fingerprint == base

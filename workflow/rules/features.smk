@@ -14,8 +14,7 @@ rule extract_features:
         shards=r"\d{5}",
     conda:
         "../../envs/dpprobe.yaml"
-    # Networks gain from threads; the others are done before a second one has started.
-    threads: lambda wildcards: 4 if STUDY.backbones[wildcards.backbone].family == "timm" else 1
+    threads: network_threads
     resources:
         mem_mb=memory(4000),
         runtime=minutes(60, per_gb=240),
@@ -25,6 +24,7 @@ rule extract_features:
         ].extraction_params(),
         batch_size=STUDY.features.batch_size,
         dtype=STUDY.features.dtype,
+        precision=STUDY.features.precision,
         version=VERSIONS["features"],
     message:
         "features of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, "
@@ -57,3 +57,35 @@ rule write_manifest:
         "manifest of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"
     script:
         "../../scripts/write_manifest.py"
+
+
+# What a text encoder makes of the class names: public, and the start of a zero-shot classifier.
+rule embed_text:
+    input:
+        info=f"{DATA}/{{dataset}}/dataset.json",
+        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+    output:
+        f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+    log:
+        f"{RESULTS}/logs/embed_text/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/embed_text/{{dataset}}/{{backbone}}.tsv"
+    wildcard_constraints:
+        backbone=names(TEXT_BACKBONES),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: network_threads
+    resources:
+        mem_mb=memory(4000),
+        runtime=minutes(30),
+    params:
+        backbone=lambda wildcards: STUDY.backbones[
+            wildcards.backbone
+        ].extraction_params(),
+        prompts=lambda wildcards: DATASETS[wildcards.dataset].text_params(),
+        precision=STUDY.features.precision,
+        version=VERSIONS["text"],
+    message:
+        "text embeddings of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/embed_text.py"

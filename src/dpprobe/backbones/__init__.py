@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpprobe import artifacts
+from dpprobe.errors import ConfigError
 from dpprobe.versions import VERSIONS
 
 if TYPE_CHECKING:
@@ -33,9 +34,15 @@ class Backbone:
       pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
       trained: whether its weights come from training on data, public by assumption.
       fingerprint: of all that decides the features: options, preprocessing, weights, versions.
-      transform: image -> float32 [channels, height, width]; can be sent to another process.
-      forward: float32 [batch, channels, height, width] -> float32 [batch, dimension] on the
-        device, in inference mode, with autocast on CUDA.
+      transform: image -> uint8 or float32 [channels, height, width]; can be sent to another
+        process. What is left for the device, such as the normalisation of uint8, `forward` does.
+      train_transform: the same for rows of a train split where theirs differs (a random crop);
+        its second argument is the SHA-256 of the encoded image, which alone seeds it.
+      forward: what the transform gives, stacked [batch, channels, height, width], on any device
+        -> float32 [batch, dimension] on the backbone's device, in inference mode. It does not
+        wait for the device, and several threads may call it at once.
+      layers: name -> width of the features of each block that was asked for; empty by default.
+      forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
     """
 
     dimension: int | None
@@ -44,24 +51,49 @@ class Backbone:
     fingerprint: str
     transform: Callable[[Image.Image], torch.Tensor]
     forward: Callable[[torch.Tensor], torch.Tensor]
+    train_transform: Callable[[Image.Image, bytes], torch.Tensor] | None = None
     architecture: str | None = None
     pretrained_tag: str | None = None
     trained: bool = False
+    layers: Mapping[str, int] = field(default_factory=dict)
+    forward_layers: (
+        Callable[[torch.Tensor], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None
+    ) = None
 
 
-def load(options: BackboneOptions, *, device: str) -> Backbone:
-    """Loads a backbone onto a device: "cpu", "cuda", or "auto" for a GPU if there is one.
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a backbone runs; none of it but `precision` decides more than features' last digits.
+
+    Attributes:
+      device: "cpu" or "cuda"; "auto" is a GPU if there is one.
+      precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU.
+      compiled: whether a network passes through torch.compile.
+    """
+
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    compiled: bool = False
+
+
+def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
+    """Loads a backbone onto a device.
 
     Raises:
-      ConfigError: when the options name something that is not there or does not fit together.
+      ConfigError: when the options name something that is not there or does not fit together, or
+        the features have another dimension than the options say.
     """
     from dpprobe.config import FAMILIES
     from dpprobe.devices import resolve_device
 
     options.check()
-    backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(
-        options, device=resolve_device(device)
-    )
+    resolved = replace(runtime, device=resolve_device(runtime.device))
+    backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
+    if options.dimension not in (None, backbone.dimension):
+        raise ConfigError(
+            f"dimension: {options.dimension} features an image were expected and "
+            f"{backbone.dimension} come out; correct it, or the model's options"
+        )
     return backbone
 
 
@@ -74,6 +106,7 @@ def identity(
     architecture: str | None = None,
     pretrained_tag: str | None = None,
     exclude: frozenset[str] = frozenset(),
+    precision: str = "auto",
 ) -> str:
     """The fingerprint of a backbone.
 
@@ -85,17 +118,65 @@ def identity(
       architecture: as the library resolves it.
       pretrained_tag: of the library's own weights.
       exclude: options that do not, such as where a checkpoint lies.
+      precision: as the study gives it, for networks.
     """
     from importlib.metadata import version
+
+    from dpprobe.config import BACKBONE_NOTES
 
     return artifacts.fingerprint(
         {
             "version": VERSIONS["features"],
-            "options": options.model_dump(mode="json", exclude=set(exclude)),
+            "options": options.model_dump(mode="json", exclude={*exclude, *BACKBONE_NOTES}),
             "preprocessing": dict(preprocessing),
             "weights_sha256": weights_sha256,
             "architecture": architecture,
             "pretrained_tag": pretrained_tag,
             "libraries": {name: version(name) for name in libraries},
+            "precision": precision,
         }
+    )
+
+
+PROBE_VALUES = 8
+# How far probes of one backbone may lie apart, relative to the largest value: float16 on a GPU
+# against float32 on a CPU stays below.
+PROBE_TOLERANCE = 0.05
+
+
+def probe(backbone: Backbone) -> dict[str, Any]:
+    """The digest of a forward pass: features of one public image, a gradient of colours.
+
+    It tells what a fingerprint cannot: that this machine computes what another one did. Two
+    machines agree in `norm` and `head` to their precision; `sha256` is equal on equal ones only.
+
+    Returns:
+      sha256 of the float32 features, their L2 norm, and the first 8 of them.
+    """
+    import hashlib
+
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    ramp = np.arange(256, dtype=np.uint8)
+    across, down = np.broadcast_arrays(ramp[None, :], ramp[:, None])
+    image = Image.fromarray(np.stack([across, down, across ^ down], axis=-1))
+    row = backbone.forward(backbone.transform(image)[None])[0].to("cpu", torch.float32).numpy()
+    return {
+        "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
+        "norm": float(np.linalg.norm(row.astype(np.float64))),
+        "head": [float(value) for value in row[:PROBE_VALUES]],
+    }
+
+
+def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two probes are of one backbone, up to the precision of what computed them."""
+    if first["sha256"] == second["sha256"]:
+        return True
+    ones, others = ([probe["norm"], *probe["head"]] for probe in (first, second))
+    scale = max(map(abs, first["head"]), default=0.0)
+    limits = [PROBE_TOLERANCE * first["norm"], *[PROBE_TOLERANCE * scale] * PROBE_VALUES]
+    return len(ones) == len(others) and all(
+        abs(one - other) <= limit for one, other, limit in zip(ones, others, limits, strict=False)
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,3 +70,64 @@ class ToTensor:
         values = np.array(image, dtype=np.float32).reshape(image.height, image.width, -1)
         values = (values / np.float32(255) - np.float32(self.mean)) / np.float32(self.std)
         return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToBytes:
+    """Image -> uint8 [channels, height, width], by a library's steps after the conversion."""
+
+    mode: Mode
+    steps: Callable[[Image.Image], torch.Tensor]
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        return self.steps(convert(image, self.mode))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InceptionCrop:
+    """Image and SHA-256 of its file -> a random part of it, uint8 [channels, *size].
+
+    The part is drawn as torchvision's RandomResizedCrop does (Szegedy et al. 2015), by a
+    generator that the image's hash and `seed` alone start: a row's features do not depend on where
+    it stands, nor on the other rows.
+    """
+
+    mode: Mode
+    size: tuple[int, int]
+    interpolation: str
+    seed: int
+
+    def __call__(self, image: Image.Image, sha256: bytes) -> torch.Tensor:
+        from torchvision.transforms import InterpolationMode, functional
+
+        image = convert(image, self.mode)
+        box = crop_box(image.width, image.height, seed=self.seed, sha256=sha256)
+        mode = InterpolationMode(self.interpolation)
+        part = functional.resized_crop(image, *box, list(self.size), mode)
+        return functional.pil_to_tensor(part)
+
+
+# What the inception crop keeps of an image's area, and the width to height it may have.
+CROP_AREA = (0.08, 1.0)
+CROP_RATIO = (3 / 4, 4 / 3)
+CROP_TRIES = 10
+
+
+def crop_box(width: int, height: int, *, seed: int, sha256: bytes) -> tuple[int, int, int, int]:
+    """Top, left, height and width of an image's inception crop."""
+    digest = hashlib.sha256(f"{seed}:".encode() + sha256).digest()
+    generator = np.random.default_rng(int.from_bytes(digest, "big"))
+    low, high = (math.log(ratio) for ratio in CROP_RATIO)
+    for _ in range(CROP_TRIES):
+        area = width * height * generator.uniform(*CROP_AREA)
+        ratio = math.exp(generator.uniform(low, high))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = generator.integers(0, (height - h + 1, width - w + 1))
+            return int(top), int(left), h, w
+    w, h = width, height  # the largest central part of an allowed shape
+    if width / height < CROP_RATIO[0]:
+        h = round(w / CROP_RATIO[0])
+    elif width / height > CROP_RATIO[1]:
+        w = round(h * CROP_RATIO[1])
+    return (height - h) // 2, (width - w) // 2, h, w

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dpprobe.backbones import Backbone, identity
+from dpprobe.backbones import Backbone, Runtime, identity
 from dpprobe.config import BackboneOptions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Options(BackboneOptions):
         """Nothing to look for."""
 
 
-def load(options: Options, *, device: str) -> Backbone:
+def load(options: Options, runtime: Runtime) -> Backbone:
     """Pixels as a backbone; `dimension` is None unless a size is given."""
     from dpprobe.backbones.images import ToTensor
 
@@ -46,7 +46,7 @@ def load(options: Options, *, device: str) -> Backbone:
     }
 
     def forward(batch: torch.Tensor) -> torch.Tensor:
-        return batch.to(device).flatten(1)
+        return batch.to(runtime.device).flatten(1)
 
     return Backbone(
         dimension=None if options.size is None else channels * options.size**2,

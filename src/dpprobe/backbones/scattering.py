@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dpprobe.backbones import Backbone, identity
+from dpprobe.backbones import Backbone, Runtime, identity
 from dpprobe.config import BackboneOptions
 from dpprobe.errors import ConfigError
 
@@ -35,7 +35,7 @@ class Options(BackboneOptions):
             )
 
 
-def load(options: Options, *, device: str) -> Backbone:
+def load(options: Options, runtime: Runtime) -> Backbone:
     """Scattering as a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 features."""
     import torch
 
@@ -50,11 +50,11 @@ def load(options: Options, *, device: str) -> Backbone:
         "interpolation": "bicubic",
     }
     scattering = ScatteringTorch2D(J=options.J, shape=(options.size,) * 2, L=options.L)
-    scattering = scattering.to(device).eval()
+    scattering = scattering.to(runtime.device).eval()
 
     @torch.inference_mode()
     def forward(batch: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = scattering(batch.to(device))
+        features: torch.Tensor = scattering(batch.to(runtime.device))
         return features.flatten(1)
 
     channels = 1 if options.color == "gray" else 3

@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
-from dpprobe.backbones import Backbone, identity
-from dpprobe.config import BackboneOptions, resolve_path
+from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.network_options import (
+    NO_NETWORK,
+    NetworkOptions,
+    Views,
+    channels_error,
+)
+from dpprobe.config import resolve_path
 from dpprobe.errors import ConfigError
-from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
-    import torch
-    from PIL import Image
-
     from dpprobe.backbones.images import Mode
 
 # The architectures that timm knows, after the version that knows them; see `list_architectures`.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # What the options themselves decide.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
-# Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
-# keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
-CPU_PIXELS = 16 * 128 * 128
 
 
-Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Preprocessing(Block):
+class Preprocessing(Views):
     """Overrides of the preprocessing that timm resolves from the model."""
 
-    size: int | None = Field(None, ge=1, description="Images enter at size x size.")
-    mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
-        None, description="For all channels or each."
-    )
-    std: Deviation | tuple[Deviation, ...] | None = Field(
-        None, description="For all channels or each."
-    )
     interpolation: Literal["bicubic", "bilinear", "lanczos", "nearest"] | None = None
     crop_pct: float | None = Field(
         None, gt=0, le=1, description="The part of the resized image that the crop keeps."
@@ -52,14 +40,11 @@ class Preprocessing(Block):
     crop_mode: Literal["center", "squash", "border"] | None = None
 
 
-class Options(BackboneOptions):
+class Options(NetworkOptions):
     """A timm model; the features are what enters its classifier."""
 
     family: Literal["timm"] = "timm"
     model: str = Field(min_length=1, description="timm's name, such as resnet50.a1_in1k.")
-    checkpoint: str | None = Field(
-        None, min_length=1, description="A local file of weights, loaded strictly."
-    )
     pretrained: bool = Field(
         True,
         description="Fetch timm's weights for the name. Without and without a checkpoint the "
@@ -94,15 +79,12 @@ class Options(BackboneOptions):
         for name in ("mean", "std"):
             value = getattr(self.preprocessing, name)
             if isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(_channels_error(name, len(value), channels))
+                raise ValueError(channels_error(name, len(value), channels))
         return self
 
     def check(self) -> None:
         self._check_name()
-        if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():
-            raise ConfigError(
-                f"checkpoint: no file {self.checkpoint}; correct it or put the file there"
-            )
+        self.check_checkpoint()
 
     def _check_name(self) -> None:
         """Only where the names are those of the timm that is installed, without importing it."""
@@ -114,15 +96,13 @@ class Options(BackboneOptions):
         remedy = f"write {' or '.join(close)}" if close else "correct it"
         raise ConfigError(f"model: timm knows no {architecture!r}; {remedy}")
 
-    def input_files(self) -> tuple[str, ...]:
-        return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
-
     def extraction_params(self) -> dict[str, Any]:
         """The options without the checkpoint's path.
 
         They cannot be read back without one: that would be a model of random weights.
         """
-        values = self.model_dump(mode="json", exclude={"checkpoint"})
+        values = super().extraction_params()
+        del values["checkpoint"]
         return values if self.checkpoint is None else values | {"pretrained": None}
 
 
@@ -144,59 +124,72 @@ def list_architectures() -> str:
     return "\n".join([f"timm {version('timm')}", *sorted(names)]) + "\n"
 
 
-def load(options: Options, *, device: str) -> Backbone:
+def load(options: Options, runtime: Runtime) -> Backbone:
     """A timm model without its classifier.
 
     Raises:
-      ConfigError: for a name timm does not know, a checkpoint that does not fit the model, or an
-        image size that the model does not take.
+      ConfigError: for a name timm does not know, a checkpoint that does not fit the model, layers
+        it does not have, or an image size that it does not take.
     """
-    import torch
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
 
+    from dpprobe.backbones import networks
+    from dpprobe.backbones.images import InceptionCrop, ToBytes
+
     model = _create(options)
     if options.checkpoint is None:
-        weights_sha256 = _state_sha256(model)
+        weights_sha256 = networks.state_sha256(model)
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
     architecture, tag = _name(options, model)
     resolved = _preprocessing(options, resolve_model_data_config(model))
+    channels, height, width = resolved["input_size"]
+    _resize(model, options, (height, width))
     model.reset_classifier(0)
-    model = model.to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
-    forward = _forward(model, device)
-    blank = torch.zeros(1, *resolved["input_size"])
-    try:
-        shape = forward(blank).shape
-    except (AssertionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"model: {options.model} does not take images of {resolved['input_size']} "
-            f"({_line(error)}); change preprocessing.size or model_args"
-        ) from error
-    if len(shape) != 2:
-        raise ConfigError(
-            f"model: {options.model} gives features of shape {list(shape[1:])}, not one row an "
-            "image; choose its pooling in model_args (global_pool)"
-        )
-    mode: Mode = "L" if resolved["input_size"][0] == 1 else "RGB"
+    views = options.preprocessing
+    network = networks.prepare(
+        model,
+        options,
+        runtime,
+        name=options.model,
+        channels=channels,
+        size=(height, width),
+        mean=resolved["mean"],
+        std=resolved["std"],
+        flip=views.flip,
+    )
+    mode: Mode = "L" if channels == 1 else "RGB"
+    described = {**resolved, **views.resolved_views()}
+    steps = create_transform(**resolved, is_training=False, normalize=False)
+    inception = InceptionCrop(
+        mode=mode,
+        size=(height, width),
+        interpolation=resolved["interpolation"],
+        seed=views.crop_seed or 0,
+    )
     return Backbone(
-        dimension=shape[1],
-        preprocessing={"color": mode, **resolved},
+        dimension=network.dimension,
+        preprocessing={"color": mode, **described},
         weights_sha256=weights_sha256,
         fingerprint=identity(
             options,
-            preprocessing=resolved,
+            preprocessing=described,
             weights_sha256=weights_sha256,
             libraries=["pillow", "timm", "torch", "torchvision"],
             architecture=architecture,
             pretrained_tag=tag,
             exclude=frozenset({"checkpoint", "preprocessing", "pretrained"}),
+            precision=runtime.precision,
         ),
-        transform=TimmTransform(mode, create_transform(**resolved, is_training=False)),
-        forward=forward,
+        transform=ToBytes(mode=mode, steps=steps),
+        train_transform=inception if views.crop == "inception" else None,
+        forward=network.forward,
         architecture=architecture,
         pretrained_tag=tag,
         trained=options.pretrained or options.checkpoint is not None,
+        layers=network.layers,
+        forward_layers=network.forward_layers,
     )
 
 
@@ -207,57 +200,75 @@ def _name(options: Options, model: Any) -> tuple[str, str | None]:
     return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
-def _forward(model: Any, device: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    import torch
-
-    on_gpu = device.startswith("cuda")
-
-    @torch.inference_mode()
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        batch = batch.to(device, memory_format=torch.channels_last)
-        rows = len(batch) if on_gpu else max(1, CPU_PIXELS // batch[0, 0].numel())
-        with torch.autocast("cuda", enabled=on_gpu):
-            parts = [model(part).float() for part in batch.split(rows)]
-        return torch.cat(parts)
-
-    return forward
-
-
-class TimmTransform:
-    """timm's evaluation transform after the conversion to the model's colours."""
-
-    def __init__(self, mode: Mode, transform: Callable[[Image.Image], torch.Tensor]) -> None:
-        self.mode = mode
-        self.transform = transform
-
-    def __call__(self, image: Image.Image) -> torch.Tensor:
-        from dpprobe.backbones.images import convert
-
-        return self.transform(convert(image, self.mode))
-
-
 def _create(options: Options) -> Any:
+    """The model with its weights.
+
+    A checkpoint has the model's own resolution, or that of `preprocessing.size`.
+    """
     import timm
     import torch
+
+    from dpprobe.backbones.networks import line
 
     arguments = dict(options.model_args)
     if options.checkpoint is not None:
         arguments["checkpoint_path"] = str(resolve_path(options.checkpoint))
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
-            return timm.create_model(options.model, pretrained=options.pretrained, **arguments)
-    except (RuntimeError, TypeError, ValueError, OSError) as error:
+    sizes: list[dict[str, int]] = [{}]
+    if options.checkpoint is not None and options.preprocessing.size is not None:
+        sizes.append({"img_size": options.preprocessing.size})
+    errors: list[Exception] = []
+    for size in sizes:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
+                return timm.create_model(
+                    options.model, pretrained=options.pretrained, **(arguments | size)
+                )
+        except (RuntimeError, TypeError, ValueError, OSError) as error:
+            errors.append(error)
+    remedy = "check the name, the checkpoint and model_args"
+    if options.pretrained:
+        remedy = f"check the name and model_args; {NO_NETWORK}"
+    raise ConfigError(
+        f"model: timm cannot create {options.model} ({line(errors[0])}); {remedy}"
+    ) from errors[0]
+
+
+def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
+    """Lets a network of a fixed size take another one: a ViT's position embeddings are resampled.
+
+    Raises:
+      ConfigError: when patches do not tile such images.
+    """
+    from dpprobe.backbones.networks import line
+
+    embed: Any = getattr(model, "patch_embed", None)
+    patch = getattr(embed, "patch_size", None)
+    if patch is None or not hasattr(model, "set_input_size"):
+        return
+    remedy = f"write a preprocessing.size that is a multiple of {patch[0]}"
+    if size[0] % patch[0] or size[1] % patch[1]:
         raise ConfigError(
-            f"model: timm cannot create {options.model} ({_line(error)}); "
-            "check the name, the checkpoint and model_args"
+            f"model: {options.model} does not take images of {[*size]} (patches of {[*patch]} do "
+            f"not tile them); {remedy}"
+        )
+    if tuple(embed.img_size or ()) == size:
+        return
+    try:
+        model.set_input_size(img_size=size)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"model: {options.model} does not take images of {[*size]} ({line(error)}); {remedy}, "
+            "or leave it out"
         ) from error
 
 
 def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """What timm resolves from the model, with the study's overrides; JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
-    given = options.preprocessing.model_dump(exclude_none=True)
+    given = options.preprocessing.model_dump(
+        exclude_none=True, exclude={"crop", "crop_seed", "flip"}
+    )
     size = given.pop("size", options.model_args.get("img_size"))
     sides = [size, size] if isinstance(size, int) else list(resolved["input_size"][1:])
     values = {name: _plain(value) for name, value in (dict(resolved) | given).items()}
@@ -268,33 +279,9 @@ def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, A
         if name in given and len(values[name]) == 1:
             values[name] = values[name] * channels
         if len(values[name]) != channels:
-            raise ConfigError(_channels_error(name, len(values[name]), channels))
+            raise ConfigError(channels_error(name, len(values[name]), channels))
     return values
-
-
-def _channels_error(name: str, values: int, channels: int) -> str:
-    return (
-        f"preprocessing.{name}: {values} values for {channels} channels; "
-        "write one number, or one a channel"
-    )
 
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _state_sha256(model: torch.nn.Module) -> str:
-    """SHA-256 over the names, types, shapes and values of all weights."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _line(error: Exception) -> str:
-    """The error's text on one line, cut where it lists a whole model."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,27 +1,31 @@
 """The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
 
 A shard holds the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]),
-`ids` [n], `groups/<name>` [n]. It is written under a temporary name, read back, and renamed. The
-manifest records every shard's size and hashes; a reader refuses, by name, a file that differs.
+`ids` [n], and where there are any `layers/<name>` [n, w], `groups/<name>` [n] and `accepted` [n].
+It is written under a temporary name, read back, and renamed. The manifest records every shard's
+size and hashes; a reader refuses, by name, a file that differs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts
+from dpprobe import artifacts, backbones
 from dpprobe.errors import ConfigError, StoreError
+
+logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-features"
 MANIFEST_FORMAT = "dpprobe-manifest"
@@ -130,14 +134,95 @@ class ShardRecord:
     features_sha256: str
     rows_sha256: str
     versions: Mapping[str, str]
+    layers_sha256: Mapping[str, str] = field(default_factory=dict)
+    probe: Mapping[str, Any] | None = None
+
+
+class RowColumns(NamedTuple):
+    """What stands beside the features of some rows."""
+
+    labels: npt.NDArray[Any]
+    ids: list[str]
+    groups: dict[str, list[str]]
+    accepted: list[list[int]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        labels: npt.NDArray[Any],
+        ids: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
+        accepted: Sequence[Sequence[int]] | None,
+    ) -> RowColumns:
+        return cls(
+            labels,
+            list(ids),
+            {name: list(values) for name, values in groups.items()},
+            None if accepted is None else [list(row) for row in accepted],
+        )
+
+    def texts(self) -> dict[str, list[str]]:
+        """All but the labels, as the strings that a shard holds: name -> one a row."""
+        texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
+        if self.accepted is not None:
+            texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
+        return texts
 
 
 class ShardWriter:
     """Receives the feature rows of one shard, in order, in blocks of any size."""
 
     def __init__(self, file: h5py.File, header: ShardHeader) -> None:
+        self._file = file
+        self._header = header
+        self._features = _ArrayWriter(file, "features", header)
+        self._layers: dict[str, _ArrayWriter] | None = None
+
+    @property
+    def written(self) -> int:
+        """Rows that are in the file."""
+        return self._features.written
+
+    def append(
+        self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> None:
+        """Adds rows [m, d], and [m, w] of each layer; the first block fixes names and widths.
+
+        Values are converted to the dtype.
+        """
+        layers = layers or {}
+        if self._layers is None:
+            self._layers = {
+                name: _ArrayWriter(self._file, _layer_path(name), self._header) for name in layers
+            }
+        if layers.keys() != self._layers.keys():
+            raise StoreError(
+                f"shard {self._header.shard}: layers {', '.join(layers) or '(none)'} after "
+                f"{', '.join(self._layers) or '(none)'}"
+            )
+        self._features.append(block)
+        for name, values in layers.items():
+            self._layers[name].append(values)
+
+    def finish(self) -> None:
+        """Writes what is buffered and the hashes of all features."""
+        self._file.attrs["features_sha256"] = self._features.finish()
+        if self._layers:
+            digests = {name: writer.finish() for name, writer in self._layers.items()}
+            self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the layers' order
+
+
+def _layer_path(name: str) -> str:
+    return f"layers/{name}"
+
+
+class _ArrayWriter:
+    """Writes one array of a shard, a row an image, by whole chunks."""
+
+    def __init__(self, file: h5py.File, name: str, header: ShardHeader) -> None:
         self.written = 0
         self._file = file
+        self._name = name
         self._header = header
         self._expected = header.stop - header.start
         self._hash = hashlib.sha256()
@@ -146,7 +231,6 @@ class ShardWriter:
         self._filled = 0
 
     def append(self, block: npt.NDArray[Any]) -> None:
-        """Adds rows [m, d]; d is fixed by the first block. Values are converted to the dtype."""
         if self._dataset is None:
             self._create(block.shape[1])
         taken = 0
@@ -159,22 +243,22 @@ class ShardWriter:
             if self._filled == len(self._buffer):
                 self._flush()
 
-    def finish(self) -> None:
-        """Writes what is buffered and the hash of all features."""
+    def finish(self) -> str:
+        """Writes what is buffered; the SHA-256 of all rows."""
         self._flush()
         if self.written != self._expected:
             raise StoreError(
                 f"shard {self._header.shard}: {self.written} rows were given where "
                 f"{self._expected} belong to it"
             )
-        self._file.attrs["features_sha256"] = self._hash.hexdigest()
+        return self._hash.hexdigest()
 
     def _create(self, dimension: int) -> None:
         row_bytes = dimension * np.dtype(self._header.dtype).itemsize
         rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes, self._expected))
         self._buffer = np.empty((rows, dimension), dtype=self._header.dtype)
         self._dataset = self._file.create_dataset(
-            "features",
+            self._name,
             shape=(self._expected, dimension),
             dtype=self._header.dtype,
             chunks=(rows, dimension),
@@ -203,6 +287,8 @@ def open_shard(
     labels: npt.NDArray[Any],
     ids: Sequence[str],
     groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[Sequence[int]] | None = None,
+    probe: Mapping[str, Any] | None = None,
 ) -> Iterator[ShardWriter]:
     """Writes a shard: yields a writer for its features, then reads the file back and renames it.
 
@@ -214,12 +300,16 @@ def open_shard(
       labels: of its rows, int64 [n] or int8 [n, k].
       ids: of its rows.
       groups: subgroup column -> one string a row.
+      accepted: the labels that count as right, a list a row.
+      probe: of `backbones.probe`: tells a machine that computes something else.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w") as file:
-            _write_rows(file, labels, ids, groups or {})
+            _write_rows(file, RowColumns.of(labels, ids, groups or {}, accepted))
             for name, value in _attributes(header).items():
                 file.attrs[name] = value
+            if probe is not None:
+                file.attrs["probe"] = artifacts.canonical_json(dict(probe))
             writer = ShardWriter(file, header)
             yield writer
             writer.finish()
@@ -236,39 +326,39 @@ def write_shard(
     labels: npt.NDArray[Any],
     ids: Sequence[str],
     groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[Sequence[int]] | None = None,
+    layers: Mapping[str, npt.NDArray[Any]] | None = None,
+    probe: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a shard whose features [n, d] are in memory."""
-    with open_shard(output, header, labels=labels, ids=ids, groups=groups) as writer:
-        writer.append(features)
+    with open_shard(
+        output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, probe=probe
+    ) as writer:
+        writer.append(features, layers=layers)
 
 
-def _write_rows(
-    file: h5py.File,
-    labels: npt.NDArray[Any],
-    ids: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-) -> None:
-    columns = {"ids": ids, **{f"groups/{name}": values for name, values in groups.items()}}
-    file.create_dataset("labels", data=labels, chunks=labels.shape, fletcher32=True)
-    for name, values in columns.items():
+def _write_rows(file: h5py.File, rows: RowColumns) -> None:
+    file.create_dataset("labels", data=rows.labels, chunks=rows.labels.shape, fletcher32=True)
+    for name, values in rows.texts().items():
         encoded = np.array([value.encode() for value in values])
         kind = h5py.string_dtype("utf-8", max(encoded.dtype.itemsize, 1))
         file.create_dataset(
             name, data=encoded.astype(kind), dtype=kind, chunks=encoded.shape, fletcher32=True
         )
-    file.attrs["rows_sha256"] = _rows_sha256(labels, ids, groups)
+    file.attrs["rows_sha256"] = _rows_sha256(rows)
 
 
-def _rows_sha256(
-    labels: npt.NDArray[Any], ids: Sequence[str], groups: Mapping[str, Sequence[str]]
-) -> str:
+def _rows_sha256(rows: RowColumns) -> str:
     """One hash of everything beside the features."""
+    labels, ids, groups, accepted = rows
     digest = hashlib.sha256(np.ascontiguousarray(labels).data)
     names = sorted(groups)
-    content = [str(labels.dtype), list(labels.shape), list(ids), names]
+    content = [str(labels.dtype), list(labels.shape), ids, names]
     digest.update(artifacts.canonical_json(content).encode())
     for name in names:
-        digest.update(artifacts.canonical_json(list(groups[name])).encode())
+        digest.update(artifacts.canonical_json(groups[name]).encode())
+    if accepted is not None:
+        digest.update(artifacts.canonical_json(accepted).encode())
     return digest.hexdigest()
 
 
@@ -362,6 +452,7 @@ class ContentHash:
 
     def __init__(self) -> None:
         self.features = hashlib.sha256()
+        self.layers: dict[str, Any] = {}
         self._columns: dict[str, Any] = {}
         self._shape: dict[str, Any] = {}
 
@@ -371,24 +462,40 @@ class ContentHash:
         labels: npt.NDArray[Any],
         ids: Sequence[str],
         groups: Mapping[str, Sequence[str]],
+        accepted: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Adds what stands beside a shard's features."""
-        shape = {"labels": [str(labels.dtype), *labels.shape[1:]], "groups": sorted(groups)}
+        shape: dict[str, Any] = {
+            "labels": [str(labels.dtype), *labels.shape[1:]],
+            "groups": sorted(groups),
+        }
+        if accepted is not None:
+            shape["accepted"] = True
         self._shape = self._shape or shape
-        _compare(name, shape, self._shape)
-        columns = {"ids": ids, **{f"groups/{group}": groups[group] for group in groups}}
+        _compare(name, shape, {**dict.fromkeys(shape), **self._shape})
         self._column("labels").update(np.ascontiguousarray(labels).data)
-        for column, values in columns.items():
+        for column, values in RowColumns.of(labels, ids, groups, accepted).texts().items():
             text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
             self._column(column).update(text.encode())
 
-    def digests(self) -> dict[str, str]:
-        """`features_sha256` and `rows_sha256`."""
+    def add_features(self, layer: str | None, block: npt.NDArray[Any]) -> None:
+        """Adds rows of the features, or of a layer."""
+        if layer is None:
+            self.features.update(block.data)
+        else:
+            self.layers.setdefault(layer, hashlib.sha256()).update(block.data)
+
+    def digests(self) -> dict[str, Any]:
+        """`features_sha256`, `rows_sha256`, and `layers_sha256` where there are layers."""
         columns = {name: digest.hexdigest() for name, digest in self._columns.items()}
-        return {
+        digests: dict[str, Any] = {
             "features_sha256": self.features.hexdigest(),
             "rows_sha256": artifacts.fingerprint({**self._shape, "columns": columns}),
         }
+        if self.layers:
+            layers = {name: digest.hexdigest() for name, digest in self.layers.items()}
+            digests["layers_sha256"] = layers
+        return digests
 
     def _column(self, name: str) -> Any:
         return self._columns.setdefault(name, hashlib.sha256())
@@ -424,33 +531,70 @@ def verify_shard(
                 f"{shown}: holds shard {header.shard} of {header.shards} where "
                 f"{expected.shard} of {expected.shards} belongs; {REMEDY}"
             )
-        features = file["features"]
-        digest = hashlib.sha256()
-        for _, block in _raw_blocks(features):
-            digest.update(block.data)
-            if content is not None:
-                content.features.update(block.data)
-        if digest.hexdigest() != file.attrs["features_sha256"]:
-            raise StoreError(f"{shown}: the features differ from their hash; {REMEDY}")
-        labels, ids, groups = _read_rows(file)
-        rows_sha256 = _rows_sha256(labels, ids, groups)
+        digests = _verify_arrays(file, header, shown, content)
+        rows = _read_rows(file)
+        rows_sha256 = _rows_sha256(rows)
         if rows_sha256 != file.attrs["rows_sha256"]:
-            raise StoreError(f"{shown}: labels, ids or groups differ from their hash; {REMEDY}")
-        lengths = {len(features), len(labels), len(ids), *map(len, groups.values())}
-        if lengths != {header.stop - header.start} or features.dtype != header.dtype:
+            raise StoreError(
+                f"{shown}: labels, ids, groups or accepted labels differ from their hash; {REMEDY}"
+            )
+        lengths = {len(rows.labels), *map(len, rows.texts().values())}
+        if lengths != {header.stop - header.start}:
             raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
         if content is not None:
-            content.add_rows(shown, labels, ids, groups)
+            content.add_rows(shown, *rows)
+        probe = _probe(file)
     return ShardRecord(
         file=Path(shown).name,
         start=header.start,
         stop=header.stop,
         bytes=path.stat().st_size,
         sha256=artifacts.sha256_file(path),
-        features_sha256=digest.hexdigest(),
+        features_sha256=digests.pop(None),
         rows_sha256=rows_sha256,
         versions=header.versions,
+        layers_sha256={str(name): digest for name, digest in digests.items()},
+        probe=probe,
     )
+
+
+def _verify_arrays(
+    file: h5py.File, header: ShardHeader, shown: str, content: ContentHash | None
+) -> dict[str | None, str]:
+    """SHA-256 of the features (None) and of each layer, all of which are what the shard says."""
+    noted: dict[str | None, str] = {None: file.attrs["features_sha256"]}
+    noted.update(_layers_sha256(file))
+    for layer, expected in noted.items():
+        array = _array(file, layer)
+        digest = hashlib.sha256()
+        for _, block in _raw_blocks(array):
+            digest.update(block.data)
+            if content is not None:
+                content.add_features(layer, block)
+        if digest.hexdigest() != expected:
+            raise StoreError(f"{shown}: {_called(layer)} differ from their hash; {REMEDY}")
+        if len(array) != header.stop - header.start or array.dtype != header.dtype:
+            raise StoreError(f"{shown}: its arrays do not have the rows it names; {REMEDY}")
+    return noted
+
+
+def _probe(file: h5py.File) -> dict[str, Any] | None:
+    text = file.attrs.get("probe")
+    return None if text is None else json.loads(text)
+
+
+def _layers_sha256(file: h5py.File) -> dict[str, str]:
+    """Layer -> SHA-256, as the shard says."""
+    digests: dict[str, str] = json.loads(file.attrs.get("layers_sha256", "{}"))
+    return digests
+
+
+def _array(file: h5py.File, layer: str | None) -> h5py.Dataset:
+    return file["features" if layer is None else _layer_path(layer)]
+
+
+def _called(layer: str | None) -> str:
+    return "the features" if layer is None else f"the features of layer {layer}"
 
 
 def _compare(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -483,14 +627,16 @@ def _raw_blocks(
         yield start, block
 
 
-def _read_rows(
-    file: h5py.File,
-) -> tuple[npt.NDArray[Any], list[str], dict[str, list[str]]]:
+def _read_rows(file: h5py.File) -> RowColumns:
     groups = file.get("groups", {})
-    return (
+    accepted = None
+    if "accepted" in file:
+        accepted = [json.loads(text) for text in file["accepted"].asstr()[...]]
+    return RowColumns(
         file["labels"][...],
         file["ids"].asstr()[...].tolist(),
         {name: groups[name].asstr()[...].tolist() for name in groups},
+        accepted,
     )
 
 
@@ -529,32 +675,63 @@ def write_manifest(
             )
     content = ContentHash()
     records = [verify_shard(path, headers[path], content=content) for path in ordered]
-    dimensions = {path: _dimension(path) for path in ordered}
-    for path, dimension in dimensions.items():
-        if dimension != dimensions[ordered[0]]:
-            raise StoreError(
-                f"{path}: features of length {dimension}, {ordered[0].name} has "
-                f"{dimensions[ordered[0]]}; give the backbone a size"
-            )
+    widths = _common_widths(ordered)
+    _compare_probes(ordered, records)
     body = {
         "format": MANIFEST_FORMAT,
         "format_version": FORMAT_VERSION,
         **expected,
-        "dimension": dimensions[ordered[0]],
+        "dimension": widths.pop(None),
+        **({"layers": widths} if widths else {}),
         **content.digests(),
-        "shards": [vars(record) | {"versions": dict(record.versions)} for record in records],
+        "shards": [vars(record) for record in records],
     }
     body["fingerprint"] = _content_fingerprint(body)
     artifacts.write_json(output, body | {"manifest_sha256": artifacts.fingerprint(body)})
 
 
-def _dimension(path: Path) -> int:
-    with _opened(path) as file:
-        return int(file["features"].shape[1])
+def _common_widths(shards: Sequence[Path]) -> dict[str | None, int]:
+    """The length of the features (None) and of each layer's, which all shards have."""
+    common: dict[str | None, int] = {}
+    for path in shards:
+        with _opened(path) as file:
+            layers: list[str | None] = [None, *_layers_sha256(file)]
+            widths = {layer: int(_array(file, layer).shape[1]) for layer in layers}
+        common = common or widths
+        if widths[None] != common[None]:
+            raise StoreError(
+                f"{path}: features of length {widths[None]}, {shards[0].name} has "
+                f"{common[None]}; give the backbone a size"
+            )
+        names = {str(layer): width for layer, width in common.items() if layer is not None}
+        found = {str(layer): width for layer, width in widths.items() if layer is not None}
+        _compare(str(path), {"layers": found}, {"layers": names})
+    return common
+
+
+def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
+    """Refuses a shard of a machine that computes something else than that of the first."""
+    probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
+    known = [(path, probe) for path, probe in probed if probe is not None]
+    for path, probe in known[1:]:
+        first, reference = known[0]
+        if not backbones.probes_agree(reference, probe):
+            raise StoreError(
+                f"{path}: of one image its machine computes other features than that of "
+                f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "
+                f"expected; look at that machine's libraries and drivers, {REMEDY}"
+            )
+        if probe["sha256"] != reference["sha256"]:
+            logger.info(
+                "%s: its machine rounds otherwise than that of %s, as is usual", path, first.name
+            )
 
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
-    """Of what the features are: not of names, files, formats, or how rows are cut into shards."""
+    """Of what the features are: not of names, files, formats, or how rows are cut into shards.
+
+    What not every store has (layers, accepted labels) changes nothing where it is absent.
+    """
     noted = {"format", "format_version", "backbone", "backbone_options", "shards"}
     return artifacts.fingerprint({key: body[key] for key in body.keys() - noted})
 
@@ -570,6 +747,7 @@ class FeatureStore:
 
     Attributes:
       rows, dimension: n and d.
+      layers: name -> width of the features of each block that was asked for; mostly empty.
       split, class_names, num_classes, multi_label: of the dataset.
       dataset_fingerprint, backbone_fingerprint: of what the features were made from.
       backbone, backbone_options, weights_sha256, preprocessing: of the backbone.
@@ -587,6 +765,7 @@ class FeatureStore:
         self.split: str = body["split"]
         self.rows: int = body["rows"]
         self.dimension: int = body["dimension"]
+        self.layers: dict[str, int] = body.get("layers", {})
         self.class_names: tuple[str, ...] = tuple(body["class_names"])
         self.multi_label: bool = body["multi_label"]
         self.dataset_fingerprint: str = body["dataset_fingerprint"]
@@ -601,7 +780,7 @@ class FeatureStore:
         self.fingerprint: str = body["fingerprint"]
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._body = body
-        self._verified: set[str] = set()
+        self._verified: set[tuple[str, str | None]] = set()
 
     @property
     def num_classes(self) -> int:
@@ -610,67 +789,89 @@ class FeatureStore:
     @property
     def labels(self) -> npt.NDArray[Any]:
         """int64 [rows], or int8 [rows, classes] for multi-label."""
-        return self._rows[0]
+        return self._rows.labels
 
     @property
     def ids(self) -> list[str]:
-        return self._rows[1]
+        return self._rows.ids
 
     @property
     def groups(self) -> dict[str, list[str]]:
         """Subgroup column -> one string a row, empty where unknown."""
-        return self._rows[2]
+        return self._rows.groups
+
+    @property
+    def accepted(self) -> list[list[int]] | None:
+        """The labels that count as right, a list a row; None where the dataset has none."""
+        return self._rows.accepted
 
     @cached_property
-    def _rows(self) -> tuple[npt.NDArray[Any], list[str], dict[str, list[str]]]:
-        labels: list[npt.NDArray[Any]] = []
-        ids: list[str] = []
-        groups: dict[str, list[str]] = {}
+    def _rows(self) -> RowColumns:
+        parts = []
         for record in self.shards:
             with self._shard(record) as file:
                 part = _read_rows(file)
-            if _rows_sha256(*part) != record.rows_sha256:
-                self._refuse(record, "labels, ids or groups differ from the manifest")
-            labels.append(part[0])
-            ids.extend(part[1])
-            for name, values in part[2].items():
-                groups.setdefault(name, []).extend(values)
-        return np.concatenate(labels), ids, groups
+            if _rows_sha256(part) != record.rows_sha256:
+                self._refuse(
+                    record, "labels, ids, groups or accepted labels differ from the manifest"
+                )
+            parts.append(part)
+        accepted = [row for part in parts for row in part.accepted or ()]
+        return RowColumns(
+            np.concatenate([part.labels for part in parts]),
+            [row_id for part in parts for row_id in part.ids],
+            {name: [v for part in parts for v in part.groups[name]] for name in parts[0].groups},
+            None if parts[0].accepted is None else accepted,
+        )
 
-    def read(self, dtype: str = "float32") -> npt.NDArray[Any]:
-        """All features [rows, dimension], in one array."""
-        features = np.empty((self.rows, self.dimension), dtype=dtype)
+    def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
+        """All features [rows, dimension], or those of a layer [rows, width], in one array."""
+        features = np.empty((self.rows, self._width(layer)), dtype=dtype)
         for record in self.shards:
-            for start, block in self._blocks_of(record, None):
+            for start, block in self._blocks_of(record, None, layer):
                 features[start : start + len(block)] = block
         return features
 
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def blocks(
+        self, rows: int, *, layer: str | None = None
+    ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
         A block never spans two shards and holds whole chunks, so m varies; memory is bounded by
         a block of max(rows, one chunk). Each block is the caller's own.
         """
         for record in self.shards:
-            for start, block in self._blocks_of(record, rows):
+            for start, block in self._blocks_of(record, rows, layer):
                 yield start, block.astype(np.float32)
 
+    def _width(self, layer: str | None) -> int:
+        if layer is None:
+            return self.dimension
+        if layer not in self.layers:
+            raise StoreError(
+                f"{self.path}: no features of layer {layer}, only of "
+                f"{', '.join(self.layers) or 'none'}; add it to the backbone's layers"
+            )
+        return self.layers[layer]
+
     def _blocks_of(
-        self, record: ShardRecord, rows: int | None
+        self, record: ShardRecord, rows: int | None, layer: str | None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        check = record.file not in self._verified
+        width = self._width(layer)
+        check = (record.file, layer) not in self._verified
         digest = hashlib.sha256()
         with self._shard(record) as file:
-            features = file["features"]
-            if features.shape != (record.stop - record.start, self.dimension):
-                self._refuse(record, f"features of shape {features.shape}")
+            features = _array(file, layer)
+            if features.shape != (record.stop - record.start, width):
+                self._refuse(record, f"{_called(layer)} of shape {features.shape}")
             for start, block in _raw_blocks(features, rows):
                 if check:
                     digest.update(block.data)
                 yield record.start + start, block
-        if check and digest.hexdigest() != record.features_sha256:
-            self._refuse(record, "the features differ from the manifest")
-        self._verified.add(record.file)
+        expected = record.features_sha256 if layer is None else record.layers_sha256[layer]
+        if check and digest.hexdigest() != expected:
+            self._refuse(record, f"{_called(layer)} differ from the manifest")
+        self._verified.add((record.file, layer))
 
     @contextmanager
     def _shard(self, record: ShardRecord) -> Iterator[h5py.File]:

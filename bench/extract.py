@@ -1,0 +1,454 @@
+"""Extraction against the model's own forward pass and a plain timm loop; float16 against float32.
+
+A case is a model, its resolution and a set of images:
+
+- `cifar`: rows of CIFAR-10 as JPEG, where ../shared/data has it;
+- `photos`: made here, JPEGs of 256 to 500 pixels with the spectrum of photographs.
+
+Each round measures, by wall time, on the same number of rows:
+
+- `extract_shard` as a job runs it, all but loading the model: reading, decoding, the forward pass,
+  writing, reading back;
+- the forward pass alone on random numbers of the same shape: in batches on all threads, and on a
+  CPU also as extraction runs it, in pieces on one thread each;
+- a plain loop: timm's transform, a DataLoader, `model(x)` on batches of the faster of two sizes,
+  `torch.save` at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import io
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from clock import Engine, Fastest, Ratio
+from dpprobe import artifacts, backbones, config, data, heads, metrics
+from dpprobe.backbones import Backbone, Runtime
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.features import store
+from dpprobe.features.extract import extract_shard
+from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.randomness import cell_seed
+from report import processor
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results" / "extract.md"
+SHARED = ROOT.parent / "shared" / "data"
+CHECKPOINT = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
+WANTED = {"cpu": 0.9, "cuda": 0.8}
+DELTA = 1e-5
+EXTRACT, FORWARD, PIECES, LOOP = "extraction", "forward", "forward in pieces", "timm loop"
+# Of the effect of float16: name -> (options, epsilon).
+HEADS: dict[str, tuple[dict[str, Any], float]] = {
+    "feature_covariance": ({"head": "feature_covariance"}, 1.0),
+    "sgd": ({"head": "sgd"}, 1.0),
+    "nonprivate": ({"head": "nonprivate"}, float("inf")),
+}
+
+
+class Case(NamedTuple):
+    """A model at a resolution, on rows of a set of images."""
+
+    model: str
+    size: int
+    images: Literal["cifar", "photos"]
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.size} px, {self.images}"
+
+
+CASES = {
+    "cpu": (
+        Case("mobilenetv2_100", 128, "cifar", 2048),
+        Case("mobilenetv2_100", 224, "cifar", 768),
+        Case("mobilenetv2_100", 224, "photos", 768),
+        Case("vit_base_patch16_224", 224, "photos", 96),
+    ),
+    "cuda": (
+        Case("vit_base_patch16_224", 224, "photos", 20_000),
+        Case("vit_base_patch16_224", 224, "cifar", 40_000),
+        Case("mobilenetv2_100", 224, "cifar", 40_000),
+    ),
+}
+
+
+def main() -> None:
+    """Prints the tables and writes them to bench/results/extract.md."""
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with tempfile.TemporaryDirectory(prefix="dpprobe-bench-") as folder:
+        cases = [Measured(case, Path(folder), options) for case in chosen(options)]
+        for number in range(options.rounds):
+            for case in cases:
+                case.measure(number, options.rounds)
+        lines = speeds(cases, options)
+        if options.accuracy:
+            lines += rounding(Path(folder), options)
+    text = "\n".join(lines)
+    print(text)
+    if not (options.quick or options.model):
+        artifacts.write_text(RESULTS, text)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--workers", type=int, default=0, help="processes that decode")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", help="one case alone: printed, not written")
+    parser.add_argument("--size", type=int, default=224, help="with --model")
+    parser.add_argument("--images", choices=("cifar", "photos"), default="photos")
+    parser.add_argument("--rows", type=int, default=512, help="with --model")
+    parser.add_argument("--accuracy", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--quick", action="store_true", help="few rows, one round: printed only")
+    options = parser.parse_args()
+    options.rounds = 1 if options.quick else options.rounds
+    return options
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    if options.model:
+        return [Case(options.model, options.size, options.images, options.rows)]
+    cases = CASES[options.device]
+    return [case._replace(rows=case.rows // 8) for case in cases] if options.quick else list(cases)
+
+
+# what is measured
+
+
+class Measured:
+    """One case: its data, its backbone, and its engines, each a whole pass over the rows."""
+
+    def __init__(self, case: Case, folder: Path, options: argparse.Namespace) -> None:
+        self.case, self.options, self.folder = case, options, folder
+        self.dataset = dataset(case, folder)
+        self.blocks = backbone_options(case)
+        runtime = Runtime(device=options.device, precision=options.precision)
+        self.backbone = backbones.load(self.blocks, runtime=runtime)
+        self.plain = plain_model(case).to(options.device)
+        rows = min(options.batch_size, case.rows)
+        self.batch = self.random(rows).to(options.device)
+        runs: dict[str, Callable[[], None]] = {EXTRACT: self.extract, FORWARD: self.forward}
+        if options.device == "cpu":
+            runs[PIECES] = self.pieces
+        self.engines = {name: Engine(once(run), most=1) for name, run in runs.items()}
+        loops = [once(partial(self.loop, size)) for size in (32, options.batch_size)]
+        self.engines[LOOP] = Engine(Fastest(loops), most=1)
+        for name, engine in self.engines.items():
+            engine.run(1)
+            print(f"warm-up {case}: {name}", flush=True)
+
+    def measure(self, number: int, rounds: int) -> None:
+        for name, engine in self.engines.items():
+            engine.measure(number, rounds)
+            print(f"{number + 1} {self.case}: {name} {engine.times[-1]:.2f} s", flush=True)
+
+    def extract(self) -> None:
+        with patch.object(backbones, "load", lambda *_, **__: self.backbone):
+            extract(self.dataset, self.folder, self.blocks, "train", options=self.options)
+
+    def random(self, rows: int) -> torch.Tensor:
+        """Numbers that a transform might have given: already normalised."""
+        shape = (rows, *self.backbone.preprocessing["input_size"])
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def forward(self) -> None:
+        for start in range(0, self.case.rows, len(self.batch)):
+            self.backbone.forward(self.batch[: self.case.rows - start])
+        if self.options.device == "cuda":
+            torch.cuda.synchronize()
+
+    def pieces(self) -> None:
+        threads = self.options.threads
+        rows = [
+            min(PIECE_ROWS, self.case.rows - start)
+            for start in range(0, self.case.rows, PIECE_ROWS)
+        ]
+        for _ in in_order(
+            lambda count: self.backbone.forward(self.batch[:count]),
+            rows,
+            threads=threads,
+            ahead=AHEAD * threads,
+        ):
+            pass
+
+    def loop(self, batch_size: int) -> None:
+        """What one writes with timm in a quarter of an hour."""
+        device = self.options.device
+        images = TimmImages(self.dataset / "train.parquet", self.backbone)
+        loader = DataLoader(
+            images, batch_size, num_workers=self.options.threads, pin_memory=device == "cuda"
+        )
+        parts = []
+        with torch.inference_mode(), torch.autocast(device, enabled=device == "cuda"):
+            for batch in loader:
+                parts.append(self.plain(batch.to(device, non_blocking=True)).cpu())
+        torch.save(torch.cat(parts), self.folder / "loop.pt")
+
+
+def once(work: Callable[[], None]) -> Callable[[int], float]:
+    """Wall time: what runs in parallel, in threads and processes, is compared."""
+
+    def run(steps: int) -> float:
+        assert steps == 1
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    return run
+
+
+def extract(
+    dataset: Path,
+    folder: Path,
+    blocks: config.BackboneOptions,
+    split: str,
+    *,
+    dtype: str = "float16",
+    options: argparse.Namespace,
+) -> Path:
+    """One shard and its path."""
+    output = folder / "out" / split / "shard-00000-of-00001.h5"
+    extract_shard(
+        table=dataset / f"{split}.parquet",
+        info=dataset / "dataset.json",
+        backbone=blocks,
+        backbone_name="bench",
+        split=split,
+        shard=0,
+        shards=1,
+        output=output,
+        batch_size=options.batch_size,
+        dtype=dtype,
+        workers=options.workers,
+        threads=options.threads,
+        device=options.device,
+        precision=options.precision,
+    )
+    return output
+
+
+class TimmImages(Dataset[torch.Tensor]):
+    """Encoded images through timm's own transform, of the backbone's settings."""
+
+    def __init__(self, table: Path, backbone: Backbone) -> None:
+        from timm.data.transforms_factory import create_transform
+
+        split = SplitTable(table)
+        self._images = list(split.images(0, split.rows))
+        keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
+        resolved = {key: backbone.preprocessing[key] for key in keys}
+        self._transform: Any = create_transform(**resolved, is_training=False)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = self._images[index]
+        source = io.BytesIO(image.data) if image.data is not None else str(image.path)
+        tensor: torch.Tensor = self._transform(Image.open(source).convert("RGB"))
+        return tensor
+
+
+# models and images
+
+
+def backbone_options(case: Case) -> config.BackboneOptions:
+    values: dict[str, Any] = {"family": "timm", "model": case.model, "pretrained": False}
+    if case.model == "mobilenetv2_100" and CHECKPOINT.is_file():
+        del values["pretrained"]
+        values |= {"checkpoint": str(CHECKPOINT), "model_args": {"pad_type": "same"}}
+    preprocessing = {"size": case.size, "crop_pct": 1.0, "mean": 0.5, "std": 0.5}
+    return config.backbone_options(values | {"preprocessing": preprocessing})
+
+
+def plain_model(case: Case) -> torch.nn.Module:
+    import timm
+
+    given = backbone_options(case).model_dump(mode="json")["model_args"]
+    model: torch.nn.Module = timm.create_model(case.model, num_classes=0, **given)
+    return model.eval()
+
+
+def dataset(case: Case, folder: Path) -> Path:
+    """Split tables of so many training rows."""
+    directory = folder / f"{case.images}-{case.rows}"
+    if case.images == "cifar":
+        prepare_cifar(directory, case.rows, 10)
+        return directory
+    photos = directory / "images"
+    for number, photograph in enumerate(photographs(case.rows + 2)):
+        path = photos / ("test" if number < 2 else "train") / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(photograph)
+    values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
+    data.prepare(config.dataset_options(values), directory)
+    return directory
+
+
+def prepare_cifar(directory: Path, train: int, test: int) -> None:
+    if not (SHARED / "cifar10").is_dir():
+        raise SystemExit(f"no CIFAR-10 at {SHARED}: write --model ... --images photos")
+    values = {
+        "source": "parquet",
+        "train": str(SHARED / "cifar10" / "train.parquet"),
+        "test": str(SHARED / "cifar10" / "test.parquet"),
+        "limit": {"train": train, "test": test},
+        "missing_classes": "warn",
+        "verify": "hash",
+    }
+    data.prepare(config.dataset_options(values), directory)
+
+
+def photographs(count: int) -> Iterator[bytes]:
+    """JPEGs of 256 to 500 pixels a side whose spectrum falls as that of photographs does."""
+    generator = np.random.default_rng(0)
+    for _ in range(count):
+        height, width = (int(side) for side in generator.integers(256, 501, 2))
+        rows, columns = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :]
+        falling = 1 / np.maximum(np.hypot(rows, columns), 1 / 500)
+        shape = (*falling.shape, 3)
+        noise = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+        pixels = np.fft.irfft2(noise * falling[..., None], (height, width), axes=(0, 1))
+        pixels = 128 + 50 * pixels / pixels.std()
+        stream = io.BytesIO()
+        image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+        image.save(stream, format="JPEG", quality=90)
+        yield stream.getvalue()
+
+
+# the effect of float16
+
+
+def rounding(folder: Path, options: argparse.Namespace) -> list[str]:
+    """The same heads on the same features, kept as float32 and as float16."""
+    rows, held, count = (400, 200, 2) if options.quick else (10_000, 2000, 5)
+    lines = ["", "## float16 on disk against float32", ""]
+    if not CHECKPOINT.is_file():
+        return [*lines, f"Not measured: no weights at {CHECKPOINT.relative_to(ROOT.parent)}.", ""]
+    directory = folder / "accuracy"
+    prepare_cifar(directory, rows, held)
+    info = read_info(directory / "dataset.json")
+    blocks = backbone_options(Case("mobilenetv2_100", 128, "cifar", rows))
+    splits = []
+    for split in ("train", "test"):
+        path = extract(directory, folder, blocks, split, dtype="float32", options=options)
+        manifest = path.parent / "manifest.json"
+        count_rows = info.splits[split].rows
+        store.write_manifest(
+            [path], manifest, rows=count_rows, dataset_fingerprint=info.fingerprint
+        )
+        splits.append(store.FeatureStore(manifest))
+    lines += [
+        f"MobileNetV2 at 128 pixels on CIFAR-10, {rows:,} training and {held:,} test rows, delta "
+        f"{DELTA:g}, {count} seeds, the same for both: test accuracy in percent, mean (standard "
+        "deviation over seeds).",
+        "",
+        "| head | epsilon | float32 | float16 | difference |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (values, epsilon) in HEADS.items():
+        exact, rounded = (
+            accuracies(values, epsilon, splits, dtype, count, folder)
+            for dtype in ("float32", "float16")
+        )
+        apart = statistics.mean(rounded) - statistics.mean(exact)
+        lines.append(f"| {name} | {epsilon:g} | {shown(exact)} | {shown(rounded)} | {apart:+.2f} |")
+    return [*lines, ""]
+
+
+def shown(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f} ({statistics.stdev(values):.2f})"
+
+
+def accuracies(
+    values: dict[str, Any],
+    epsilon: float,
+    splits: list[store.FeatureStore],
+    dtype: str,
+    count: int,
+    folder: Path,
+) -> list[float]:
+    """In percent, one a seed."""
+    train, test = (torch.from_numpy(one.read(dtype).astype(np.float32)) for one in splits)
+    labels = [np.asarray(one.labels) for one in splits]
+    method = config.method_options(values)
+    training = TrainingSet(train, torch.from_numpy(labels[0]), splits[0].num_classes)
+    plan = calibrate(
+        method.mechanisms(training.rows),
+        n=training.rows,
+        epsilon=epsilon,
+        delta=DELTA,
+        accountant="pld",
+        cache=folder,
+        selection=method.selection(training.rows),
+    )
+    seeds = [cell_seed("bench", index) for index in range(count)]
+    scores = heads.scores(heads.fit(method, training, plan, seeds), test.numpy())
+    return [100 * metrics.evaluate(own, labels[1], link=method.link)["accuracy"] for own in scores]
+
+
+# tables
+
+
+def speeds(cases: list[Measured], options: argparse.Namespace) -> list[str]:
+    wanted = WANTED[options.device]
+    on_gpu = options.device == "cuda"
+    machine = torch.cuda.get_device_name() if on_gpu else processor()
+    by = f"{options.workers} processes" if options.workers else f"{options.threads} threads"
+    titles = ["case", "rows", "forward", *([] if on_gpu else [PIECES]), LOOP, "images/s"]
+    lines = [
+        "# Extraction",
+        "",
+        f"{machine}; {options.threads} threads, decoding in {by}; precision {options.precision}. "
+        f"Images a second of `extract_shard` over those of each other, medians of {options.rounds} "
+        "interleaved rounds, in brackets the lowest and the highest round. How each is run: "
+        "[bench/README.md](../README.md).",
+        "",
+        "| " + " | ".join(titles) + " |",
+        "|---" * len(titles) + "|",
+    ]
+    for measured in cases:
+        own = measured.engines[EXTRACT]
+        others = [engine for name, engine in measured.engines.items() if name != EXTRACT]
+        cells = [str(Ratio.of(engine, own)) for engine in others]
+        rate = measured.case.rows / own.median
+        row = [str(measured.case), f"{measured.case.rows:,}", *cells, f"{rate:.0f}"]
+        lines.append("| " + " | ".join(row) + " |")
+    lines.append("")
+    for measured in cases:
+        ways = [measured.engines[name] for name in (FORWARD, PIECES) if name in measured.engines]
+        fastest = min(ways, key=lambda engine: engine.median)
+        ratio = Ratio.of(fastest, measured.engines[EXTRACT])
+        met = "" if ratio.value >= wanted else ": below"
+        lines.append(
+            f"- {measured.case}: {ratio} of the faster forward pass, wanted {wanted:g}{met}"
+        )
+    installed = importlib.util.find_spec("clip_retrieval") is not None
+    why = "it is installed, but takes CLIP's models alone" if installed else "it is not installed"
+    return [*lines, f"- clip-retrieval: not measured, {why}", ""]
+
+
+if __name__ == "__main__":
+    main()

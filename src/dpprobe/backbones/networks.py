@@ -1,0 +1,294 @@
+"""What the networks of all libraries share: the forward pass and the blocks inside.
+
+Images come as bytes. They are scaled and normalised on the device, in float32, with torchvision's
+own arithmetic: a quarter of the bytes to move, and one pass less for the processor that decodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpprobe.backbones import Runtime
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpprobe.backbones.network_options import NetworkOptions
+
+# Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
+# keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
+CPU_PIXELS = 16 * 128 * 128
+# Where networks keep what is a block of theirs: ViTs and MobileNets, ConvNeXts and NFNets.
+_BLOCK_LISTS = ("blocks", "stages")
+
+Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network on its device, as `Backbone` wants it."""
+
+    dimension: int
+    layers: dict[str, int]
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    forward_layers: Callable[[torch.Tensor], Outputs] | None
+
+
+def prepare(
+    model: torch.nn.Module,
+    options: NetworkOptions,
+    runtime: Runtime,
+    *,
+    name: str,
+    channels: int,
+    size: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    flip: bool,
+) -> Network:
+    """Puts a network that gives feature rows onto its device and tries it on one blank image.
+
+    Args:
+      model: images -> features.
+      options: of them, the layers and the token.
+      runtime: device, precision, compilation.
+      name: for messages.
+      channels: of an image.
+      size: its height and width.
+      mean: a channel, subtracted from values in 0..1.
+      std: a channel, divided by.
+      flip: whether features are the mean over the image and its mirror image.
+
+    Raises:
+      ConfigError: when it does not take such images, gives no feature rows, has no such layers,
+        or cannot be compiled.
+    """
+    tapped: torch.nn.Module = Tapped(model, _taps(model, options, name), name)
+    tapped = tapped.to(runtime.device).to(memory_format=torch.channels_last)
+    tapped = tapped.eval().requires_grad_(False)
+    run = _Pass(tapped, runtime, mean=mean, std=std, flip=flip)
+    blank = torch.zeros(1, channels, *size, dtype=torch.uint8)
+    try:
+        features, layers = run(blank)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"model: {name} does not take images of {[channels, *size]} in precision "
+            f"{runtime.precision} ({line(error)}); change preprocessing.size, the model's "
+            "arguments, or features.precision"
+        ) from error
+    if features.ndim != 2:
+        raise ConfigError(
+            f"model: {name} gives features of shape {list(features.shape[1:])}, not one row an "
+            "image; choose its pooling in model_args (global_pool)"
+        )
+    if runtime.compiled:
+        run = _compiled(run, blank, name)
+    return Network(
+        dimension=features.shape[1],
+        layers={block: value.shape[1] for block, value in layers.items()},
+        forward=lambda batch: run(batch)[0],
+        forward_layers=run if layers else None,
+    )
+
+
+class _Pass:
+    """Bytes [batch, channels, height, width] -> float32 features, and those of the layers."""
+
+    def __init__(
+        self,
+        model: Callable[[torch.Tensor], Outputs],
+        runtime: Runtime,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        flip: bool,
+    ) -> None:
+        self.model, self.runtime, self.flip = model, runtime, flip
+        self._mean = torch.tensor(mean, device=runtime.device).view(-1, 1, 1)
+        self._std = torch.tensor(std, device=runtime.device).view(-1, 1, 1)
+        self._on_gpu = runtime.device.startswith("cuda")
+        automatic = "float16" if self._on_gpu else "float32"
+        name = automatic if runtime.precision == "auto" else runtime.precision
+        self._dtype = None if name == "float32" else getattr(torch, name)
+
+    @torch.inference_mode()
+    def __call__(self, batch: torch.Tensor) -> Outputs:
+        batch = batch.to(self.runtime.device, non_blocking=True)
+        pieces = 1
+        if not self._on_gpu:
+            pieces = math.ceil(len(batch) / max(1, CPU_PIXELS // batch[0, 0].numel()))
+        device = "cuda" if self._on_gpu else "cpu"
+        with torch.autocast(device, dtype=self._dtype, enabled=self._dtype is not None):
+            parts = [self._views(self._normalised(part)) for part in batch.tensor_split(pieces)]
+        if len(parts) == 1:
+            return parts[0]
+        return (
+            torch.cat([features for features, _ in parts]),
+            {name: torch.cat([layers[name] for _, layers in parts]) for name in parts[0][1]},
+        )
+
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """Bytes scaled and normalised; what is float already is taken as normalised."""
+        if images.dtype != torch.uint8:
+            return images.contiguous(memory_format=torch.channels_last)
+        values = images.to(torch.float32, memory_format=torch.channels_last)
+        return values.div_(255).sub_(self._mean).div_(self._std)
+
+    def _views(self, images: torch.Tensor) -> Outputs:
+        features, layers = self._one(images)
+        if not self.flip:
+            return features, layers
+        mirrored, others = self._one(images.flip(-1))
+        return (
+            (features + mirrored) / 2,
+            {name: (value + others[name]) / 2 for name, value in layers.items()},
+        )
+
+    def _one(self, images: torch.Tensor) -> Outputs:
+        features, layers = self.model(images)
+        return features.float(), layers
+
+
+def _compiled(run: _Pass, blank: torch.Tensor, name: str) -> _Pass:
+    """The same pass through torch.compile, which has no fallback here."""
+    original = run.model
+    try:
+        run.model = torch.compile(original)
+        run(blank)
+    except Exception as error:  # the compiler and its tools raise whatever they run into
+        raise ConfigError(
+            f"features.compile: torch.compile cannot compile {name} on {run.runtime.device} "
+            f"({line(error)}); write compile: false"
+        ) from error
+    return run
+
+
+# blocks inside
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A network's blocks, how many tokens stand before the patches, whether a class token leads."""
+
+    modules: list[torch.nn.Module]
+    prefix: int
+    class_token: bool
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """Where one layer's features come from: what enters (`entry`) or leaves a block."""
+
+    name: str
+    module: torch.nn.Module
+    entry: bool
+    first: int  # the token taken, or the first of the patches
+    pooled: bool
+
+
+class Tapped(torch.nn.Module):
+    """A network that gives what some of its blocks compute beside its features, in one pass."""
+
+    def __init__(self, model: torch.nn.Module, taps: Sequence[_Tap], name: str) -> None:
+        super().__init__()
+        self.model = model
+        self.label = name
+        # Hooks run in the thread of their forward pass; on a CPU there are several at once.
+        self.taken = threading.local()
+        for tap in taps:
+            if tap.entry:
+                tap.module.register_forward_pre_hook(
+                    lambda _module, inputs, tap=tap: self._take(tap, inputs[0])
+                )
+            else:
+                tap.module.register_forward_hook(
+                    lambda _module, _inputs, output, tap=tap: self._take(tap, output)
+                )
+
+    def forward(self, images: torch.Tensor) -> Outputs:
+        self.taken.values = {}
+        features = self.model(images)
+        return features, self.taken.values
+
+    def _take(self, tap: _Tap, value: Any) -> None:
+        if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
+            raise ConfigError(
+                f"layers: block {tap.name} of {self.label} gives neither tokens nor maps; remove "
+                "layers"
+            )
+        if value.ndim == 4:  # [batch, channels, height, width]
+            self.taken.values[tap.name] = value.float().mean((2, 3))
+        elif tap.pooled:
+            self.taken.values[tap.name] = value[:, tap.first :].float().mean(1)
+        else:
+            self.taken.values[tap.name] = value[:, tap.first].float()
+
+
+def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
+    if not options.layers:
+        return []
+    blocks = _find_blocks(model)
+    if blocks is None:
+        raise ConfigError(f"layers: {name} does not show its blocks; remove layers")
+    if options.token == "class" and not blocks.class_token:
+        raise ConfigError(f"token: {name} has no class token; write pooled")
+    depth = len(blocks.modules)
+    wanted = range(depth + 1) if options.layers == "all" else options.layers
+    for block in wanted:
+        if block > depth:
+            raise ConfigError(
+                f"layers: {name} has no block {block}; write numbers from 0 to {depth}"
+            )
+    pooled = options.token == "pooled" or not blocks.class_token
+    first = blocks.prefix if pooled else 0
+    return [
+        _Tap(str(block), blocks.modules[max(block - 1, 0)], block == 0, first, pooled)
+        for block in wanted
+    ]
+
+
+def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
+    """The blocks of a ViT in order, or the stages of a convolutional network."""
+    model = getattr(model, "visual", model)  # open_clip's tower,
+    model = getattr(model, "trunk", model)  # and the timm model that may be in it
+    if getattr(model, "output_fmt", "NCHW") == "NHWC":
+        return None
+    transformer: Any = getattr(model, "transformer", None)
+    if hasattr(transformer, "resblocks"):  # open_clip's own ViT, always with a class token
+        return _Blocks(list(transformer.resblocks), 1, True)
+    for attribute in _BLOCK_LISTS:
+        found = getattr(model, attribute, None)
+        if isinstance(found, torch.nn.Sequential | torch.nn.ModuleList) and len(found):
+            prefix = int(getattr(model, "num_prefix_tokens", 0))
+            class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
+            return _Blocks(list(found), prefix, class_token)
+    stages = [
+        stage
+        for index in range(1, 9)
+        if isinstance(stage := getattr(model, f"layer{index}", None), torch.nn.Module)
+    ]
+    return _Blocks(stages, 0, False) if stages else None
+
+
+# weights and words
+
+
+def state_sha256(model: torch.nn.Module) -> str:
+    """SHA-256 over the names, types, shapes and values of all weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def line(error: Exception) -> str:
+    """The error's text on one line, cut where it lists a whole model."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,470 @@
+"""Models of open_clip, by name with their pretrained tag, or from a local checkpoint.
+
+CLIP: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision".
+OpenAI's weights, and some later ones, were trained with QuickGELU, x * sigmoid(1.702 x); with the
+usual GELU the same weights give other, worse features. open_clip only warns; here it is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from dpprobe import artifacts
+from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.network_options import (
+    NO_NETWORK,
+    NetworkOptions,
+    Views,
+    channels_error,
+)
+from dpprobe.config import resolve_path
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+# The models that open_clip knows, their tags and what activation each was trained with, after the
+# version that knows them; see `list_names`.
+NAMES = Path(__file__).with_name("open_clip_models.txt")
+LIBRARY = "open_clip_torch"
+QUICK, USUAL = "quickgelu", "gelu"
+
+
+class Preprocessing(Views):
+    """Overrides of the preprocessing that open_clip resolves from the model."""
+
+    interpolation: Literal["bicubic", "bilinear"] | None = None
+    resize_mode: Literal["shortest", "longest", "squash"] | None = Field(
+        None,
+        description="shortest: the shorter side becomes size, the centre is cut out; longest: the "
+        "longer side does, borders are black; squash: both do.",
+    )
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> Preprocessing:
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) not in (1, 3):
+                raise ValueError(channels_error(name, len(value), 3))
+        return self
+
+
+class Options(NetworkOptions):
+    """The image tower of an open_clip model; the features are its image embeddings."""
+
+    reads_text: ClassVar[bool] = True
+
+    family: Literal["open_clip"] = "open_clip"
+    model: str = Field(
+        min_length=1,
+        description="open_clip's name, such as ViT-B-32-quickgelu; the pretrained tag may follow "
+        "after a dot.",
+    )
+    pretrained: str | Literal[False] | None = Field(
+        None,
+        description="The tag of open_clip's weights. false: random weights from a fixed seed, for "
+        "trying things out.",
+    )
+    quick_gelu: bool | None = Field(
+        None,
+        description="Whether the activation is QuickGELU. Absent, the model's name decides, for a "
+        "local checkpoint too: no file of weights says what it was trained with.",
+    )
+    preprocessing: Preprocessing = Preprocessing()
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Options:
+        _, named = _split(self.model)
+        if named and self.pretrained not in (None, named):
+            raise ValueError(
+                f"model {self.model} and pretrained {self.pretrained} name different weights; "
+                "keep one of them"
+            )
+        if self.checkpoint is not None and (named or self.pretrained):
+            raise ValueError(
+                f"pretrained {named or self.pretrained} beside a checkpoint; keep one of them"
+            )
+        if ":" in self.model and (self.pretrained or self.checkpoint is not None):
+            raise ValueError(f"model {self.model} brings its own weights; remove the others")
+        if not (named or self.checkpoint or ":" in self.model) and self.pretrained is None:
+            raise ValueError(
+                f"pretrained: missing; write a tag of {self.model}, or a checkpoint, or "
+                "pretrained: false for random weights"
+            )
+        return self
+
+    @property
+    def architecture(self) -> str:
+        return _split(self.model)[0]
+
+    @property
+    def tag(self) -> str | None:
+        """The pretrained tag, as open_clip writes it; None for a checkpoint or random weights."""
+        tag = _split(self.model)[1] or self.pretrained or None
+        return None if tag is None else tag.lower().replace("-", "_")
+
+    def check(self) -> None:
+        self.check_checkpoint()
+        known = known_models()
+        if known is None or ":" in self.model:
+            return
+        model = known.get(self.architecture)
+        if model is None:
+            raise ConfigError(
+                f"model: open_clip knows no {self.architecture!r}; "
+                f"{_remedy(self.architecture, known)}"
+            )
+        if self.tag is not None:
+            self._check_tag(model, known)
+
+    def _check_tag(self, model: KnownModel, known: Mapping[str, KnownModel]) -> None:
+        trained = model.tags.get(str(self.tag))
+        if trained is None:
+            tags = ", ".join(model.tags) or "none; write pretrained: false, or a checkpoint"
+            raise ConfigError(
+                f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; it has "
+                f"{tags}"
+            )
+        built = model.activation if self.quick_gelu is None else _activation(self.quick_gelu)
+        # A name that says QuickGELU is right also where the list of weights forgot to.
+        wanted = QUICK if QUICK in (trained, model.activation) else USUAL
+        if built == wanted:
+            return
+        twin = f"{self.architecture}-{QUICK}"
+        right = (
+            f"write model: {twin}"
+            if self.quick_gelu is None and self.tag in getattr(known.get(twin), "tags", ())
+            else f"write quick_gelu: {str(wanted == QUICK).lower()}"
+        )
+        raise ConfigError(
+            f"model: the weights {self.tag} of {self.architecture} were trained with {wanted}, and "
+            f"this model computes {built}: its features would be wrong; {right}"
+        )
+
+    def extraction_params(self) -> dict[str, Any]:
+        """The options without the checkpoint's path; they cannot be read back without one."""
+        values = super().extraction_params()
+        del values["checkpoint"]
+        return values
+
+
+class KnownModel(NamedTuple):
+    """What open_clip's list says of a model: its activation, and that of each of its weights."""
+
+    activation: str
+    tags: dict[str, str]
+
+
+def _split(model: str) -> tuple[str, str | None]:
+    """Name and tag of `name.tag`; names of the Hub and of folders have no tag."""
+    name, _, tag = ("", "", "") if ":" in model else model.partition(".")
+    return (name, tag or None) if name else (model, None)
+
+
+def _activation(quick: bool) -> str:
+    return QUICK if quick else USUAL
+
+
+def _remedy(name: str, known: Mapping[str, KnownModel]) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"write {' or '.join(close)}" if close else "correct it"
+
+
+def known_models() -> dict[str, KnownModel] | None:
+    """What `NAMES` says; None where it is not of the installed open_clip."""
+    first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
+    try:
+        if first != f"{LIBRARY} {version(LIBRARY)}":
+            return None
+    except PackageNotFoundError:
+        return None
+    models = {}
+    for line in lines:
+        name, activation, *tags = line.split()
+        pairs = (tag.partition(":") for tag in tags)
+        models[name] = KnownModel(activation, {tag: trained for tag, _, trained in pairs})
+    return models
+
+
+def list_names() -> str:
+    """What belongs into `NAMES` for the installed open_clip."""
+    import open_clip
+    from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
+
+    lines = [f"{LIBRARY} {version(LIBRARY)}"]
+    for name in sorted(open_clip.list_models()):
+        quick = bool(open_clip.get_model_config(name).get("quick_gelu"))
+        words = [name, _activation(quick)]
+        for tag in list_pretrained_tags_by_model(name):
+            trained = bool(get_pretrained_cfg(name, tag).get("quick_gelu"))
+            words.append(f"{tag}:{_activation(trained)}")
+        lines.append(" ".join(words))
+    return "\n".join(lines) + "\n"
+
+
+def load(options: Options, runtime: Runtime) -> Backbone:
+    """The image tower of an open_clip model; the text tower is dropped.
+
+    Raises:
+      ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
+        it does not have, or an image size that it does not take.
+    """
+    from dpprobe.backbones import networks
+    from dpprobe.backbones.images import InceptionCrop, ToBytes
+
+    model = _create(options)
+    visual, activation = model.visual, _described_activation(model)
+    del model
+    weights_sha256 = _weights_sha256(options, visual)
+    resolved = dict(visual.preprocess_cfg)
+    height, width = resolved["size"] = _pair(resolved["size"])
+    views = options.preprocessing
+    steps, mean, std = _steps(resolved)
+    network = networks.prepare(
+        _tower(visual),
+        options,
+        runtime,
+        name=options.architecture,
+        channels=3,
+        size=(height, width),
+        mean=mean,
+        std=std,
+        flip=views.flip,
+    )
+    preprocessing = {
+        "color": "RGB",
+        **{name: _plain(value) for name, value in resolved.items()},
+        **views.resolved_views(),
+        "activation": activation,
+    }
+    inception = InceptionCrop(
+        mode="RGB",
+        size=(height, width),
+        interpolation=resolved["interpolation"],
+        seed=views.crop_seed or 0,
+    )
+    return Backbone(
+        dimension=network.dimension,
+        preprocessing=preprocessing,
+        weights_sha256=weights_sha256,
+        fingerprint=identity(
+            options,
+            preprocessing=preprocessing,
+            weights_sha256=weights_sha256,
+            libraries=[LIBRARY, "pillow", "timm", "torch", "torchvision"],
+            architecture=options.architecture,
+            pretrained_tag=options.tag,
+            exclude=frozenset({"checkpoint", "model", "preprocessing", "pretrained", "quick_gelu"}),
+            precision=runtime.precision,
+        ),
+        transform=ToBytes(mode="RGB", steps=steps),
+        train_transform=inception if views.crop == "inception" else None,
+        forward=network.forward,
+        architecture=options.architecture,
+        pretrained_tag=options.tag,
+        trained=options.pretrained is not False,
+        layers=network.layers,
+        forward_layers=network.forward_layers,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEncoder:
+    """A model's text tower.
+
+    Attributes:
+      encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
+      dimension: of the space that image and text embeddings share.
+      logit_scale: what cosines are multiplied with, exp of the model's parameter.
+      logit_bias: what is added then; None where the model has none.
+      weights_sha256: as the image tower's: of the checkpoint's file, or of all weights.
+      fingerprint: of all that decides text embeddings.
+    """
+
+    encode: Callable[[Sequence[str]], torch.Tensor]
+    dimension: int
+    logit_scale: float
+    logit_bias: float | None
+    weights_sha256: str
+    fingerprint: str
+
+
+def load_text(options: Options, runtime: Runtime) -> TextEncoder:
+    """The text tower of the same model, in float32.
+
+    Raises:
+      ConfigError: as `load`; when the tokenizer cannot be loaded.
+    """
+    import torch
+
+    tokenizer = _tokenizer(options)
+    model = _create(options)
+    activation = _described_activation(model)
+    weights_sha256 = _weights_sha256(options, model)
+    model = model.to(runtime.device).eval().requires_grad_(False)
+
+    @torch.inference_mode()
+    def encode(sentences: Sequence[str]) -> torch.Tensor:
+        tokens = tokenizer(list(sentences)).to(runtime.device)
+        embedded: torch.Tensor = model.encode_text(tokens, normalize=True)
+        return embedded.float()
+
+    bias = getattr(model, "logit_bias", None)
+    return TextEncoder(
+        encode=encode,
+        dimension=encode(["a"]).shape[1],
+        logit_scale=float(model.logit_scale.exp()),
+        logit_bias=None if bias is None else float(bias),
+        weights_sha256=weights_sha256,
+        fingerprint=identity(
+            options,
+            preprocessing={"activation": activation, "part": "text"},
+            weights_sha256=weights_sha256,
+            libraries=[LIBRARY, "torch"],
+            architecture=options.architecture,
+            pretrained_tag=options.tag,
+            exclude=frozenset(
+                {"checkpoint", "layers", "model", "preprocessing", "pretrained", "quick_gelu",
+                 "token"}
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
+    """open_clip's tokenizer, with an error where OpenAI's would cut a sentence off.
+
+    Raises:
+      ConfigError: when it needs a package or a file that is not there; for a long sentence.
+    """
+    import open_clip
+
+    try:
+        tokenizer = open_clip.get_tokenizer(options.architecture)
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"model: the tokenizer of {options.architecture} cannot be loaded ({line}); it needs "
+            "the package transformers and files of the Hugging Face Hub: install the one, and "
+            "fetch the others once on a machine with a network, or take a model of OpenAI's "
+            "tokenizer, such as ViT-B-32-quickgelu"
+        ) from error
+
+    def tokenize(sentences: list[str]) -> torch.Tensor:
+        if isinstance(tokenizer, open_clip.SimpleTokenizer):
+            limit = int(tokenizer.context_length or 0)
+            for sentence in sentences:
+                count = len(tokenizer.encode(sentence)) + 2  # with the marks of start and end
+                if count > limit:
+                    raise ConfigError(
+                        f"prompts: {sentence!r} has {count} tokens and {options.architecture} "
+                        f"reads {limit}; shorten it"
+                    )
+        tokens: torch.Tensor = tokenizer(sentences)
+        return tokens
+
+    return tokenize
+
+
+def _create(options: Options) -> Any:
+    """The whole model, with its weights, on the CPU."""
+    import open_clip
+    import torch
+
+    from dpprobe.backbones.networks import line
+
+    views = options.preprocessing
+    overrides: dict[str, Any] = views.model_dump(
+        exclude_none=True, include={"interpolation", "resize_mode"}
+    )
+    for name in ("mean", "std"):
+        value = getattr(views, name)
+        if value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            overrides[name] = values * 3 if len(values) == 1 else values
+    forced = {} if options.quick_gelu is None else {"quick_gelu": options.quick_gelu}
+    weights = options.tag
+    if options.checkpoint is not None:
+        weights = str(resolve_path(options.checkpoint).absolute())
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # weights that no file gives are the same in every shard
+            return open_clip.create_model(
+                options.architecture,
+                pretrained=weights,
+                load_weights=options.pretrained is not False,
+                pretrained_text=False,
+                force_image_size=views.size,
+                force_preprocess_cfg=overrides,
+                **forced,
+            )
+    except (AssertionError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        remedy = "check the name, the checkpoint and preprocessing.size"
+        if options.tag is not None or ":" in options.model:
+            remedy = f"check the name and preprocessing.size; {NO_NETWORK}"
+        raise ConfigError(
+            f"model: open_clip cannot create {options.model} ({line(error)}); {remedy}"
+        ) from error
+
+
+def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
+    from dpprobe.backbones.networks import state_sha256
+
+    if options.checkpoint is not None:
+        return artifacts.sha256_file(resolve_path(options.checkpoint))
+    return state_sha256(part)
+
+
+def _described_activation(model: Any) -> str:
+    """The activation of the towers as built; timm's image towers and ResNets have their own."""
+    from open_clip.transformer import QuickGELU
+
+    return _activation(any(isinstance(module, QuickGELU) for module in model.modules()))
+
+
+def _steps(
+    resolved: Mapping[str, Any],
+) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
+    """open_clip's own evaluation transform up to bytes, with the mean and std that would follow."""
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from torchvision.transforms import Compose, Normalize, PILToTensor
+
+    *steps, _, normalise = image_transform_v2(PreprocessCfg(**resolved), is_train=False).transforms
+    if not isinstance(normalise, Normalize):
+        raise TypeError(f"open_clip's transform ends in {normalise}, not in a normalisation")
+    return Compose([*steps, PILToTensor()]), list(normalise.mean), list(normalise.std)
+
+
+def _tower(visual: Any) -> torch.nn.Module:
+    """The image tower, giving embeddings alone: some give their tokens beside."""
+    import torch
+
+    class Tower(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.visual = visual
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            found = self.visual(images)
+            embedded: torch.Tensor = found[0] if isinstance(found, tuple) else found
+            return embedded
+
+    return Tower()
+
+
+def _pair(size: int | Sequence[int]) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,432 @@
+"""Reader, decoder and model, composed: encoded images -> features in the rows' order, each timed.
+
+Rows travel in pieces of at most `PIECE_ROWS`. On a CPU each of the job's threads decodes a piece
+and passes it through the model with one torch thread of its own: no thread waits for another, and
+several small passes are faster than one that is divided. On a GPU the threads decode into pinned
+memory, and what the GPU has computed is fetched while it computes the next batch. Processes may
+decode in place of the threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from dpprobe.backbones import Backbone
+from dpprobe.data.table import EncodedImage, SplitTable, decode
+from dpprobe.errors import DataError
+
+# Rows that are decoded, handed on and, on a CPU, computed at once: as many small photographs as a
+# network takes fastest there, and few enough for threads to end together.
+PIECE_ROWS = 16
+# Pieces under way for each thread: the next is at hand when one is done.
+AHEAD = 2
+
+Array = npt.NDArray[np.float32]
+Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass
+class Clock:
+    """Seconds of each part; of work that runs in parallel, the sum over threads or processes.
+
+    Attributes:
+      threads: that compute, each at most one piece at a time; 1 for a GPU.
+      busy: the parts that fill the time of those threads.
+      rows: that came out so far.
+      seconds: of each part: read, decode, transfer (to a GPU and back), forward, write.
+      wall: from the first row read to the last one written.
+    """
+
+    threads: int = 1
+    busy: tuple[str, ...] = ("decode", "forward")
+    rows: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    wall: float = 0.0
+    _started: float = 0.0
+
+    def start(self) -> None:
+        self._started = time.perf_counter()
+
+    def add(self, part: str, seconds: float) -> None:
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Adds the seconds of the `with` block to a part."""
+        started = time.perf_counter()
+        yield
+        self.add(part, time.perf_counter() - started)
+
+    def lap(self) -> None:
+        self.wall = time.perf_counter() - self._started
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which what computes did not: it waited for rows, or for the others' last."""
+        busy = sum(self.seconds.get(part, 0.0) for part in self.busy)
+        return max(0.0, self.threads * self.wall - busy)
+
+    @property
+    def share(self) -> float:
+        """The rate of all parts together over that of the forward pass alone, in 0..1."""
+        return self.seconds.get("forward", 0.0) / max(self.threads * self.wall, 1e-9)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self.seconds.items())
+        times = f" (threads: {self.threads})" if self.threads > 1 else ""
+        return (
+            f"{parts}, waited {self.waited:.1f} s in {self.wall:.1f} s{times}; "
+            f"{self.rows / max(self.wall, 1e-9):.1f} rows/s, "
+            f"{self.share:.2f} of the forward rate"
+        )
+
+
+@dataclass(frozen=True)
+class Features:
+    """Of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each layer."""
+
+    rows: tuple[tuple[int, str], ...]
+    values: Array
+    layers: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Decoded images of consecutive rows, or what was wrong with one of them.
+
+    Errors travel as values: an exception from a process would arrive with its traceback as its
+    message.
+    """
+
+    rows: tuple[tuple[int, str], ...]
+    images: torch.Tensor | None
+    error: str | None
+    seconds: float
+
+    def pin_memory(self) -> Piece:
+        """What the DataLoader calls to move a piece into memory that a GPU copies from."""
+        return self if self.images is None else replace(self, images=self.images.pin_memory())
+
+
+def extract_rows(
+    table: SplitTable,
+    backbone: Backbone,
+    *,
+    start: int,
+    stop: int,
+    batch_size: int,
+    threads: int,
+    workers: int = 0,
+    on_gpu: bool = False,
+    clock: Clock,
+) -> Generator[Features]:
+    """Features of rows start..stop, in order; close the generator to end threads and processes.
+
+    Args:
+      table: the split.
+      backbone: loaded, on its device. On a CPU its forward pass runs in several threads at once.
+      start, stop: the rows.
+      batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
+      threads: that decode, and on a CPU compute.
+      workers: processes that decode instead.
+      on_gpu: whether the backbone's device is a GPU.
+      clock: receives rows and seconds.
+
+    Raises:
+      DataError: naming the row, when an image cannot be decoded or preprocessed, or has another
+        size than those before it where the backbone does not resize.
+    """
+    decoder = Decoder(backbone, table.split, pinned=on_gpu and not workers)
+    pieces = _encoded(table, start, stop, batch_size, clock)
+    sizes = _Sizes(table.split)
+    clock.start()
+    if on_gpu:
+        clock.threads, clock.busy = 1, ("transfer", "forward")
+        ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
+        if workers:
+            decoded = _by_processes(decoder, pieces, workers, -(-ahead // workers), pinned=True)
+        else:
+            decoded = in_order(decoder.__getitems__, pieces, threads=threads, ahead=ahead)
+        yield from _on_gpu(decoded, backbone, batch_size, sizes, clock)
+    elif workers:
+        clock.threads, clock.busy = threads, ("forward",)
+        decoded = _by_processes(decoder, pieces, workers, AHEAD, pinned=False)
+        with closing(decoded):
+            yield from _on_cpu(decoded, decoder, backbone, threads, sizes, clock)
+    else:
+        clock.threads, clock.busy = threads, ("decode", "forward")
+        yield from _on_cpu(pieces, decoder, backbone, threads, sizes, clock)
+
+
+def _encoded(
+    table: SplitTable, start: int, stop: int, batch_size: int, clock: Clock
+) -> Iterator[list[EncodedImage]]:
+    """Pieces of encoded images, in order, none of which spans two batches."""
+    images = table.images(start, stop)
+    for first in range(start, stop, batch_size):
+        left = min(batch_size, stop - first)
+        while left:
+            rows = min(left, PIECE_ROWS)
+            with clock.time("read"):
+                piece = list(islice(images, rows))
+            yield piece
+            left -= rows
+
+
+class Decoder(Dataset[Any]):
+    """Turns encoded images into a piece, in a thread or in a process of a DataLoader.
+
+    The loader's sampler hands over the encoded images themselves, so that one process reads the
+    table once, in order, and the others only decode.
+    """
+
+    def __init__(self, backbone: Backbone, split: str, *, pinned: bool = False) -> None:
+        self._transform = backbone.transform
+        self._train_transform = backbone.train_transform if split == "train" else None
+        self._split = split
+        self._pinned = pinned
+
+    def __getitem__(self, image: EncodedImage) -> torch.Tensor:
+        picture = decode(image, split=self._split)
+        where = f"{self._split} row {image.row} (id {image.id})"
+        try:
+            return self._transformed(picture, image)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
+        except Exception as error:  # a transform raises whatever its libraries run into
+            line = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{where}: an image of mode {picture.mode}, {picture.width} x {picture.height}, "
+                f"does not pass the backbone's preprocessing ({line}); replace it or remove the row"
+            ) from error
+
+    def _transformed(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
+        if self._train_transform is None:
+            return self._transform(picture)
+        return self._train_transform(picture, image.sha256)
+
+    def __getitems__(self, images: list[EncodedImage]) -> Piece:
+        started = time.perf_counter()
+        rows = tuple((image.row, image.id) for image in images)
+        stacked, failure = None, None
+        try:
+            tensors = [self[image] for image in images]
+            sizes = _Sizes(self._split)
+            for row, tensor in zip(rows, tensors, strict=True):
+                sizes.check(row, tensor.shape)
+            stacked = self._stack(tensors)
+        except DataError as error:
+            failure = str(error)
+        return Piece(rows, stacked, failure, time.perf_counter() - started)
+
+    def _stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        if not self._pinned:
+            return torch.stack(tensors)
+        shape = (len(tensors), *tensors[0].shape)
+        pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
+        return torch.stack(tensors, out=pinned)
+
+
+class _Sizes:
+    """Refuses, by name, the first image of another size than those before it."""
+
+    def __init__(self, split: str) -> None:
+        self._split = split
+        self._first: torch.Size | None = None
+
+    def check(self, row: tuple[int, str], shape: torch.Size) -> None:
+        self._first = self._first or shape
+        if shape != self._first:
+            raise DataError(
+                f"{self._split} row {row[0]} (id {row[1]}): an image of {list(shape)} after "
+                f"others of {list(self._first)}; give the backbone a size"
+            )
+
+
+def _by_processes(
+    decoder: Decoder, pieces: Iterator[Any], workers: int, ahead: int, *, pinned: bool
+) -> Generator[Piece]:
+    loader = DataLoader(
+        decoder,
+        batch_sampler=pieces,
+        collate_fn=_identity,
+        num_workers=workers,
+        prefetch_factor=max(ahead, AHEAD),
+        pin_memory=pinned,
+        multiprocessing_context="spawn",
+    )
+    yield from loader
+
+
+def _identity(piece: Any) -> Any:
+    return piece
+
+
+def in_order(
+    work: Callable[[A], B], items: Iterable[A], *, threads: int, ahead: int
+) -> Generator[B]:
+    """What `work` gives for each item, in the items' order, from a pool of threads.
+
+    At most `ahead` items have been taken and not handed out. What `work` raises is raised here in
+    its turn; then, and when the generator is closed, no further item is begun, and those under
+    way are waited for.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, "extract", initializer=torch.set_num_threads, initargs=(1,))
+    pending: deque[Future[B]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) >= ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)  # what new threads of this process will have
+
+
+def _forward(backbone: Backbone, images: torch.Tensor) -> Outputs:
+    if backbone.forward_layers is None:
+        return backbone.forward(images), {}
+    return backbone.forward_layers(images)
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A piece that has passed through the model on a CPU, unless it has an error."""
+
+    piece: Piece
+    outputs: Outputs | None
+    seconds: float
+
+
+def _on_cpu(
+    items: Iterable[Any],
+    decoder: Decoder,
+    backbone: Backbone,
+    threads: int,
+    sizes: _Sizes,
+    clock: Clock,
+) -> Generator[Features]:
+    def compute(item: Any) -> _Computed:
+        piece = item if isinstance(item, Piece) else decoder.__getitems__(item)
+        started = time.perf_counter()
+        outputs = None if piece.images is None else _forward(backbone, piece.images)
+        return _Computed(piece, outputs, time.perf_counter() - started)
+
+    done = in_order(compute, items, threads=threads, ahead=AHEAD * threads)
+    with closing(done):
+        for computed in done:
+            piece = computed.piece
+            _check(piece, sizes)
+            clock.add("decode", piece.seconds)
+            clock.add("forward", computed.seconds)
+            assert computed.outputs is not None
+            features, layers = computed.outputs
+            yield _features(piece.rows, features, layers, clock)
+
+
+def _check(piece: Piece, sizes: _Sizes) -> None:
+    if piece.images is None:
+        raise DataError(piece.error)
+    sizes.check(piece.rows[0], piece.images.shape[1:])
+
+
+def _features(
+    rows: tuple[tuple[int, str], ...],
+    features: torch.Tensor,
+    layers: dict[str, torch.Tensor],
+    clock: Clock,
+) -> Features:
+    clock.rows += len(rows)
+    clock.lap()
+    return Features(rows, features.numpy(), {name: one.numpy() for name, one in layers.items()})
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A batch that is on its way through a GPU.
+
+    Its marks stand before the copy to the GPU, before and after the forward pass, and after the
+    copy back into pinned memory.
+    """
+
+    rows: tuple[tuple[int, str], ...]
+    features: torch.Tensor
+    layers: dict[str, torch.Tensor]
+    marks: list[torch.cuda.Event]
+
+
+def _on_gpu(
+    pieces: Generator[Piece], backbone: Backbone, batch_size: int, sizes: _Sizes, clock: Clock
+) -> Generator[Features]:
+    """Each batch is launched before the one before it is fetched, so that the GPU stays busy."""
+    before: _Launched | None = None
+    with closing(pieces):
+        for batch in _batches(pieces, batch_size, sizes, clock):
+            launched = _launch(batch, backbone)
+            if before is not None:
+                yield _fetch(before, clock)
+            before = launched
+        if before is not None:
+            yield _fetch(before, clock)
+
+
+def _batches(
+    pieces: Iterable[Piece], batch_size: int, sizes: _Sizes, clock: Clock
+) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    for piece in pieces:
+        _check(piece, sizes)
+        clock.add("decode", piece.seconds)
+        batch.append(piece)
+        if sum(len(one.rows) for one in batch) == batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _launch(batch: list[Piece], backbone: Backbone) -> _Launched:
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+    marks[0].record()
+    images = [one.images.to("cuda", non_blocking=True) for one in batch if one.images is not None]
+    together = torch.cat(images)
+    marks[1].record()
+    features, layers = _forward(backbone, together)
+    marks[2].record()
+    to_host = {name: _to_host(one) for name, one in layers.items()}
+    launched = _Launched(
+        tuple(row for one in batch for row in one.rows), _to_host(features), to_host, marks
+    )
+    marks[3].record()
+    return launched
+
+
+def _to_host(values: torch.Tensor) -> torch.Tensor:
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return pinned.copy_(values, non_blocking=True)
+
+
+def _fetch(launched: _Launched, clock: Clock) -> Features:
+    begin, copied, computed, end = launched.marks
+    end.synchronize()
+    clock.add("transfer", (begin.elapsed_time(copied) + computed.elapsed_time(end)) / 1000)
+    clock.add("forward", copied.elapsed_time(computed) / 1000)
+    return _features(launched.rows, launched.features, launched.layers, clock)

@@ -1,0 +1,164 @@
+"""Text embeddings of a dataset's classes: public, and the weights of a zero-shot classifier.
+
+As Radford et al. 2021, section 3.1.4: the embedding of each of a class's prompts is scaled to unit
+length, their mean is taken, and scaled again. It needs the class names alone, no row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe import artifacts, prompts
+from dpprobe.backbones import Runtime
+from dpprobe.config import FAMILIES, BackboneOptions
+from dpprobe.data.table import read_info
+from dpprobe.errors import ConfigError, DataError
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-text"
+FORMAT_VERSION = 1
+# Sentences of one pass.
+BATCH = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextEmbeddings:
+    """A zero-shot classifier.
+
+    Attributes:
+      weights: float32 [classes, dimension], unit rows.
+      logit_scale: what the model multiplies cosines with.
+      logit_bias: what it adds then; None where it adds nothing.
+      fingerprint: of all that decides a sentence's embedding.
+      weights_sha256: of the model's weights.
+    """
+
+    weights: npt.NDArray[np.float32]
+    logit_scale: float
+    logit_bias: float | None
+    fingerprint: str
+    weights_sha256: str
+
+
+def embed_text(
+    options: BackboneOptions, *, sentences: Sequence[Sequence[str]], runtime: Runtime
+) -> TextEmbeddings:
+    """Embeds each class's sentences by a backbone's text tower, in float32.
+
+    Raises:
+      ConfigError: when the backbone has no text tower, or it cannot be loaded.
+    """
+    from dpprobe.devices import resolve_device
+
+    module = importlib.import_module(FAMILIES[options.family])
+    if not hasattr(module, "load_text"):
+        raise ConfigError(
+            f"family: a backbone of {options.family} reads no text; take one of open_clip"
+        )
+    options.check()
+    encoder = module.load_text(
+        options, Runtime(device=resolve_device(runtime.device), precision="float32")
+    )
+    flat = [sentence for own in sentences for sentence in own]
+    rows = torch.cat([encoder.encode(flat[at : at + BATCH]) for at in range(0, len(flat), BATCH)])
+    means = torch.stack([own.mean(0) for own in rows.split([len(own) for own in sentences])])
+    weights = means / means.norm(dim=1, keepdim=True)
+    return TextEmbeddings(
+        weights=weights.cpu().numpy().astype(np.float32),
+        logit_scale=encoder.logit_scale,
+        logit_bias=encoder.logit_bias,
+        fingerprint=encoder.fingerprint,
+        weights_sha256=encoder.weights_sha256,
+    )
+
+
+def write_text_embeddings(
+    path: Path,
+    *,
+    options: BackboneOptions,
+    info: Path,
+    chosen: str | Sequence[str],
+    prompt_names: Mapping[str, str] | str,
+    runtime: Runtime,
+) -> None:
+    """Writes the text embeddings of one dataset's classes by one backbone.
+
+    A safetensors file with the tensor "weights", which a head takes as its `init_file`, and the
+    key "dpprobe" of its metadata: JSON that says what made it (`read_text_embeddings`).
+
+    Args:
+      path: the file; it is whole or absent.
+      options: the backbone's.
+      info: the dataset's `dataset.json`.
+      chosen: a set of prompts, or templates.
+      prompt_names: words for {c}, as `prompts.words` takes them.
+      runtime: of it, the device.
+
+    Raises:
+      ConfigError: for prompts that are not right; as `embed_text`.
+    """
+    from safetensors.numpy import save_file
+
+    described = read_info(info)
+    templates = prompts.templates(chosen)
+    words = prompts.words(described.class_names, prompt_names)
+    sentences = prompts.sentences(templates, words)
+    for word, count in Counter(words).items():
+        if count > 1:
+            logger.warning(
+                "prompts: %r stands for %d classes: no text tells them apart", word, count
+            )
+    logger.info("prompts: %d of each class, such as %r", len(templates), sentences[0][0])
+    found = embed_text(options, sentences=sentences, runtime=runtime)
+    metadata = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "class_names": list(described.class_names),
+        "set": chosen if isinstance(chosen, str) else prompts.OWN,
+        "templates": list(templates),
+        "words": list(words),
+        "logit_scale": found.logit_scale,
+        "logit_bias": found.logit_bias,
+        "fingerprint": artifacts.fingerprint({"text": found.fingerprint, "prompts": sentences}),
+        "backbone_fingerprint": found.fingerprint,
+        "weights_sha256": found.weights_sha256,
+    }
+    with artifacts.atomic_path(path) as temporary:
+        # One key: safetensors writes several in an order of their own each time.
+        save_file(
+            {"weights": found.weights},
+            temporary,
+            metadata={"dpprobe": artifacts.canonical_json(metadata)},
+        )
+
+
+def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    """Weights [classes, dimension] and the metadata of `write_text_embeddings`.
+
+    Raises:
+      DataError: for a file that is not one, or is damaged.
+    """
+    import json
+
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            metadata = json.loads((stream.metadata() or {})["dpprobe"])
+            weights = stream.get_tensor("weights")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: no text embeddings ({error}); delete it and run again") from error
+    if metadata.get("format") != FORMAT or weights.shape[0] != len(metadata["class_names"]):
+        raise DataError(f"{path}: no text embeddings; delete it and run again")
+    return weights, metadata
