@@ -30,6 +30,8 @@ rule all:
     input:
         rules.data.input,
         rules.features.input,
+        rules.texts.input,
+        rules.overlaps.input,
         rules.heads.input,
         rules.embeddings.input,
         rules.figures.input,

@@ -32,4 +32,5 @@ if __name__ == "__main__":
             # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
             cells=Path(snakemake.output.cells[0]).parents[4],
             device=config.load(snakemake.config).device,
+            overlap=Path(snakemake.input.overlap) if snakemake.input.overlap else None,
         )

@@ -43,6 +43,7 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, scores
 from dpprobe.heads.training_set import TrainingSet, chunks
+from dpprobe.overlap import read_overlap
 from dpprobe.plans import Plans, read_plans
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
@@ -90,6 +91,7 @@ class Features:
     test_labels: np.ndarray  # [m] int64, or [m, K] uint8
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
+    test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, where known
     class_names: tuple[str, ...]
 
     @property
@@ -120,12 +122,22 @@ class CellContents:
     seconds: float = 0.0
 
 
-def train_job(job: Job, *, train: Path, test: Path, plans: Path, cells: Path, device: str) -> None:
+def train_job(
+    job: Job,
+    *,
+    train: Path,
+    test: Path,
+    plans: Path,
+    cells: Path,
+    device: str,
+    overlap: Path | None = None,
+) -> None:
     """Brings every cell of a job up to date.
 
     Args:
       train, test: manifests of the two splits' features.
       plans: the calibrated plans of the job's methods.
+      overlap: what a near-duplicate check found, where one was run.
       cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
       device: "auto", "cpu" or "cuda".
 
@@ -134,8 +146,9 @@ def train_job(job: Job, *, train: Path, test: Path, plans: Path, cells: Path, de
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
+    check = read_overlap(overlap, stores[0]) if overlap else "not run"
     planned = [name for name in job.methods if name not in calibrated.failures]
-    tasks = [_task(job, name, calibrated, stores, cells) for name in planned]
+    tasks = [_task(job, name, calibrated, stores, cells, check) for name in planned]
     stale = [task for task in tasks if not task.is_current(job.seeds)]
     failures = [f"{name}: {reason}" for name, reason in calibrated.failures.items()]
     if stale:
@@ -152,6 +165,7 @@ def _task(
     calibrated: Plans,
     stores: tuple[FeatureStore, FeatureStore],
     cells: Path,
+    near_duplicates: Mapping[str, Any] | str,
 ) -> CellTask:
     if method not in calibrated.plans:
         raise DataError(f"{method}: no plan in the calibration file; delete it and run again")
@@ -179,6 +193,7 @@ def _task(
         options=options,
         plan=plan,
         epsilon_all_heads=calibrated.together[method],
+        near_duplicates=near_duplicates,
         train=stores[0],
         headline=headline(
             job.metric,
@@ -217,6 +232,7 @@ class CellTask:
     options: MethodOptions
     plan: Plan
     epsilon_all_heads: float
+    near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
     headline: str
     published: Path
@@ -245,7 +261,7 @@ class CellTask:
                 "backbone_options": self.train.backbone_options,
                 "trained": self.train.trained,
                 "weights_sha256": self.train.weights_sha256,
-                "near_duplicate_check": "not run",
+                "near_duplicate_check": self.near_duplicates,
             },
             epsilon_all_heads=self.epsilon_all_heads,
             public_files={path: sha256_file(Path(path)) for path in self.options.input_files()},
@@ -361,6 +377,7 @@ def _read_features(
         test_labels=np.asarray(test.labels).astype(label_type),
         test_ids=test.ids,
         test_groups=test.groups,
+        test_accepted=test.accepted,
         class_names=tuple(train.class_names),
     )
 
@@ -529,7 +546,12 @@ def _label_column(labels: np.ndarray) -> pa.Array:
 def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:
     labels, link = features.test_labels, task.options.link_on(features.train.multi_label)
     seeds = [
-        {"index": index, **metrics.evaluate(contents.scores[position], labels, link=link)}
+        {
+            "index": index,
+            **metrics.evaluate(
+                contents.scores[position], labels, link=link, accepted=features.test_accepted
+            ),
+        }
         for position, index in enumerate(contents.indices)
     ]
     for seed, found in zip(seeds, contents.chosen, strict=bool(contents.chosen)):

@@ -7,7 +7,7 @@ marker. The same input gives the same bytes, so that a figure can be compared by
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
+from pyarrow import parquet as pq
 
 from dpprobe.analysis import read_embedding
 from dpprobe.artifacts import atomic_path
+from dpprobe.backbones.images import convert
+from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import DataError
 from dpprobe.metrics import SEED_INTERVAL
 from dpprobe.summary import Entry, Grid, read_grid
@@ -66,6 +69,7 @@ DPI = 200
 SUBTLE = "#555555"
 TSNE = "t-SNE"
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
+PAIRS, PAIRS_A_ROW = 12, 6  # of near-duplicates
 NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
 
 
@@ -124,6 +128,46 @@ def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = No
             fontsize=8, color=SUBTLE, loc="left",
         )  # fmt: skip
         _save(figure, svg, png)
+
+
+def overlap_figure(matches: Path, tables: Mapping[str, Path], *, svg: Path, png: Path) -> None:
+    """Draws the private images that look most like public ones, each above its nearest.
+
+    Args:
+      matches: the table that `overlap.write_overlap` wrote.
+      tables: "<dataset>/<split>" -> split table of the public rows; the private one under "".
+    """
+    pairs = pq.read_table(matches).slice(0, PAIRS).to_pylist()
+    found = {name: SplitTable(path) for name, path in tables.items()}
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 3.4 * -(-len(pairs) // PAIRS_A_ROW)), layout="constrained")
+        grid = figure.subplots(2 * -(-len(pairs) // PAIRS_A_ROW), PAIRS_A_ROW, squeeze=False)
+        for axes in grid.flat:
+            axes.set_axis_off()
+        for number, pair in enumerate(pairs):
+            line, column = divmod(number, PAIRS_A_ROW)
+            source = f"{pair['public_dataset']}/{pair['public_split']}"
+            mark = "same file" if pair["exact"] else f"{pair['cosine']:.3f}"
+            above, below = grid[2 * line, column], grid[2 * line + 1, column]
+            _draw_image(above, found[""], pair["row"])
+            _draw_image(below, found[source], pair["public_row"])
+            above.set_title(mark, fontsize=8, fontweight="bold" if pair["near"] else "normal")
+            below.set_title(_clipped(pair["public_id"]), fontsize=6, color=SUBTLE)
+        figure.suptitle(
+            "Private images (above) and the public ones nearest to them, by cosine; bold: above "
+            "the threshold. Not for publication",
+            fontsize=8.5,
+        )
+        _save(figure, svg, png)
+
+
+def _draw_image(axes: Axes, table: SplitTable, row: int) -> None:
+    image = next(iter(table.images(row, row + 1)))
+    axes.imshow(convert(decode(image, split=table.split), "RGB"))
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= 22 else f"…{name[-21:]}"
 
 
 def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:

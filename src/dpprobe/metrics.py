@@ -39,6 +39,7 @@ SCALARS = (
     "macro_accuracy",
     "expected_calibration_error",
     "top5_accuracy",
+    "real_accuracy",
     "exact_match_accuracy",
     "auc",
     "mean_average_precision",
@@ -46,20 +47,29 @@ SCALARS = (
 _BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
 
-def evaluate(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") -> dict[str, Any]:
+def evaluate(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    *,
+    link: Link = "softmax",
+    accepted: Sequence[Sequence[int]] | None = None,
+) -> dict[str, Any]:
     """The metrics of one head on one test split, fractions and not percent.
 
     Args:
       scores: [n, K].
       labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 where a row may have several labels.
       link: what makes the scores probabilities.
+      accepted: with one label a row, the labels that count as right for each, where the test split
+        has such lists; an empty one leaves its row out.
 
     Returns:
       With one label a row: accuracy, macro_accuracy (mean recall of the classes present),
       expected_calibration_error (link softmax), per_class_recall (K values, None for a class with
-      no test row), top5_accuracy where K > 10, and auc, of the second class against the first,
-      where K = 2 and both have test rows. Equal scores rank in the order of the classes, so that
-      top-1 is argmax.
+      no test row), top5_accuracy where K > 10, real_accuracy where there are accepted labels
+      (ReaL: Beyer et al. 2020, "Are we done with ImageNet?"), and auc, of the second class
+      against the first, where K = 2 and both have test rows. Equal scores rank in the order of
+      the classes, so that top-1 is argmax.
 
       With several: auc and mean_average_precision, means over the labels that some test rows
       have and others have not (absent where there is no such label); accuracy, the share of all
@@ -89,9 +99,22 @@ def evaluate(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") 
     result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
     if classes > TOP5_ABOVE:
         result["top5_accuracy"] = float(np.sum(rank < 5) / rows)
+    if accepted is not None:
+        result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted)
     if classes == 2 and _both(labels == 1):
         result["auc"] = _ranking(_margin(scores), labels == 1)[0]
     return result
+
+
+def _accepted_accuracy(predicted: np.ndarray, accepted: Sequence[Sequence[int]]) -> float:
+    judged = [
+        label in labels
+        for label, labels in zip(predicted.tolist(), accepted, strict=True)
+        if labels
+    ]
+    if not judged:
+        raise DataError("no test row has an accepted label; give some rows theirs")
+    return float(np.mean(judged))
 
 
 def _evaluate_labels(scores: np.ndarray, labels: np.ndarray, link: Link) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpprobe import config
 from dpprobe.artifacts import fingerprint, read_json, write_json
 from dpprobe.config import MethodOptions
 from dpprobe.errors import DpprobeError, PrivacyError
@@ -57,8 +58,10 @@ def write_plans(
       seeds: heads of each method; their price together is written beside each plan.
 
     Raises:
-      PrivacyError: naming each method, when none can meet the target.
+      PrivacyError: when delta is above 1/n; naming each method, when none can meet the target.
     """
+    if fault := config.delta_fault(delta, n):
+        raise PrivacyError(fault)
     entries: dict[str, dict[str, Any]] = {}
     for name, options in methods.items():
         try:

@@ -24,6 +24,7 @@ HEADLINES = {"accuracy": "accuracy", "auc": "AUC"}
 MEASURED = (
     "accuracy",
     "top5_accuracy",
+    "real_accuracy",
     "macro_accuracy",
     "exact_match_accuracy",
     "expected_calibration_error",

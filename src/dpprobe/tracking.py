@@ -71,6 +71,7 @@ SCALARS = {
     "macro_accuracy": "test/macro_accuracy",
     "expected_calibration_error": "test/ece",
     "top5_accuracy": "test/top5_accuracy",
+    "real_accuracy": "test/real_accuracy",
     "exact_match_accuracy": "test/exact_match_accuracy",
     "auc": "test/auc",
     "mean_average_precision": "test/mean_average_precision",

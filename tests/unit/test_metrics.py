@@ -400,3 +400,18 @@ def test_training_metrics_are_those_of_the_evaluation() -> None:
     scores, labels = _multi_hot(5)
     scores[0, 0] = np.nan
     assert np.isnan(training_metrics(scores, labels, link="sigmoid")["test_auc"])
+
+
+def test_real_accuracy_takes_any_accepted_label_and_leaves_out_rows_without() -> None:
+    scores = np.eye(4)[[0, 1, 2, 3, 0]]
+    labels = np.array([0, 0, 2, 1, 3])
+    accepted = [[0], [1, 2], [3], [], [2, 0]]
+    result = evaluate(scores, labels, accepted=accepted)
+    assert result["real_accuracy"] == pytest.approx(3 / 4)
+    assert result["accuracy"] == pytest.approx(2 / 5)
+    assert "real_accuracy" not in evaluate(scores, labels)
+
+
+def test_real_accuracy_of_no_judged_row_is_refused() -> None:
+    with pytest.raises(DataError, match="no test row has an accepted label"):
+        evaluate(np.eye(3), np.arange(3), accepted=[[], [], []])

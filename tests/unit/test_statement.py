@@ -57,7 +57,7 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
         "public_data": {
             "backbone": "resnet50",
             "trained": True,
-            "near_duplicates": "not checked",
+            "near_duplicate_check": "not run",
         },
         "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
         **changes,
@@ -207,7 +207,21 @@ def test_unknown_modes_are_refused() -> None:
 def test_a_backbone_that_was_not_trained_assumes_no_public_data() -> None:
     texts: dict[bool, str] = {}
     for trained in (False, True):
-        values = state(public_data={"backbone": "some", "trained": trained})
+        public_data = {"backbone": "some", "trained": trained, "near_duplicate_check": "not run"}
+        values = state(public_data=public_data)
         texts[trained] = values["public_data"]["assumption"]
     assert "no data went into them" in texts[False]
     assert "pretrained on public data" in texts[True]
+
+
+def test_near_duplicates_weaken_the_assumption_and_are_not_covered_themselves() -> None:
+    check = {"near": 3, "exact": 1, "private_rows": 100, "threshold": 0.9}
+    public_data = {"backbone": "some", "trained": True, "near_duplicate_check": check}
+    values = state(public_data=public_data)
+    assert values["public_data"]["near_duplicate_check"] == check
+    assert "found 3 of 100 private rows" in values["public_data"]["assumption"]
+    assert any("near-duplicate check" in line for line in values["not_covered"])
+    clean = state(public_data={**public_data, "near_duplicate_check": {**check, "near": 0}})
+    assert "found" not in clean["public_data"]["assumption"]
+    assert any("near-duplicate check" in line for line in clean["not_covered"])
+    assert not any("near-duplicate check" in line for line in state()["not_covered"])

@@ -1,7 +1,8 @@
-"""A folder of one's own images through the study that the README names."""
+"""One's own images, in a folder or listed in a CSV file, through the studies of `config/`."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,72 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     Image.open(deep).transpose(Image.Transpose.ROTATE_90).save(deep)
     planned = workspace.planned(study)
     assert planned["prepare_data"] == 1, "an image replaced in place is noticed"
+
+
+def write_manifest(root: Path, rows: int) -> list[dict[str, Any]]:
+    """The same images in a CSV: patients have two each, both of one kind."""
+    write_images(root, rows=rows)
+    listed = []
+    for number, path in enumerate(sorted(root.rglob("*.png"))):
+        kind = path.relative_to(root).parts[0]
+        listed.append(
+            {
+                "file": path.relative_to(root).as_posix(),
+                "diagnosis": {"across": "benign", "along": "malignant"}[kind],
+                "patient": f"p{kind}{number // 2}",
+                "sex": "fm"[number % 2],
+                "age": 15 + number % 70 if number % 9 else "",
+            }
+        )
+    with (root / "lesions.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(listed[0]))
+        writer.writeheader()
+        writer.writerows(listed)
+    return listed
+
+
+def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
+    study: dict[str, Any] = yaml.safe_load((repository / "config/own_csv.yaml").read_text())
+    root = workspace.directory / "images"
+    listed = write_manifest(root, rows=60)
+    study |= {"epsilons": [8], "seeds": 2}
+
+    spoiled = root / listed[3]["file"]
+    image = spoiled.read_bytes()
+    spoiled.write_bytes(image[:-30])
+    (root / listed[8]["file"]).rename(root / "away.png")
+    refused = workspace.run(study, check=False)
+    assert refused.returncode != 0
+    assert "1 missing image, 1 unreadable image; all of them stand in" in refused.stdout
+    assert "lesions.csv line 5: cannot be decoded" in refused.stdout
+    assert "Traceback" not in refused.stdout
+    folder = workspace.directory / study["data_dir"] / "lesions"
+    assert [path.name for path in folder.iterdir()] == ["problems.csv"]
+
+    spoiled.write_bytes(image)
+    (root / "away.png").rename(root / listed[8]["file"])
+    workspace.run(study)
+    assert not (folder / "problems.csv").exists()
+    results = workspace.directory / study["results_dir"]
+    table = pq.read_table(results / "summary/lesions.parquet").to_pandas()
+    assert set(table["train_rows"]) == {96}
+    assert table[table["method"] == "nonprivate"]["accuracy"].min() > 0.9
+    groups = pq.read_table(folder / "test.parquet").to_pandas()
+    assert set(groups["group_age"]) <= {"", "<18", "18-39", "40-59", "60-79", ">=80"}
+    assert len(set(groups["group_age"])) > 3
+    patients = {row["file"]: row["patient"] for row in listed}
+    sides = [
+        {patients[name] for name in pq.read_table(folder / f"{split}.parquet")["id"].to_pylist()}
+        for split in ("train", "test")
+    ]
+    assert not sides[0] & sides[1]
+    assert "Nothing to be done" in workspace.run(study).stdout
+
+    manifest = root / "lesions.csv"
+    manifest.write_text(manifest.read_text().replace(",benign,", ",unclear,", 2))
+    refused = workspace.run(study, check=False)
+    assert refused.returncode != 0
+    assert "2 labels without a class" in refused.stdout
+    assert [path.name for path in folder.iterdir()] == ["problems.csv"]
+    again = workspace.run(study, check=False)
+    assert again.returncode != 0, "tables of before may not pass for those of the file of today"

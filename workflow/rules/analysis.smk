@@ -56,3 +56,74 @@ rule plot_tsne:
         "t-SNE plot of {wildcards.dataset}, {wildcards.backbone}"
     script:
         "../../scripts/plot_tsne.py"
+
+
+rule check_overlap:
+    input:
+        tables=lambda wildcards: [
+            f"{DATA}/{dataset}/{split}.parquet"
+            for dataset, split in overlap_splits(wildcards)
+        ],
+        manifests=lambda wildcards: [
+            f"{RESULTS}/features/{dataset}/{wildcards.backbone}/{split}/manifest.json"
+            for dataset, split in overlap_splits(wildcards)
+        ],
+        shards=lambda wildcards: [
+            path
+            for dataset, split in overlap_splits(wildcards)
+            for path in shard_paths(dataset, wildcards.backbone, split)
+        ],
+    output:
+        counts=f"{RESULTS}/overlap/{{dataset}}/{{backbone}}.json",
+        matches=f"{RESULTS}/overlap/{{dataset}}/{{backbone}}.parquet",
+    log:
+        f"{RESULTS}/logs/check_overlap/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/check_overlap/{{dataset}}/{{backbone}}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 4
+    resources:
+        mem_mb=memory(4000),
+        runtime=minutes(60, per_gb=60),
+    params:
+        threshold=STUDY.overlap.threshold if STUDY.overlap else None,
+        version=VERSIONS["overlap"],
+    message:
+        "near-duplicates of {wildcards.dataset} among public images, {wildcards.backbone}"
+    script:
+        "../../scripts/check_overlap.py"
+
+
+rule plot_overlap:
+    input:
+        matches=f"{RESULTS}/overlap/{{dataset}}/{{backbone}}.parquet",
+        tables=lambda wildcards: [
+            f"{DATA}/{dataset}/{split}.parquet"
+            for dataset, split in overlap_splits(wildcards)
+        ],
+    output:
+        svg=f"{RESULTS}/figures/{{dataset}}/overlap_{{backbone}}.svg",
+        png=report(
+            f"{RESULTS}/figures/{{dataset}}/overlap_{{backbone}}.png",
+            caption="../../resources/captions/overlap.rst",
+            category="Near-duplicates",
+            subcategory="{dataset}",
+            labels={"backbone": "{backbone}"},
+        ),
+    log:
+        f"{RESULTS}/logs/plot_overlap/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/plot_overlap/{{dataset}}/{{backbone}}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1500),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "nearest public images of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/plot_overlap.py"

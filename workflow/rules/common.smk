@@ -24,6 +24,10 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
+TEXT_BACKBONES = [
+    name for name, backbone in STUDY.backbones.items() if backbone.reads_text
+]
+OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 DATA = STUDY.data_dir
 RESULTS = STUDY.results_dir
 CELL_FILES = (
@@ -60,6 +64,27 @@ def dumped(options):
 def source_state(wildcards):
     """What a dataset's source looks like from outside, so that an image replaced in place is seen."""
     return DATASETS[wildcards.dataset].source_state()
+
+
+def download_receipt(wildcards):
+    """The mark of a finished download, for a dataset that needs one."""
+    needed = DATASETS[wildcards.dataset].download_params() is not None
+    return f"{DATA}/downloads/{wildcards.dataset}/receipt.json" if needed else []
+
+
+def overlap_splits(wildcards):
+    """What a near-duplicate check compares: the private train split, then the public ones."""
+    public = STUDY.overlap.public
+    return [
+        (wildcards.dataset, "train"),
+        *((name, split) for name in public for split in ("train", "test")),
+    ]
+
+
+def overlap_counts(wildcards):
+    """What a near-duplicate check found, where the study asks for one."""
+    counts = f"{RESULTS}/overlap/{wildcards.dataset}/{wildcards.backbone}.json"
+    return counts if STUDY.overlap else []
 
 
 def methods_params(epsilon):
@@ -141,6 +166,11 @@ def minutes(base, per_gb=0.0):
         return int((base + per_gb * size_mb(input) / 1e3) * attempt)
 
     return runtime
+
+
+def network_threads(wildcards):
+    """Networks gain from threads; the others are done before a second one has started."""
+    return 4 if STUDY.backbones[wildcards.backbone].network else 1
 
 
 def training_memory(wildcards, input, attempt):

@@ -26,6 +26,25 @@ rule features:
         ],
 
 
+rule texts:
+    input:
+        expand(
+            f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+            dataset=STUDY.datasets,
+            backbone=TEXT_BACKBONES,
+        ),
+
+
+rule overlaps:
+    input:
+        expand(
+            f"{RESULTS}/overlap/{{dataset}}/{{backbone}}.{{extension}}",
+            dataset=STUDY.datasets,
+            backbone=OVERLAP_BACKBONES,
+            extension=["json", "parquet"],
+        ),
+
+
 rule calibrations:
     input:
         expand(
@@ -76,6 +95,7 @@ rule figures:
             for name in (
                 "accuracy",
                 *(f"tsne_{backbone}" for backbone in STUDY.backbones),
+                *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
             )
             for extension in ("svg", "png")
         ],

@@ -13,6 +13,7 @@ rule train_heads:
         ],
         plans=f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
         public=method_files,
+        overlap=overlap_counts,
     output:
         cells=update(
             expand(

@@ -24,6 +24,14 @@ PUBLIC_DATA = (
 NO_PUBLIC_DATA = (
     "The backbone's weights, if it has any, are random or fixed: no data went into them."
 )
+OVERLAP_FOUND = (
+    " The near-duplicate check found {near} of {private_rows} private rows that look like public "
+    "ones: if the backbone saw those, the promise does not hold for these rows."
+)
+OVERLAP_NOT_COVERED = (
+    "the numbers of the near-duplicate check: they were found without noise, leave them out of "
+    "what is published"
+)
 PUBLIC_FACTS = (
     "the number of training rows n (sampling rates and step counts are computed from it)",
     "the list of classes and the dimension of the features",
@@ -84,7 +92,8 @@ def statement(
       mode: "benchmark".
       seeds: one a head, as trained.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
-        its name, its weights' SHA-256, the result of a near-duplicate check where one was run.
+        its name, its weights' SHA-256, and `near_duplicate_check`: what `overlap.find_overlap`
+        found, or "not run".
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       public_files: what the head started from or used beside the private rows, by path: SHA-256.
 
@@ -106,6 +115,12 @@ def statement(
     not_covered = [own, *NOT_COVERED] if own else [*NOT_COVERED]
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
+    assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
+    check = public_data["near_duplicate_check"]
+    if isinstance(check, Mapping):
+        not_covered.append(OVERLAP_NOT_COVERED)
+        if trained and check["near"]:
+            assumption += OVERLAP_FOUND.format(**check)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -131,7 +146,7 @@ def statement(
         "engine_limits": ENGINE_LIMITS.get(_engine(options)),
         "public": public,
         "public_files": dict(public_files or {}),
-        "public_data": {"assumption": PUBLIC_DATA if trained else NO_PUBLIC_DATA, **public_data},
+        "public_data": {"assumption": assumption, **public_data},
         "not_covered": not_covered,
     }
 

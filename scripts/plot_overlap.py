@@ -1,0 +1,17 @@
+"""Draws the private images that look most like public ones."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.figures import overlap_figure
+
+        private, *public = (Path(table) for table in snakemake.input.tables)
+        overlap_figure(
+            Path(snakemake.input.matches),
+            {"": private, **{f"{path.parent.name}/{path.stem}": path for path in public}},
+            svg=Path(snakemake.output.svg),
+            png=Path(snakemake.output.png),
+        )

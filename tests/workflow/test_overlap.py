@@ -1,0 +1,48 @@
+"""Near-duplicates of the private images in a public dataset, from the study to the statement."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from .conftest import Workspace
+
+FIGURE = "results/figures/digits/overlap_pixels.png"
+
+
+def test_what_is_found_stands_in_the_statement(workspace: Workspace, small: dict[str, Any]) -> None:
+    digits = {"source": "sklearn", "name": "digits", "split_seed": 7}
+    small |= {"public_datasets": {"seen": digits}, "overlap": {"public": ["seen"]}}
+    small["overlap"]["threshold"] = 0.999
+    workspace.run(small, "heads", "overlaps", FIGURE)
+    folder = workspace.directory / "results/overlap/digits"
+    report = json.loads((folder / "pixels.json").read_text())
+    # The public one is the same 1,797 images, split differently: all are found.
+    assert report["exact"] == report["near"] == report["private_rows"] == 1438
+    assert pq.read_metadata(folder / "pixels.parquet").num_rows == 1438
+    statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
+    check = statement["public_data"]["near_duplicate_check"]
+    assert (check["near"], check["threshold"]) == (1438, 0.999)
+    assert any("near-duplicate check" in line for line in statement["not_covered"])
+    assert (workspace.directory / FIGURE).is_file()
+    log = workspace.directory / "results/logs/check_overlap/digits/pixels.log"
+    assert "1438 of 1438 private rows have a near-duplicate" in log.read_text()
+
+    # Another threshold says another thing of the same heads: the statement changes, they do not.
+    heads = workspace.cell("sgd", "2") / "heads.safetensors"
+    before = heads.read_bytes()
+    small["overlap"]["threshold"] = 0.95
+    workspace.run(small, "heads")
+    assert heads.read_bytes() == before
+    statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
+    assert statement["public_data"]["near_duplicate_check"]["threshold"] == 0.95
+    assert "Nothing to be done" in workspace.run(small, "heads", "overlaps").stdout
+
+
+def test_an_unknown_public_dataset_is_named(workspace: Workspace, small: dict[str, Any]) -> None:
+    small["overlap"] = {"public": ["nowhere"]}
+    result = workspace.run(small, "heads", check=False)
+    assert result.returncode != 0
+    assert "overlap.public: 'nowhere' is not under public_datasets" in result.stdout
