@@ -1,0 +1,106 @@
+"""A dataset that is fetched, from the study to its results: once, and again only where it must."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.misbehaving_server import Server, serve
+
+from .conftest import Workspace
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve() as running:
+        yield running
+
+
+def archive(shade: int) -> bytes:
+    """A zip of twenty images of two classes."""
+    stream = io.BytesIO()
+    generator = np.random.default_rng(shade)
+    with zipfile.ZipFile(stream, "w") as file:
+        for row in range(20):
+            pixels = generator.integers(0, 256, (8, 8), dtype=np.uint8)
+            image = io.BytesIO()
+            Image.fromarray(pixels).save(image, format="PNG")
+            file.writestr(f"scans/{'sick' if row % 2 else 'well'}/{row:02}.png", image.getvalue())
+    return stream.getvalue()
+
+
+def study_of(small: dict[str, Any], address: str, content: bytes) -> dict[str, Any]:
+    scans = {
+        "source": "url",
+        "files": [{"url": address, "sha256": hashlib.sha256(content).hexdigest()}],
+        "layout": {"source": "imagefolder", "path": "scans/scans", "embed": True},
+        "expect": {"classes": 2},
+    }
+    # A batch above the number of rows is found out only once they are there.
+    return small | {"datasets": {"scans": scans}, "delta": 1e-3, "features": {"shards": 1}}
+
+
+def test_a_dataset_is_fetched_once_and_again_when_it_must(
+    workspace: Workspace, small: dict[str, Any], server: Server
+) -> None:
+    content = archive(0)
+    study = study_of(small, server.put("/scans.zip", content), content)
+    study["methods"]["sgd"]["batch_size"] = 4
+    workspace.run(study, "heads")
+    folder = workspace.directory / "data/downloads/scans"
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert [file["name"] for file in receipt["files"]] == ["scans.zip"]
+    info = json.loads((workspace.directory / "data/scans/dataset.json").read_text())
+    assert info["class_names"] == ["sick", "well"]
+    assert "Nothing to be done" in workspace.run(study, "heads").stdout
+
+    # Another split of the same files, and a lost receipt, fetch nothing.
+    asked = len(server.visits_of("/scans.zip"))
+    study["datasets"]["scans"]["layout"]["split_seed"] = 1
+    assert "download_data" not in workspace.planned(study, "data")
+    (folder / "receipt.json").unlink()
+    workspace.run(study, "data")
+    assert len(server.visits_of("/scans.zip")) == asked
+
+    # Another file does.
+    content = archive(1)
+    other = study_of(small, server.put("/scans.zip", content), content)
+    assert workspace.planned(other, "data")["download_data"] == 1
+    workspace.run(other, "data")
+    assert len(server.visits_of("/scans.zip")) > asked
+    again = json.loads((workspace.directory / "data/scans/dataset.json").read_text())
+    assert again["fingerprint"] != info["fingerprint"]
+
+
+def test_what_only_the_download_tells_is_checked_after_it(
+    workspace: Workspace, small: dict[str, Any], server: Server
+) -> None:
+    content = archive(0)
+    study = study_of(small, server.put("/scans.zip", content), content) | {"delta": 0.5}
+    result = workspace.run(study, "heads", check=False)
+    assert result.returncode != 0
+    assert "delta 0.5 is above 1/n" in result.stdout
+    result = workspace.run(study | {"delta": 1e-3}, "heads", check=False)
+    assert result.returncode != 0
+    assert "batch_size" in result.stdout
+    assert not (workspace.directory / "results/cells/scans/pixels/sgd").exists()
+
+
+def test_a_wrong_checksum_leaves_no_dataset(
+    workspace: Workspace, small: dict[str, Any], server: Server
+) -> None:
+    content = archive(0)
+    study = study_of(small, server.put("/scans.zip", content), archive(1))
+    result = workspace.run(study, "data", check=False)
+    assert result.returncode != 0
+    assert "kept as scans.zip.wrong-checksum" in result.stdout
+    assert not (workspace.directory / "data/downloads/scans/receipt.json").exists()
+    assert not (workspace.directory / "data/scans").exists()
