@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -25,15 +26,24 @@ def main() -> None:
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     arguments = parser.parse_args()
     try:
-        if arguments.command == "schema":
-            schemas = {"study": config.json_schema, "catalog": catalog.json_schema}
-            print(json.dumps(schemas[arguments.of](), indent=2))
-        elif arguments.command == "catalog":
-            print(describe_dataset(arguments.name) if arguments.name else list_catalog())
-        else:
-            print(describe_results(arguments.folder))
+        _print(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
+
+
+def _print(arguments: argparse.Namespace) -> None:
+    """What was asked for."""
+    if arguments.command == "schema":
+        schemas = {"study": config.json_schema, "catalog": catalog.json_schema}
+        print(json.dumps(schemas[arguments.of](), indent=2))
+    elif arguments.command == "catalog":
+        print(describe_dataset(arguments.name) if arguments.name else list_catalog())
+    else:
+        print(describe_results(arguments.folder))
 
 
 def list_catalog() -> str:

@@ -17,8 +17,15 @@ from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
-# Options that make another split: its sizes are then not the catalog's.
-_RESIZE = ("layout", "test_fraction")
+# Options that choose rows or make another split: the sizes are then not the catalog's. A `limit` is
+# not among them: it is known what it leaves.
+_RESIZE = ("exclude", "filters", "layout", "test_fraction")
+# The same where they are of the entry's own source; another one names its own files with them.
+_OWN_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
+# What -1 and blank labels are, which may drop rows.
+_POLICIES = ("uncertain", "missing")
+# What a dataset is known to have whatever source it comes from.
+_KEPT = ("duplicates", "missing_classes")
 Text = Annotated[str, Field(min_length=1)]
 Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
@@ -100,10 +107,24 @@ class Entry(Options):
         """The options that hold whatever source the images come from."""
         sizes = self.sizes.model_dump(exclude_none=True)
         return {
+            **{name: self.options[name] for name in _KEPT if name in self.options},
             "expect": {"classes": sizes["classes"]} if resized else sizes,
             "metric": self.metric,
             "prompts": self.prompts,
         }
+
+    def resized(self, values: Mapping[str, Any]) -> bool:
+        """Whether the options that a study writes choose other rows than the entry's."""
+        choices: tuple[str, ...] = _RESIZE
+        if values.get("source", self.options["source"]) == self.options["source"]:
+            choices += _OWN_RESIZE
+        if any(name in values and values[name] != self.options.get(name) for name in choices):
+            return True
+        policies = [values.get(name) for name in _POLICIES]
+        policies += [
+            part for policy in policies if isinstance(policy, Mapping) for part in policy.values()
+        ]
+        return "drop" in policies
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -138,16 +159,17 @@ def backbone_entries() -> dict[str, dict[str, Any]]:
 def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
     """A dataset's options with those of its entry where the study wrote none.
 
-    A study that names another `source` keeps of the entry only its sizes, metric and prompts: so
-    a copy that is already on disk is still held against what the catalog knows. Its classes may
-    have other names there, so the words for prompts are not kept.
+    A study that names another `source` keeps of the entry only its sizes, metric and prompts, and
+    what it says of images in both splits and of classes that are not tested. So a copy that is
+    already on disk is still held against what the catalog knows. Its classes may have other names
+    there, so the words for prompts are not kept.
 
     Raises:
       ConfigError: for a name that is not there; for one of which a person has to fetch or look up
         something, with the steps, where the options that say it are not written.
     """
     entry = dataset_entry(values["catalog"])
-    common = entry.common(resized=any(values.get(name) is not None for name in _RESIZE))
+    common = entry.common(resized=entry.resized(values))
     if values.get("source", entry.options["source"]) != entry.options["source"]:
         return {**common, **values}
     missing = [name for name in entry.required if values.get(name) is None]

@@ -9,6 +9,7 @@ checking a study stays cheap: it happens at every start of Snakemake, on every c
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -85,13 +86,29 @@ class Expected(Options):
     classes: int | None = Field(None, ge=2, description="Classes, or labels a row may have.")
 
 
+class Limit(Options):
+    """Use only the first rows of each split."""
+
+    train: int | None = Field(None, ge=1)
+    test: int | None = Field(None, ge=1)
+
+
 Prompts = str | tuple[str, ...]
-# Options of a dataset that do not decide its tables.
-DATASET_NOTES = frozenset({"catalog", "delta", "metric", "prompts", "prompt_names", "verify"})
+# Options of a dataset that do not decide its tables, only whether they are accepted.
+DATASET_NOTES = frozenset(
+    {
+        "catalog", "delta", "duplicates", "expect", "metric", "missing_classes", "prompts",
+        "prompt_names", "verify",
+    }
+)  # fmt: skip
 
 
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
+
+    # The options that are paths, such as "joins.*.file"; and whether one is put under the download
+    # folder by a source that downloads, or is relative to one that is.
+    paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
 
     source: str
     delta: float | None = Field(
@@ -166,6 +183,28 @@ class DatasetOptions(Options, ABC):
         """The options that decide what a text encoder reads, JSON-compatible."""
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
+    def row_limit(self) -> Limit:
+        """How many rows of what is named are used at most."""
+        return Limit()
+
+    def has_test(self) -> bool:
+        """Whether the source itself says what is tested on; otherwise a rule splits its rows."""
+        return True
+
+    def expected(self) -> Expected:
+        """`expect`, as far as a limit leaves it."""
+        limit = self.row_limit()
+        if not self.has_test() and limit.train is not None:
+            return Expected(classes=self.expect.classes)
+        most = limit.model_dump(exclude_none=True)
+        sizes = self.expect.model_dump(exclude_none=True)
+        return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
+
+    def expected_rows(self) -> tuple[int, int] | None:
+        """The rows of the train and the test table where `expect` says both."""
+        sizes = self.expected()
+        return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
+
     @abstractmethod
     def count_rows(self) -> tuple[int, int] | None:
         """The rows that the train and the test table will hold, found cheaply.
@@ -189,9 +228,8 @@ BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 class BackboneOptions(Options, ABC):
     """A frozen feature extractor; `family` selects the module that loads it."""
 
-    # Whether it is a neural network, which gains from threads, and whether it reads text, too.
+    # Whether it is a neural network, which gains from threads.
     network: ClassVar[bool] = False
-    reads_text: ClassVar[bool] = False
 
     family: str
     catalog: str | None = Field(
@@ -210,6 +248,24 @@ class BackboneOptions(Options, ABC):
     def input_files(self) -> tuple[str, ...]:
         """Files whose change makes the features stale."""
         return ()
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it has a text encoder that this environment can run."""
+        return False
+
+    @property
+    def random_crops(self) -> bool:
+        """Whether training images enter by a part that depends on their bytes."""
+        return False
+
+    def warnings(self) -> list[str]:
+        """What a user should know beforehand, one line each. Cheap."""
+        return []
+
+    def text_params(self) -> dict[str, Any]:
+        """The options that decide text embeddings, JSON-compatible."""
+        return self.extraction_params()
 
     def extraction_params(self) -> dict[str, Any]:
         """The options that decide the features, JSON-compatible: not where an input file lies."""
@@ -515,6 +571,12 @@ class Study(Options):
         for name in self.overlap.public if self.overlap else ():
             if name not in self.public_datasets:
                 raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
+        for name, backbone in self.backbones.items() if self.overlap else ():
+            if backbone.random_crops:
+                raise ValueError(
+                    f"overlap: backbone {name} crops training images at random, so that copies of "
+                    "one picture look different; run the check with crop: centre"
+                )
         if not self.cells():
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
@@ -718,16 +780,12 @@ def check(study: Study) -> list[str]:
             errors.append(f"config: datasets.{name}: {error}")
             continue
         errors.extend(_check_labels(study, name, multi_label=multi_label))
+        errors.extend(_check_sizes(study, name, dataset, rows))
         if rows is None:
             continue
         _check_delta(name, study.dataset_delta(name), rows[0], errors, warnings)
         errors.extend(_check_methods(study, name, rows[0], multi_label=multi_label))
-        for split, count in zip(("train", "test"), rows, strict=True):
-            if study.features.shards > count:
-                errors.append(
-                    f"config: features.shards: {study.features.shards} is above the {count} "
-                    f"{split} rows of {name}; write at most {count}"
-                )
+        errors.extend(_check_shards(study, name, rows))
     for name, method in study.methods.items():
         try:
             method.located(dataset="dataset", backbone="backbone")
@@ -736,11 +794,16 @@ def check(study: Study) -> list[str]:
     for name, dataset in study.public_datasets.items():
         try:
             dataset.check()
+            sizes = dataset.expected()
+            counted = dataset.count_rows() if sizes.train or sizes.test else None
+            errors.extend(_check_sizes(study, name, dataset, counted))
+            errors.extend(_check_shards(study, name, dataset.count_rows()))
         except ConfigError as error:
             errors.append(f"config: public_datasets.{name}: {error}")
     for name, backbone in study.backbones.items():
         try:
             backbone.check()
+            warnings.extend(f"backbones.{name}: {line}" for line in backbone.warnings())
         except ConfigError as error:
             errors.append(f"config: backbones.{name}: {error}")
     if errors:
@@ -780,16 +843,76 @@ def delta_fault(delta: float, rows: int) -> str | None:
     )
 
 
+def delta_warning(delta: float, rows: int) -> str | None:
+    """What is to be said of a delta of 1/n; None of others."""
+    if not math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+        return None
+    return (
+        f"delta {delta:g} is 1/n (n = {rows}); a mechanism that publishes one row at random "
+        "satisfies it. Prefer a smaller delta."
+    )
+
+
 def _check_delta(
     name: str, delta: float, rows: int, errors: list[str], warnings: list[str]
 ) -> None:
     if fault := delta_fault(delta, rows):
         errors.append(f"config: datasets.{name}: {fault}")
-    elif math.isclose(delta * rows, 1.0, rel_tol=1e-9):
-        warnings.append(
-            f"datasets.{name}: delta {delta:g} is 1/n (n = {rows}); "
-            "a mechanism that publishes one row at random satisfies it. Prefer a smaller delta."
+    if warning := delta_warning(delta, rows):
+        warnings.append(f"datasets.{name}: {warning}")
+
+
+def _check_sizes(
+    study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
+) -> list[str]:
+    """What `expect` says and the dataset is not, as far as that is known beforehand."""
+    expected = dataset.expected().model_dump(exclude_none=True)
+    if not expected:
+        return []
+    key = "datasets" if name in study.datasets else "public_datasets"
+    found: dict[str, int | None] = dict.fromkeys(expected)
+    remedy = "complete the source or correct `expect`"
+    if dataset.download_params() is not None:
+        folder = Path(study.data_dir) / name
+        found |= _table_sizes(folder / "dataset.json", dataset)
+        remedy = (
+            f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
+            "again"
         )
+    else:
+        train, test = rows or (None, None)
+        found |= {"train": train, "test": test, "classes": dataset.count_classes()}
+    return [
+        f"config: {key}.{name}: expect.{part}: {size}, where there are {found[part]} "
+        f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+        for part, size in expected.items()
+        if found[part] not in (None, size)
+    ]
+
+
+def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
+    """The sizes of tables that were made by the same options before; empty without such tables."""
+    if not dataset_json.is_file():
+        return {}
+    try:
+        info = json.loads(dataset_json.read_text(encoding="utf-8"))
+        if info["source"] != dataset.preparation_params():
+            return {}  # they are made again
+        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
+        return {**sizes, "classes": len(info["class_names"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # what reads it for its content says what is wrong with it
+
+
+def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
+    """Splits that cannot be cut into so many shards."""
+    shards = study.features.shards
+    return [
+        f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
+        f"most {count}"
+        for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
+        if shards > count
+    ]
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
@@ -858,8 +981,15 @@ def check_yaml(path: Path) -> None:
 
 
 def resolve_path(path: str) -> Path:
-    """A path a user wrote: `~` expanded, relative to the working directory."""
-    return Path(path).expanduser()
+    """A path a user wrote: `~` expanded, relative to the working directory.
+
+    Raises:
+      ConfigError: for `~name` without such a user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path!r}: no home folder for what stands after ~; write ./~") from error
 
 
 def json_schema() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import calibrate, round_up
 from dpprobe.privacy.plan import Plan
+
+logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-plans"
 FORMAT_VERSION = 3
@@ -62,6 +65,8 @@ def write_plans(
     """
     if fault := config.delta_fault(delta, n):
         raise PrivacyError(fault)
+    if warning := config.delta_warning(delta, n):
+        logger.warning("%s", warning)
     entries: dict[str, dict[str, Any]] = {}
     for name, options in methods.items():
         try:

@@ -10,8 +10,10 @@ import random
 import shutil
 import stat
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,9 +96,9 @@ def test_names_that_are_no_archives() -> None:
 def test_the_same_content_again_is_nothing_to_do(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
     archives.extract(archive, tmp_path / "out")
-    (tmp_path / "out" / "trace").touch()
+    before = (tmp_path / "out").stat().st_ino
     archives.extract(archive, tmp_path / "out")
-    assert (tmp_path / "out" / "trace").exists()
+    assert (tmp_path / "out").stat().st_ino == before
     make_zip(archive, {"new": b"1"})
     archives.extract(archive, tmp_path / "out")
     assert content(tmp_path / "out") == {"new": b"1"}
@@ -121,11 +123,12 @@ def test_what_an_interrupted_one_left_is_removed(
         patch.setattr(archives, "_remove", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
             archives.extract(archive, tmp_path / "out")
-    assert (tmp_path / ".out.extracting" / "x").exists()
+    (left,) = tmp_path.glob(".out.extracting-*")
+    assert (left / "x").exists()
     assert not (tmp_path / "out").exists()
     archives.extract(archive, tmp_path / "out")
     assert content(tmp_path / "out") == FILES
-    assert not (tmp_path / ".out.extracting").exists()
+    assert not left.exists()
 
 
 def _killed(*_: object) -> None:
@@ -300,3 +303,49 @@ def test_a_gzip_of_one_file(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=said):
             archives.decompress(archive, tmp_path / "raw" / "other", largest=largest)
         assert [each.name for each in (tmp_path / "raw").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("change", ["lost", "shorter", "added", "no mark", "another mark"])
+def test_a_folder_that_changed_is_unpacked_again(tmp_path: Path, change: str) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    out = tmp_path / "out"
+    archives.extract(archive, out)
+    if change == "lost":
+        (out / "a/one.bin").unlink()
+    elif change == "shorter":
+        (out / "a/one.bin").write_bytes(NOISE[:-1])
+    elif change == "added":
+        (out / "b/three.txt").write_bytes(b"")
+    elif change == "no mark":
+        (tmp_path / ".out.extracted.json").unlink()
+    else:
+        (tmp_path / ".out.extracted.json").write_text("[]")
+    archives.extract(archive, out)
+    assert content(out) == FILES
+
+
+def test_two_runs_unpack_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = make_zip(tmp_path / "data.zip", FILES)
+    unpack, runs = archives._extract_zip, []
+    entered, waiting = threading.Event(), threading.Event()
+
+    def slow(archive: Path, folder: Path) -> None:
+        runs.append(folder)
+        entered.set()
+        waiting.wait(0.5)
+        unpack(archive, folder)
+
+    monkeypatch.setattr(archives, "_extract_zip", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(archives.extract, archive, tmp_path / "out")
+        assert entered.wait(10)
+        second = pool.submit(archives.extract, archive, tmp_path / "out")
+        first.result(20)
+        second.result(20)
+    assert len(runs) == 1
+    assert content(tmp_path / "out") == FILES
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "data.zip", "out", ".out.extracted.json",
+    }  # fmt: skip

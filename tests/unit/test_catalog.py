@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,60 @@ def test_another_split_gives_up_the_sizes() -> None:
     options = options_of("eurosat", test_fraction=0.5)
     assert options.expect.model_dump() == {"train": None, "test": None, "classes": 10}
     assert options.count_rows() == (13500, 13500)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"filters": {"Sex": ["Male"]}},
+        {"uncertain": "drop"},
+        {"uncertain": {"Edema": "drop"}},
+        {"missing": "drop"},
+        {"test": None},
+        {"train": "other.csv"},
+        {"test": None, "split_column": "split", "test_values": ["validate"]},
+    ],
+)
+def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any]) -> None:
+    options = options_of("chexpert", root="x", **values)
+    assert options.expect.model_dump() == {"train": None, "test": None, "classes": 5}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"uncertain": "zeros"},
+        {"test": "CheXpert-v1.0-small/valid.csv"},
+        {"limit": {"train": 10}},
+        {"source": "parquet", "train": "a.parquet", "test": "b.parquet"},
+    ],
+)
+def test_other_options_keep_the_sizes(values: dict[str, Any]) -> None:
+    options = options_of("chexpert", **{"root": "x"} if "source" not in values else {}, **values)
+    assert options.expect.train == 223414
+    assert options.expected().train == (10 if "limit" in values else 223414)
+
+
+def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
+    options = options_of("imagenet", source="imagefolder", path=str(tmp_path))
+    assert options.duplicates == "warn"
+    assert options_of(
+        "imagenet", source="imagefolder", path="x", duplicates="error"
+    ).duplicates == ("error")
+
+
+def test_a_list_that_nobody_reads_to_its_end(repository: Path) -> None:
+    """As `python -m dpprobe catalog | head` does it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpprobe", "schema"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=repository,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
 
 
 # Each entry through its own source

@@ -405,3 +405,80 @@ def test_the_metric_of_a_dataset_fits_its_labels() -> None:
 def test_the_metric_does_not_decide_the_split_tables() -> None:
     own = config.load(changed("datasets.digits.metric", "accuracy")).datasets["digits"]
     assert own.preparation_params() == config.load(STUDY).datasets["digits"].preparation_params()
+
+
+def test_random_crops_would_hide_near_duplicates() -> None:
+    backbone = {"family": "timm", "model": "test_vit", "preprocessing": {"crop": "inception"}}
+    seen = {"source": "sklearn", "split_seed": 1}
+    study = STUDY | {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
+    config.load(study)
+    with pytest.raises(ConfigError, match="overlap: backbone random crops training images"):
+        config.load(study | {"backbones": {"random": backbone}})
+
+
+def test_public_datasets_must_fill_their_shards_too() -> None:
+    seen = {"source": "sklearn", "test_fraction": 0.01}
+    study = STUDY | {"public_datasets": {"seen": seen}, "features": {"shards": 30}}
+    with pytest.raises(ConfigError, match="30 is above the 20 test rows of seen"):
+        config.check(config.load(study))
+
+
+def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:
+    siglip = {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"}
+    clip = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
+    study = config.load(STUDY | {"backbones": {"siglip": siglip, "clip": clip}})
+    assert [backbone.reads_text for backbone in study.backbones.values()] == [False, True]
+    (warning,) = config.check(study)
+    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP reads text through the package")
+
+
+def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
+    own = config.load(changed("datasets.digits.expect", {"train": 1, "test": 2, "classes": 3}))
+    with pytest.raises(ConfigError) as caught:
+        config.check(own)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    rows = own.datasets["digits"].count_rows()
+    assert rows is not None
+    assert lines[0].startswith(
+        f"config: datasets.digits: expect.train: 1, where there are {rows[0]} train rows; complete"
+    )
+    assert "where there are 10 classes" in lines[2]
+    right = {"train": rows[0], "test": rows[1], "classes": 10}
+    assert config.check(config.load(changed("datasets.digits.expect", right))) == []
+    public = {"other": {"source": "sklearn", "name": "digits", "expect": {"classes": 3}}}
+    with pytest.raises(ConfigError, match=r"public_datasets\.other: expect\.classes: 3"):
+        config.check(config.load(STUDY | {"public_datasets": public}))
+
+
+def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:
+    """Of a download only the tables tell; what they were made of must be the same."""
+    files = [{"url": "http://h/x.zip", "sha256": "0" * 64}]
+    layout = {"source": "imagefolder", "path": "x"}
+    scans: dict[str, Any] = {"source": "url", "files": files, "layout": layout}
+    sizes = {"train": 9_000, "test": 90}
+
+    def load(**values: Any) -> config.Study:
+        return config.load(
+            STUDY | {"data_dir": str(tmp_path), "datasets": {"scans": scans | values}}
+        )
+
+    path = tmp_path / "scans/dataset.json"
+    path.parent.mkdir()
+    info = {
+        "source": load().datasets["scans"].preparation_params(),
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
+        "class_names": ["a", "b"],
+    }
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigError) as caught:
+        config.check(load(expect=sizes))
+    assert str(caught.value) == (
+        "config: datasets.scans: expect.test: 90, where there are 80 test rows; correct `expect`, "
+        f"or delete {path}, so that the tables are made again"
+    )
+    # Of other options the tables are made again.
+    other = load(expect=sizes, layout=layout | {"split_seed": 1})
+    assert all("expect" not in line for line in config.check(other))
+    path.unlink()
+    config.check(load(expect=sizes))

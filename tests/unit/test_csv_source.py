@@ -390,6 +390,10 @@ def test_a_join_keeps_rows_and_takes_the_first(
     values = {
         "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
     } | ANIMALS  # fmt: skip
+    if not first.keys() & set(left):
+        with pytest.raises(ConfigError, match=r"joins: b\.csv: no row of a\.csv has a row there"):
+            tables(options_of(joins=[join | {"first": True}], **values))
+        return
     frame = tables(options_of(joins=[join | {"first": True}], **values))["train"].frame
     assert frame["path"].tolist() == [f"{n}.png" for n in range(len(left))]
     assert frame["insurance"].tolist() == [first.get(key, "") for key in left]
@@ -786,3 +790,44 @@ def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Pa
     options = config.load(study).datasets["findings"]
     assert isinstance(options, csv_manifest.Options)
     assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
+
+
+def test_a_join_that_matches_little_or_nothing_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="dpprobe")
+    write_csv(
+        tmp_path / "a.csv", [dict(row, key=f"P{n}") for n, row in enumerate(animals(tmp_path))]
+    )
+    write_csv(tmp_path / "b.csv", [{"id": f"P{n}", "age": n} for n in range(3)])
+    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["age"]}
+    options = options_of(
+        root=str(tmp_path), train="a.csv", joins=[join], group_columns=["age"], **ANIMALS
+    )
+    options.count_rows()
+    assert "have no row in" not in caplog.text
+    tables(options)
+    assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
+    write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
+    said = r"no row of a\.csv has a row there \(a\.csv has key 'P0', b\.csv has id '0'\); correct"
+    with pytest.raises(ConfigError, match=said):
+        tables(options)
+
+
+@pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg", "nul\0.jpg"])
+def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
+    values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        data.prepare(options_of(**values), tmp_path / "out")
+    assert "restore the file or remove the row" in str(caught.value)
+    if "\0" not in name:  # a file of that name is used
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (3, 3), (1, 2, 3)).save(tmp_path / name, format="PNG")
+        prepare(tmp_path / "out", **values)
+
+
+def test_a_home_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="'~nobody_of_that_name/x': no home folder"):
+        options_of(root="~nobody_of_that_name/x", train="a.csv", **ANIMALS).check()

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe import artifacts
-from dpprobe.data import downloads
+from dpprobe import artifacts, config, data
+from dpprobe.data import downloads, torchvision_datasets
 from dpprobe.data.downloads import Fetched, Policy, fetch
 from dpprobe.errors import DataError, DownloadError
 from tests.misbehaving_server import (
@@ -576,7 +576,9 @@ def test_a_receipt_says_what_was_fetched(server: Server, path: Path) -> None:
     downloads.write_receipt(directory, [found], params={"name": "x"})
     receipt = downloads.read_receipt(directory)
     assert receipt == downloads.Receipt(files=(found,), params={"name": "x"}, revision="v1")
-    assert downloads.check_receipt(directory) == receipt
+    assert downloads.check_receipt(directory, params={"name": "x"}) == receipt
+    with pytest.raises(DataError, match=r"for other options.*delete .*receipt\.json and run again"):
+        downloads.check_receipt(directory, params={"name": "y"})
     assert receipt.sha256("data.zip") == SHA256
     with pytest.raises(DataError, match=r"other: not in receipt\.json"):
         receipt.sha256("other")
@@ -588,10 +590,10 @@ def test_a_receipt_that_does_not_fit_is_refused(server: Server, path: Path) -> N
     downloads.write_receipt(directory, [found], params=None)
     path.write_bytes(CONTENT[:-1])
     with pytest.raises(DataError, match=r"299999 bytes, where 300000 .* delete .*receipt\.json"):
-        downloads.check_receipt(directory)
+        downloads.check_receipt(directory, params=None)
     path.unlink()
     with pytest.raises(DataError, match=r"missing, where 300000 .* delete .*receipt\.json"):
-        downloads.check_receipt(directory)
+        downloads.check_receipt(directory, params=None)
     others: list[Any] = [{"format": "other", "format_version": 1}, {}, []]
     for damaged in others:
         artifacts.write_json(directory / "receipt.json", damaged)
@@ -600,3 +602,33 @@ def test_a_receipt_that_does_not_fit_is_refused(server: Server, path: Path) -> N
     (directory / "receipt.json").unlink()
     with pytest.raises(DataError, match="not a download's receipt"):
         downloads.read_receipt(directory)
+
+
+def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) -> None:
+    """Each attempt is put together from two parts, as the connection always breaks once."""
+    faults: list[Fault] = [Cut(1000), Slow(len(CONTENT), 0.0)] * 10
+    text = refused(server.put("/data.zip", CONTENT, faults=faults), path, sha256="0" * 64)
+    assert "kept as data.zip.wrong-checksum" in text
+    assert server.sent("/data.zip") == [1000, 299_000] * 2
+
+
+def test_a_checksum_says_more_than_a_type(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, kind="text/html")
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    path.unlink()
+    assert "a web page now" in refused(url, path, sha256=None)
+
+
+def test_a_disk_that_fills_under_the_receipt_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
+    monkeypatch.setattr(artifacts, "write_json", full)
+    options = config.dataset_options({"source": "torchvision", "name": "MNIST"})
+    with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
+        data.download(options, tmp_path / "mnist")
+    assert list((tmp_path / "mnist").iterdir()) == []

@@ -340,6 +340,20 @@ def test_a_network_gives_the_same_bits_on_any_number_of_threads(
     np.testing.assert_allclose(halves.read(), stores[0].read(), rtol=1e-3, atol=1e-4)
 
 
+def test_a_network_gives_the_same_bits_however_rows_are_cut(tmp_path: Path) -> None:
+    """A row's features must not change with the rows beside it, nor with another row added."""
+    model = {"family": "timm", "model": "mobilenetv2_100", "pretrained": False}
+    model |= {"preprocessing": {"size": 64}}
+    pictures = [noise(row) for row in range(40)]
+    whole = write_dataset(tmp_path / "data", pictures)
+    one = extract(whole, tmp_path / "one", backbone=model, dtype="float32")
+    three = extract(whole, tmp_path / "three", backbone=model, dtype="float32", shards=3)
+    assert one.fingerprint == three.fingerprint
+    fewer = write_dataset(tmp_path / "fewer", [*pictures[:5], *pictures[8:]])
+    left = extract(fewer, tmp_path / "left", backbone=model, dtype="float32").read()
+    np.testing.assert_array_equal(left, np.delete(one.read(), [5, 6, 7], axis=0))
+
+
 def test_a_slow_model_keeps_the_reader_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change_backbone: Callable[[Change], None]
 ) -> None:

@@ -70,8 +70,9 @@ FILES = {
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(huggingface, "WAITS", (0.0, 0.0))
     monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=3, first_wait=0.001))
     with serve({REPO: Repository(dict(FILES))}) as running:
@@ -396,3 +397,61 @@ def test_accepted_labels_need_a_test_split(hub: Hub, tmp_path: Path) -> None:
     options = local(tmp_path, [], accepted_labels={"file": str(tmp_path / "none.json")})
     with pytest.raises(ConfigError, match=r"none\.json"):
         options.check()
+
+
+def test_the_token_of_a_login_is_used(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[REPO].gated = True
+    (tmp_path / "token").write_text(TOKEN)
+    data.download(options_of(hub), tmp_path / "downloads")
+    assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
+
+
+def test_another_commit_is_not_prepared_from_what_is_here(hub: Hub, tmp_path: Path) -> None:
+    options = options_of(hub)
+    data.download(options, tmp_path / "downloads")
+    other = options_of(hub, revision="0" * 40)
+    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+        data.prepare(other, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "tables/dataset.json").exists()
+
+
+def test_the_address_of_accepted_labels_stays_out_of_the_results(hub: Hub, tmp_path: Path) -> None:
+    labels = real_json()
+    hub.repositories["other/labels"] = Repository({"real.json": labels})
+    accepted = {
+        "url": f"{hub.url}/store/other/labels/real.json",
+        "sha256": hashlib.sha256(labels).hexdigest(),
+    }
+    options = options_of(hub, accepted_labels=accepted)
+    secret = options_of(hub, accepted_labels={**accepted, "url": accepted["url"] + "?t=hidden"})
+    assert secret.download_params() == options.download_params()
+    assert secret.preparation_params() == options.preparation_params()
+    run(secret, tmp_path)
+    for name in ("tables/dataset.json", "downloads/receipt.json"):
+        assert "hidden" not in (tmp_path / name).read_text()
+    # Another file makes other tables.
+    third = options_of(hub, accepted_labels={**accepted, "sha256": "0" * 64})
+    assert third.download_params() != options.download_params()
+    assert third.preparation_params() != options.preparation_params()
+    for wrong in ("http://me:hidden@h/real.json", "ftp://h/real.json"):
+        with pytest.raises(ConfigError, match=r"accepted_labels\.url") as caught:
+            options_of(hub, accepted_labels={**accepted, "url": wrong})
+        assert "hidden" not in str(caught.value)
+
+
+def test_a_limit_lowers_what_is_expected(hub: Hub, tmp_path: Path) -> None:
+    sizes = {"train": 2 * ROWS, "test": ROWS}
+    options = options_of(hub, expect=sizes, limit={"train": 10, "test": 1000})
+    assert options.count_rows() == (10, ROWS)
+    train, test = run(options, tmp_path)
+    assert (train.rows, test.rows) == (10, ROWS)
+
+
+def test_a_limit_before_a_split_of_our_own_leaves_nothing_to_expect(
+    hub: Hub, tmp_path: Path
+) -> None:
+    sizes = {"train": 60, "test": 20, "classes": 2}
+    options = options_of(hub, test=None, expect=sizes, limit={"train": 40}, test_fraction=0.25)
+    assert options.count_rows() is None
+    train, test = run(options, tmp_path)
+    assert (train.rows, test.rows) == (30, 10)

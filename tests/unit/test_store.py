@@ -692,8 +692,8 @@ def test_manifest_refuses_shards_of_other_columns(
 
 
 def probe_of(scale: float, *, digest: str = "a") -> dict[str, Any]:
-    head = [scale * (index - 3.5) for index in range(8)]
-    return {"sha256": digest * 64, "norm": 6.5 * scale, "head": head}
+    sample = [scale * (index - 3.5) for index in range(8)]
+    return {"sha256": digest * 64, "norm": 6.5 * scale, "sample": sample}
 
 
 def test_a_machine_that_computes_something_else_is_refused(tmp_path: Path) -> None:

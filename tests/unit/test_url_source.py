@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from PIL import Image
 
 from dpprobe import artifacts, config, data
-from dpprobe.data import downloads, table
+from dpprobe.data import downloads, table, url
 from dpprobe.errors import ConfigError, DataError, DownloadError
 from tests.misbehaving_server import Cut, Server, page, serve
 
@@ -109,7 +111,7 @@ def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
         "bytes": None,
         "path": str(tmp_path / "downloads" / "chest" / "xrays" / "test" / "normal" / "0.png"),
     }
-    receipt = downloads.check_receipt(tmp_path / "downloads")
+    receipt = downloads.check_receipt(tmp_path / "downloads", params=options.download_params())
     assert [file.name for file in receipt.files] == ["chest.zip"]
 
 
@@ -308,3 +310,83 @@ def test_a_layout_of_one_label_has_not_several() -> None:
     given = {"source": "url", "files": files, "layout": FOLDER, "several_labels": True}
     with pytest.raises(ConfigError, match="several_labels: this layout has one label a row"):
         config.dataset_options(given)
+
+
+def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_path: Path) -> None:
+    given = values(server)
+    run(config.dataset_options(given), tmp_path)
+    given["files"][0]["sha256"] = HASH
+    other = config.dataset_options(given)
+    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+        data.prepare(other, tmp_path / "again", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "again" / "dataset.json").exists()
+
+
+def test_a_file_that_went_missing_after_unpacking_is_put_back(
+    server: Server, tmp_path: Path
+) -> None:
+    options = config.dataset_options(values(server))
+    info = run(options, tmp_path)
+    (tmp_path / "downloads/chest/xrays/train/sick/1.png").unlink()
+    data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    again = table.read_info(tmp_path / "tables" / "dataset.json")
+    assert again.fingerprint == info.fingerprint
+
+
+# Of each layout: its paths, and what becomes of them in the folder D.
+PATHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "imagefolder": ({"path": "a/b"}, {"path": "D/a/b"}),
+    "parquet": (
+        {
+            "train": ["a/*.parquet", "b.parquet"], "test": "c.parquet",
+            "accepted_labels": {"file": "real.json"}, "class_names": ["x", "y"],
+        },
+        {
+            "train": ("D/a/*.parquet", "D/b.parquet"), "test": "D/c.parquet",
+            "accepted_labels": {"file": "D/real.json"},
+        },
+    ),
+    "csv": (
+        {
+            "root": "./a", "train": "b.csv", "test": "c.csv", "label_column": "l",
+            "class_names": ["x", "y"], "joins": [{"file": "d.csv", "by": "k", "columns": ["e"]}],
+        },
+        {"root": "D/a", "train": "b.csv", "test": "c.csv"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", PATHS)
+def test_every_path_of_a_layout_lies_in_the_download_folder(source: str) -> None:
+    written, moved = PATHS[source]
+    given = {"source": "url", "files": [{"url": "http://h/x.zip", "sha256": HASH}]}
+    layout = {"source": source, **written}
+    options = config.dataset_options({**given, "layout": layout})
+    assert isinstance(options, url.Options)
+    located = options.located(Path("D")).model_dump()
+    assert {key: located[key] for key in moved} == moved
+    paths = re.findall(r'"([^"]*[./][^"]*)"', json.dumps(written))
+    assert len(paths) == {"imagefolder": 1, "parquet": 4, "csv": 4}[source]
+    for path in paths:
+        text = json.dumps(layout).replace(json.dumps(path), '"../evil"')
+        with pytest.raises(ConfigError, match=r"'\.\./evil' lies outside the download folder"):
+            config.dataset_options({**given, "layout": json.loads(text)})
+
+
+def test_a_limit_of_the_layout_lowers_what_is_expected(server: Server, tmp_path: Path) -> None:
+    content = parquet([0, 1, 1, 0])
+    layout = {
+        "source": "parquet", "train": "x.parquet", "class_names": ["a", "b"], "test": "x.parquet",
+        "limit": {"train": 3},
+    }  # fmt: skip
+    options = config.dataset_options(
+        {
+            "source": "url",
+            "files": [{"url": server.put("/x.parquet", content), "sha256": digest(content)}],
+            "layout": layout,
+            "expect": {"train": 4, "test": 4},
+            "duplicates": "warn",
+        }
+    )
+    assert options.count_rows() == (3, 4)
+    assert run(options, tmp_path).train_rows == 3

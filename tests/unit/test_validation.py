@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import logging
+import os
 import random
 import tracemalloc
 from collections import Counter
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -21,7 +24,7 @@ from dpprobe import config, data
 from dpprobe.config import DatasetOptions
 from dpprobe.data import problems, table
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
 
 CLASSES = ["cat", "dog"]
 
@@ -362,7 +365,9 @@ def test_how_it_is_verified_does_not_make_tables_stale() -> None:
         return options.preparation_params()
 
     assert params(verify="hash") == params()
-    assert params(duplicates="warn") != params()
+    # What only decides whether tables are accepted does not decide what is in them.
+    assert params(duplicates="warn", missing_classes="warn", expect={"classes": 10}) == params()
+    assert params(split_seed=1) != params()
 
 
 @pytest.mark.parametrize(
@@ -493,3 +498,26 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
         "b.csv line 4: patient 'p0' has images in both splits",
     ):
         assert part in text, text
+
+
+def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
+    gone = config.dataset_options({"source": "imagefolder", "path": str(tmp_path / "none")})
+    with pytest.raises(ConfigError):
+        data.prepare(gone, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_disk_that_fills_under_the_tables_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder(tmp_path / "images", [f"{kind}/{n}.png" for kind in CLASSES for n in range(4)])
+    options = config.dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(DataError, match="the disk filled up while the split tables were written"):
+        data.prepare(options, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []

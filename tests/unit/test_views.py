@@ -348,8 +348,8 @@ def test_precision_is_no_part_of_families_without_a_network() -> None:
 
 
 def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(model: Any) -> Any:
-        del model
+    def broken(model: Any, **options: Any) -> Any:
+        del model, options
 
         def call(*_: Any) -> None:
             raise FileNotFoundError("no g++")
@@ -357,8 +357,9 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.raises(ConfigError, match=r"cannot compile test_vit on cpu \(no g\+\+\); write"):
-        load(runtime=Runtime(device="cpu", compiled=True))
+    broken_one = load(runtime=Runtime(device="cpu", compiled=True))
+    with pytest.raises(ConfigError, match=r"test_vit fails when .* for cpu \(no g\+\+\); write"):
+        backbones.probe(broken_one)
 
 
 @pytest.mark.slow

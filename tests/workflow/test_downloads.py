@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -104,3 +105,37 @@ def test_a_wrong_checksum_leaves_no_dataset(
     assert "kept as scans.zip.wrong-checksum" in result.stdout
     assert not (workspace.directory / "data/downloads/scans/receipt.json").exists()
     assert not (workspace.directory / "data/scans").exists()
+
+
+def test_a_download_of_other_options_is_not_taken_for_this_one(
+    workspace: Workspace, small: dict[str, Any], server: Server
+) -> None:
+    """Without Snakemake's records only the receipt says what was fetched."""
+    content = archive(0)
+    study = study_of(small, server.put("/scans.zip", content), content)
+    study["methods"]["sgd"]["batch_size"] = 4
+    workspace.run(study, "data")
+    info = workspace.directory / "data/scans/dataset.json"
+    before = json.loads(info.read_text())
+
+    # What is expected decides nothing in the tables, and is held against them at the start.
+    study["datasets"]["scans"]["expect"] = {"train": 16, "test": 4, "classes": 2}
+    assert "Nothing to be done" in workspace.run(study, "data").stdout
+    study["datasets"]["scans"]["expect"] = {"train": 17}
+    result = workspace.run(study, "data", check=False)
+    assert result.returncode != 0
+    assert "datasets.scans: expect.train: 17, where there are 16 train rows" in result.stdout
+
+    shutil.rmtree(workspace.directory / ".snakemake")
+    shutil.rmtree(workspace.directory / "data/scans")
+    content = archive(1)
+    other = study_of(small, server.put("/scans.zip", content), content)
+    result = workspace.run(other, "data", check=False)
+    assert result.returncode != 0
+    assert "downloaded for other options" in result.stdout
+    assert not info.exists()
+    (workspace.directory / "data/downloads/scans/receipt.json").unlink()
+    workspace.run(other, "data")
+    after = json.loads(info.read_text())
+    assert after["fingerprint"] != before["fingerprint"]
+    assert after["source"]["files"][0]["sha256"] == hashlib.sha256(content).hexdigest()

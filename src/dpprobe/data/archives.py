@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import gzip
+import logging
 import lzma
+import os
+import secrets
 import shutil
 import stat
 import struct
@@ -18,8 +21,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from dpprobe import artifacts
+from dpprobe.data import disk
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
+
+logger = logging.getLogger("dpprobe")
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -42,8 +48,9 @@ def folder_name(name: str) -> str | None:
 def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
     """Unpacks an archive into `directory`, which then holds its members and nothing else.
 
-    It is unpacked beside and renamed, so `directory` is whole or as it was. Unpacking the same
-    content again does nothing.
+    It is unpacked beside and renamed, so `directory` is whole or as it was; a second process waits
+    until the first is done. Unpacking the same content again does nothing, unless the folder has
+    lost or gained a file or a byte since.
 
     Args:
       archive: a zip, or a tar with or without gzip, bzip2 or xz, by its suffix.
@@ -57,26 +64,82 @@ def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> Non
     """
     mark = directory.with_name(f".{directory.name}.extracted.json")
     state = {"archive": archive.name, "sha256": sha256 or artifacts.sha256_file(archive)}
-    if directory.is_dir() and mark.is_file() and artifacts.read_json(mark) == state:
+    if _is_whole(directory, mark, state):
         return
-    temporary = directory.with_name(f".{directory.name}.extracting")
-    _remove(temporary)
-    try:
-        with _explained(archive, directory):
-            temporary.mkdir(parents=True)
+    with _explained(archive, directory), _locked(directory):
+        if _is_whole(directory, mark, state):
+            return
+        prefix = f".{directory.name}.extracting"
+        for left in directory.parent.iterdir():  # by a process that was killed
+            if left.name.startswith(prefix):
+                _remove(left)
+        temporary = directory.with_name(f"{prefix}-{secrets.token_hex(4)}")
+        try:
+            temporary.mkdir()
             if archive.name.lower().endswith(ZIP_SUFFIX):
                 _extract_zip(archive, temporary)
             else:
                 _extract_tar(archive, temporary)
-    except BaseException:
-        _remove(temporary)
-        raise
-    mark.unlink(missing_ok=True)
-    _remove(directory)
-    # A mark without its folder counts for nothing.
-    artifacts.write_json(mark, state)
-    temporary.replace(directory)
-    artifacts.sync(directory.parent)
+            mark.unlink(missing_ok=True)
+            _remove(directory)
+            # A mark without its folder counts for nothing.
+            artifacts.write_json(mark, {**state, **_contents(temporary)})
+            temporary.replace(directory)
+        except BaseException:
+            _remove(temporary)
+            raise
+        artifacts.sync(directory.parent)
+
+
+def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
+    """Whether a folder holds what was unpacked from this archive, by number and size of files."""
+    if not directory.is_dir() or not mark.is_file():
+        return False
+    try:
+        known = artifacts.read_json(mark)
+    except ValueError:
+        return False
+    if not isinstance(known, dict) or any(known.get(key) != state[key] for key in state):
+        return False
+    return known == {**state, **_contents(directory)}
+
+
+def _contents(folder: Path) -> dict[str, int]:
+    """How many files a folder holds, and how many bytes they have together."""
+    files, size = 0, 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            files += 1
+            size += os.lstat(f"{place}/{name}").st_size
+    return {"files": files, "bytes": size}
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes from unpacking into a folder at the same time."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    path = directory.with_name(f".{directory.name}.lock")
+    while True:
+        with path.open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("%s: another process is unpacking; waiting for it", directory)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            except OSError as error:
+                logger.warning("%s: cannot be locked (%s)", path, error.strerror)
+            # The one before removes its file: a lock on that holds nobody off.
+            try:
+                mine = os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+            except FileNotFoundError:
+                mine = False
+            if not mine:
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def decompress(archive: Path, path: Path, *, largest: int) -> None:
@@ -119,10 +182,10 @@ def _explained(archive: Path, directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:  # gzip and bzip2 say so that their content is no such
             raise _damaged(archive, error) from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if disk.is_full(error):
             raise DataError(
                 f"{archive}: the disk filled up while it was unpacked into {directory.parent}; "
-                "make room, or choose a data_dir on another disk"
+                f"{disk.REMEDY}"
             ) from error
         raise DataError(
             f"{archive}: cannot be unpacked into {directory.parent} "
@@ -161,8 +224,8 @@ def _check_members(archive: Path, members: list[tuple[str, int]], folder: Path) 
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{archive}: unpacked it takes {_megabytes(size)}, and {_megabytes(free)} are free in "
-            f"{folder.parent}; make room, or choose a data_dir on another disk"
+            f"{archive}: unpacked it takes {disk.megabytes(size)}, and {disk.megabytes(free)} are "
+            f"free in {folder.parent}; {disk.REMEDY}"
         )
 
 
@@ -266,7 +329,3 @@ def _copy(source: IO[bytes] | gzip.GzipFile, target: IO[bytes], *, limit: int, w
         if done > limit:
             raise DataError(f"{where}: larger than the {limit} bytes it should have; replace it")
         target.write(chunk)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

@@ -19,12 +19,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.config import DatasetOptions, resolve_path
-from dpprobe.data import group_column
+from dpprobe.config import DatasetOptions, Limit, resolve_path
+from dpprobe.data import check_groups, group_column
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
@@ -35,13 +35,6 @@ Value = str | int | float
 UncertainPolicy = Literal["ones", "zeros", "drop", "error"]
 SplitName = Literal["train", "test"]
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-
-
-class Limit(Block):
-    """Use only the first rows of each split."""
-
-    train: int | None = Field(None, ge=1)
-    test: int | None = Field(None, ge=1)
 
 
 class Extract(Block):
@@ -107,6 +100,8 @@ class Join(Block):
 
 class Options(DatasetOptions):
     """A CSV manifest: one row an image, with columns for its path, its label and its groups."""
+
+    paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
 
     source: Literal["csv"] = "csv"
     root: str = Field(
@@ -214,15 +209,7 @@ class Options(DatasetOptions):
     def _check_groups(
         cls, value: tuple[str, ...] | dict[str, str | Group]
     ) -> tuple[str, ...] | dict[str, str | Group]:
-        names = [group_column(name) for name in value]
-        for name, column in zip(value, names, strict=True):
-            if not name or "/" in name:
-                raise ValueError(
-                    f"{name!r} cannot name a group, / divides paths; write a mapping, "
-                    "{name: column}"
-                )
-            if names.count(column) > 1:
-                raise ValueError(f"{name!r}: two groups would become {column!r}; remove one")
+        check_groups(value, remedy="write a mapping, {name: column}")
         return value
 
     @model_validator(mode="after")
@@ -286,6 +273,9 @@ class Options(DatasetOptions):
     def locate(self, name: str) -> Path:
         """A path as it is written here: relative to `root`, unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)
+
+    def row_limit(self) -> Limit:
+        return self.limit
 
     def check(self) -> None:
         if not resolve_path(self.root).is_dir():

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dpprobe.config import resolve_path
 from dpprobe.data import split, table
 from dpprobe.data.csv_manifest import (
     Group,
@@ -100,10 +101,10 @@ def load(options: Options, needed: set[str], *, quiet: bool = False) -> dict[Spl
     """The needed columns of the manifest's splits; of "train" alone where it has no other."""
     if options.split_column is None:
         return {
-            name: _use(options, name, _read(options, name, needed), quiet=quiet)
+            name: _use(options, name, _read(options, name, needed, quiet=quiet), quiet=quiet)
             for name in options.splits()
         }
-    frame = _read(options, "train", needed)
+    frame = _read(options, "train", needed, quiet=quiet)
     parts: dict[SplitName, Rows] = {}
     names: tuple[SplitName, ...] = ("train", "test")
     for name in names:
@@ -146,7 +147,7 @@ def _use(options: Options, name: SplitName, frame: pd.DataFrame, *, quiet: bool)
     return rows if most is None else rows.take(slice(most))
 
 
-def _read(options: Options, name: SplitName, needed: set[str]) -> pd.DataFrame:
+def _read(options: Options, name: SplitName, needed: set[str], *, quiet: bool) -> pd.DataFrame:
     """One split's file with what is extracted and joined, in the order of its lines."""
     file = options.file(name)
     made = {column: options.extract[column] for column in options.extract}
@@ -170,7 +171,7 @@ def _read(options: Options, name: SplitName, needed: set[str]) -> pd.DataFrame:
             )
         frame[column] = values
     for join in joins:
-        frame = _join(options, frame, join)
+        frame = _join(options, frame, join, file=file, quiet=quiet)
     return frame
 
 
@@ -200,7 +201,9 @@ def _read_file(options: Options, file: str, columns: set[str]) -> pd.DataFrame:
     return frame
 
 
-def _join(options: Options, frame: pd.DataFrame, join: Join) -> pd.DataFrame:
+def _join(
+    options: Options, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
+) -> pd.DataFrame:
     """A left join that keeps the rows and their order."""
     keys = join.keys
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
@@ -209,10 +212,9 @@ def _join(options: Options, frame: pd.DataFrame, join: Join) -> pd.DataFrame:
     twice = other.duplicated(theirs)
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
-        key = ", ".join(f"{name} {row[name]!r}" for name in theirs)
         raise ConfigError(
-            f"joins: {join.file} line {row[LINE]}: a second row of {key}; remove one, add a key, "
-            "or write first: true"
+            f"joins: {join.file} line {row[LINE]}: a second row of {_key(row, theirs)}; "
+            "remove one, add a key, or write first: true"
         )
     other = other[~twice]
     # Keys are renamed: one of theirs may be named like another column of ours.
@@ -223,7 +225,21 @@ def _join(options: Options, frame: pd.DataFrame, join: Join) -> pd.DataFrame:
     joined = frame.merge(
         right, how="left", left_on=list(keys), right_on=made, validate="many_to_one"
     )
+    unmatched = int(joined[made[0]].isna().sum())
+    if len(frame) and unmatched == len(frame):
+        ours = _key(frame.iloc[0], list(keys))
+        known = f"has {_key(other.iloc[0], theirs)}" if len(other) else "has no key at all"
+        raise ConfigError(
+            f"joins: {join.file}: no row of {file} has a row there ({file} has {ours}, {join.file} "
+            f"{known}); correct `by`, or make such a column with `extract`"
+        )
+    if unmatched and not quiet:
+        logger.info("%s: %d of %d rows have no row in %s", file, unmatched, len(frame), join.file)
     return joined.drop(columns=made).fillna(dict.fromkeys(join.columns, ""))
+
+
+def _key(row: pd.Series, columns: Sequence[str]) -> str:
+    return ", ".join(f"{name} {row[name]!r}" for name in columns)
 
 
 def _codes(options: Options, frame: pd.DataFrame) -> np.ndarray:
@@ -323,6 +339,7 @@ def batches(options: Options, parts: Mapping[SplitName, Rows]) -> Iterator[tuple
 def _batch(options: Options, rows: Rows, both: set[str]) -> pa.Table:
     faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
     written = _paths(options, rows)
+    root = resolve_path(options.root)
     for fault, path in zip(faults, written, strict=True):
         if not path:
             fault.append(("missing", f"no path: {' or '.join(options.path_columns())} is blank"))
@@ -341,7 +358,8 @@ def _batch(options: Options, rows: Rows, both: set[str]) -> pa.Table:
         ids=_ids(options, rows),
         labels=labels,
         images=[None] * len(written),
-        paths=[str(options.locate(path)) if path else None for path in written],
+        # No `~` is expanded in a row's path: it is data.
+        paths=[str(root / path) if path else None for path in written],
         groups=groups,
         faults=faults,
         origins=[f"{rows.file} line {line}" for line in rows.frame[LINE]],

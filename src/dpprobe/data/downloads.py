@@ -8,7 +8,6 @@ server's file has changed in between.
 from __future__ import annotations
 
 import email.utils
-import errno
 import fcntl
 import hashlib
 import logging
@@ -31,6 +30,8 @@ import requests
 import urllib3
 
 from dpprobe import artifacts
+from dpprobe.data import disk
+from dpprobe.data.disk import megabytes
 from dpprobe.errors import DataError, DownloadError
 from dpprobe.progress import Progress
 
@@ -153,13 +154,23 @@ def read_receipt(directory: Path) -> Receipt:
         raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
 
 
-def check_receipt(directory: Path) -> Receipt:
+def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
     """Reads `receipt.json` and looks whether each file is there with its size.
 
+    Args:
+      directory: the download folder.
+      params: what is to be there, `DatasetOptions.download_params()`.
+
     Raises:
-      DataError: when one is not.
+      DataError: when a file is not there, or something else was downloaded.
     """
     receipt = read_receipt(directory)
+    if artifacts.canonical_json(receipt.params) != artifacts.canonical_json(params):
+        raise DataError(
+            f"{directory}: was downloaded for other options than the study has now (such as a "
+            f"checksum or a revision); delete {directory / RECEIPT} and run again: what has stayed "
+            "the same is kept"
+        )
     for file in receipt.files:
         path = directory / file.name
         found = path.stat().st_size if path.is_file() else None
@@ -306,6 +317,8 @@ class _Partial:
         try:
             self._file = self.path.open("ab", buffering=0)
         except OSError as error:
+            if disk.is_full(error):
+                raise
             raise DownloadError(
                 f"{self.path}: cannot be written ({error.strerror}); correct the permissions"
             ) from error
@@ -426,14 +439,17 @@ def _mismatch(wanted: _Wanted, digests: Mapping[str, str]) -> str | None:
 
 def _fetch_verified(wanted: _Wanted, partial: _Partial) -> dict[str, str]:
     """Completes the partial file and holds it against what was declared."""
+    restarted = False
     while True:
         _transfer(wanted, partial)
         digests = _digests(partial.path)
         fault = _mismatch(wanted, digests)
         if fault is None:
             return digests
-        if not partial.spliced:
+        # Once: a connection that always breaks makes parts of each attempt.
+        if restarted or not partial.spliced:
             break
+        restarted = True
         logger.warning(
             "%s: put together from parts, it has %s; from the start", wanted.where, fault
         )
@@ -501,7 +517,7 @@ def _transfer(wanted: _Wanted, partial: _Partial) -> None:
 def _kept_part(partial: _Partial) -> str:
     if partial.size == 0:
         return ""
-    return f"{_megabytes(partial.size)} are kept and the next attempt goes on from there; "
+    return f"{megabytes(partial.size)} are kept and the next attempt goes on from there; "
 
 
 def _request(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
@@ -684,7 +700,8 @@ def _refuse_page(
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     start = first[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     looks = not resumed and start.startswith((b"<!doctype html", b"<html"))
-    if kind in PAGE_TYPES or looks:
+    # What a server calls a page need not be one: a checksum says it better.
+    if looks or (kind in PAGE_TYPES and not wanted.checksums):
         raise DownloadError(
             f"{wanted.where}: the address gives a web page now, not the file: perhaps a login, a "
             "licence to accept or a notice that the file has moved; open it in a browser and "
@@ -699,18 +716,17 @@ def _check_space(wanted: _Wanted, partial: _Partial, needed: int) -> None:
 
 
 def _full(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> str:
-    amount = f"{_megabytes(needed)} more are needed" if needed is not None else "more is needed"
+    amount = f"{megabytes(needed)} more are needed" if needed is not None else "more is needed"
     return (
         f"{wanted.where}: the disk is full: {amount} in {wanted.path.parent} and "
-        f"{_megabytes(free)} are free; {_kept_part(partial)}make room, or choose a data_dir on "
-        "another disk"
+        f"{megabytes(free)} are free; {_kept_part(partial)}{disk.REMEDY}"
     )
 
 
 def _disk_fault(
     error: OSError, wanted: _Wanted, partial: _Partial, total: int | None
 ) -> DownloadError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if disk.is_full(error):
         needed = None if total is None else total - partial.size
         free = shutil.disk_usage(wanted.path.parent).free
         return DownloadError(_full(wanted, partial, needed, free))
@@ -782,7 +798,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield one
         behind = [getattr(one, "reason", None), one.__cause__, one.__context__, *one.args]
         pending += [item for item in behind if isinstance(item, BaseException)]
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / MEGABYTE:.1f} MB" if size >= MEGABYTE / 10 else f"{size} bytes"

@@ -3,14 +3,14 @@
 The Hub's own library lists the files and reads their checksums. The bytes are fetched by
 `dpprobe.data.downloads`, which goes on where an interrupted run stopped and holds each file
 against the SHA-256 that the Hub states: `hf_hub_download` drops what it has when it fails (seen in
-huggingface_hub 2.4). A token is read from HF_TOKEN, and never written anywhere.
+huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never written
+anywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import parquet
-from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.data import check_address, check_several_labels, parquet
+from dpprobe.errors import ConfigError, DownloadError
 from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
@@ -45,8 +45,16 @@ _SHOWN = 5
 class AcceptedLabels(Block):
     """The labels that count as right for each test row, from a file at an address of its own."""
 
-    url: str = Field(pattern=r"^https?://\S+$", description="Of a file in the form of real.json.")
+    url: str = Field(
+        description="Of a file in the form of real.json; without user and password.",
+        json_schema_extra={"pattern": r"^https?://\S+$"},
+    )
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="Of its content.")
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        return check_address(value)
 
 
 class Options(parquet.ColumnOptions):
@@ -112,18 +120,24 @@ class Options(parquet.ColumnOptions):
 
     def download_params(self) -> dict[str, Any]:
         written = self.model_dump(mode="json")
-        kept = ("source", "repo", "revision", "train", "test", "accepted_labels")
-        return {name: written[name] for name in kept}
+        kept = ("source", "repo", "revision", "train", "test")
+        return {**{name: written[name] for name in kept}, **self._accepted_params()}
 
     def preparation_params(self) -> dict[str, Any]:
         params = super().preparation_params()
         params.pop("endpoint")
-        return params
+        return {**params, **self._accepted_params()}
+
+    def _accepted_params(self) -> dict[str, Any]:
+        """The accepted labels by content: an address may hold a token."""
+        labels = self.accepted_labels
+        return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
+
+    def has_test(self) -> bool:
+        return self.test is not None
 
     def count_rows(self) -> tuple[int, int] | None:
-        if self.expect.train is None or self.expect.test is None:
-            return None
-        return self.expect.train, self.expect.test
+        return self.expected_rows()
 
     def multi_label(self) -> bool:
         """As written; held against the files once they are here."""
@@ -141,11 +155,11 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         licence that must be accepted first, a token that is not valid, offline mode.
       DownloadError: when the Hub cannot be reached or gives other content than it states.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, get_token
 
     from dpprobe.data import downloads
 
-    token = os.environ.get("HF_TOKEN", "").strip() or None
+    token = get_token()
     api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
     info = _ask(
         lambda: api.dataset_info(options.repo, revision=options.revision, timeout=TIMEOUT),
@@ -286,11 +300,11 @@ def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError 
 
     page = f"https://huggingface.co/datasets/{options.repo}"
     if isinstance(error, errors.GatedRepoError):
-        account = "the token's account has not accepted it" if token else "HF_TOKEN is not set"
+        account = "the token's account has not accepted it" if token else "no token is set"
         return ConfigError(
             f"{options.repo}: gated, and {account}; log in, accept the licence at {page}, set "
-            "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens), then "
-            "run again"
+            "HF_TOKEN to a token of that account (https://huggingface.co/settings/tokens) or run "
+            "`hf auth login`, then run again"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return ConfigError(
@@ -305,8 +319,9 @@ def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError 
     status = error.response.status_code
     if status in (401, 403) and token:
         return ConfigError(
-            f"{options.repo}: the Hub refuses the token in HF_TOKEN (status {status}); set a valid "
-            "one that may read datasets (https://huggingface.co/settings/tokens), or unset it"
+            f"{options.repo}: the Hub refuses the token of HF_TOKEN or `hf auth login` (status "
+            f"{status}); set a valid one that may read datasets "
+            "(https://huggingface.co/settings/tokens), or unset it"
         )
     return DownloadError(
         f"{options.repo}: the Hub refuses (status {status}); see {page}, then run again"
@@ -322,7 +337,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """
     from dpprobe.data import downloads
 
-    receipt = downloads.check_receipt(downloaded)
+    receipt = downloads.check_receipt(downloaded, params=options.download_params())
     names = [
         part.name.removeprefix(f"{_FILES}/")
         for part in receipt.files
@@ -343,11 +358,5 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         else parquet.AcceptedLabels(file=str(downloaded / _ACCEPTED)),
     )
     local.check()
-    several = local.multi_label()
-    if several != options.several_labels:
-        found = "several labels" if several else "one label"
-        raise DataError(
-            f"several_labels: the files of {options.repo} have {found} a row; write "
-            f"several_labels: {str(several).lower()}"
-        )
+    check_several_labels(declared=options.several_labels, found=local.multi_label())
     parquet.prepare(local, directory, recorded=options, revision=options.revision)

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ BATCH_ROWS = 128
 
 class Options(DatasetOptions):
     """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
+
+    paths: ClassVar = {"path": "moves"}
 
     source: Literal["imagefolder"] = "imagefolder"
     path: str = Field(min_length=1, description="The folder, relative to the working directory.")

@@ -13,12 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.config import DatasetOptions, resolve_path
-from dpprobe.data import group_column, split
+from dpprobe.config import DatasetOptions, Limit, resolve_path
+from dpprobe.data import check_groups, group_column, split
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 
@@ -32,13 +32,6 @@ SplitName = Literal["train", "test"]
 
 # How the validation images of ImageNet (ILSVRC 2012) are numbered, from 1, in their file names.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
-
-
-class Limit(Block):
-    """Use only the first rows of what `train` and `test` name."""
-
-    train: int | None = Field(None, ge=1)
-    test: int | None = Field(None, ge=1)
 
 
 class AcceptedLabels(Block):
@@ -78,19 +71,17 @@ class ColumnOptions(DatasetOptions):
     @field_validator("group_columns")
     @classmethod
     def _check_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [group_column(name) for name in value]
-        for name, column in zip(value, names, strict=True):
-            if not name or "/" in name:
-                raise ValueError(
-                    f"{name!r} cannot name a group, / divides paths; rename the column"
-                )
-            if names.count(column) > 1:
-                raise ValueError(f"{name!r}: two columns would become {column!r}; remove one")
+        check_groups(value, remedy="rename the column")
         return value
+
+    def row_limit(self) -> Limit:
+        return self.limit
 
 
 class Options(ColumnOptions):
     """Parquet files in the Hugging Face image convention."""
+
+    paths: ClassVar = {"train": "moves", "test": "moves", "accepted_labels.file": "moves"}
 
     source: Literal["parquet"] = "parquet"
     train: Paths = Field(min_length=1, description="A file, a glob pattern, or a list of them.")
@@ -129,6 +120,9 @@ class Options(ColumnOptions):
                 f"class_names: {headers[0].path} does not name its classes; write class_names, "
                 "one a class in the order of the numbers (a public list, not read off the labels)"
             )
+
+    def has_test(self) -> bool:
+        return self.test is not None
 
     def count_rows(self) -> tuple[int, int]:
         rows = self._count("train")

@@ -271,7 +271,7 @@ class _Checks:
         found = {name: (f"{name}: ", writer.rows, "rows") for name, writer in writers.items()}
         found["classes"] = ("", len(self._shape.class_names), "classes")
         for name, (where, count, what) in found.items():
-            expected = self._expected(name)
+            expected = getattr(self._options.expected(), name)
             if expected not in (None, count):
                 self._problems.add("size", f"{where}{count} {what}, {expected} expected")
 
@@ -288,12 +288,6 @@ class _Checks:
         for name in names:
             kind = "class" if split == "train" else "untested"
             self._problems.add(kind, f"no row of class {name}", split=split)
-
-    def _expected(self, name: str) -> int | None:
-        """The size that is expected, as far as a `limit` leaves it."""
-        expected: int | None = getattr(self._options.expect, name)
-        most = getattr(getattr(self._options, "limit", None), name, None)
-        return expected if expected is None or most is None else min(expected, most)
 
 
 def _describe(
@@ -380,6 +374,8 @@ class _Reader:
                 _open(data, small=True)
         except OSError as error:
             fault = ("missing", f"cannot be read ({error.strerror})")
+        except ValueError as error:  # of a path with a NUL or half a character
+            fault = ("missing", f"cannot be read ({error})")
         except _ImageError as error:
             fault = ("unreadable", str(error))
         kept = data if self._keep else None

@@ -242,7 +242,8 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
     if downloaded is None:
         options.check()
     else:
-        for file in downloads.check_receipt(downloaded).files:
+        receipt = downloads.check_receipt(downloaded, params=options.download_params())
+        for file in receipt.files:
             _unpack(options, downloaded, file)
     roots = _roots(options, downloaded)
     if options.name in ARRAYS:

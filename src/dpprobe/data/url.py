@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -18,19 +18,15 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import config
 from dpprobe.config import DatasetOptions
-from dpprobe.data import archives
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.data import archives, check_address, check_several_labels
+from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
 if TYPE_CHECKING:
     from dpprobe.data.downloads import Fetched
 
-# The local sources, and which of their options is put under the download folder.
-LAYOUTS: dict[str, tuple[str, ...]] = {
-    "csv": ("root",),
-    "imagefolder": ("path",),
-    "parquet": ("train", "test"),
-}
+# The local sources.
+LAYOUTS = ("csv", "imagefolder", "parquet")
 # What a dataset has whatever its source; written beside `layout`, not in it.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 SHA256_PATTERN = "^[0-9a-f]{64}$"
@@ -57,16 +53,7 @@ class File(Block):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if "@" in parts.netloc:
-            # What was written is not shown: it may hold a password.
-            raise ValueError(
-                "a user name or password in the address would be written into the results; "
-                "remove it and put it into ~/.netrc"
-            )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{value!r} is no http or https address; correct it")
-        return value
+        return check_address(value)
 
     @field_validator("sha256")
     @classmethod
@@ -129,8 +116,7 @@ class Options(DatasetOptions):
             options = config.dataset_options(value)
         except ConfigError as error:
             raise ValueError("; ".join(str(error).splitlines())) from None
-        for key, path in _paths(options):
-            _check_path(key, path)
+        _with_paths(options, _inside)
         return value
 
     @model_validator(mode="after")
@@ -163,10 +149,15 @@ class Options(DatasetOptions):
         # Neither decides the tables, and an address may hold a token.
         return {**params, **self.download_params()}
 
+    def row_limit(self) -> config.Limit:
+        return self._layout().row_limit()
+
+    def has_test(self) -> bool:
+        # Of an image folder only the files tell; it has no limit, of which this is asked.
+        return self._layout().has_test()
+
     def count_rows(self) -> tuple[int, int] | None:
-        if self.expect.train is None or self.expect.test is None:
-            return None
-        return self.expect.train, self.expect.test
+        return self.expected_rows()
 
     def multi_label(self) -> bool:
         """As the layout says; of parquet files `several_labels`, held against them later."""
@@ -190,15 +181,10 @@ class Options(DatasetOptions):
     def located(self, downloaded: Path) -> DatasetOptions:
         """The layout's options, its paths inside the download folder."""
 
-        def move(value: Any) -> Any:
-            return str(downloaded / value) if isinstance(value, str) else [*map(move, value)]
+        def move(path: str, _: str, fate: str) -> str:
+            return str(downloaded / path) if fate == "moves" else path
 
-        layout = self._layout()
-        values = dict(self.layout)
-        for key in LAYOUTS[layout.source]:
-            if getattr(layout, key) is not None:
-                values[key] = move(getattr(layout, key))
-        return config.dataset_options(values)
+        return config.dataset_options(_with_paths(self._layout(), move))
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
@@ -209,23 +195,45 @@ def _check_keys(layout: dict[str, Any]) -> None:
         raise ConfigError(f"layout.{key}: belongs beside `layout`, not into it; move it")
 
 
-def _paths(layout: DatasetOptions) -> Iterator[tuple[str, str]]:
-    """All files and folders that a layout names."""
-    keys = {"path", "root", "train", "test"} & type(layout).model_fields.keys()
-    for key in sorted(keys):
-        value = getattr(layout, key)
-        for path in [value] if isinstance(value, str) else value or ():
-            yield key, path
-    for number, join in enumerate(getattr(layout, "joins", ())):
-        yield f"joins.{number}.file", join.file
+# (path, key, "moves" or "stays") -> path
+_Change = Callable[[str, str, str], str]
 
 
-def _check_path(key: str, path: str) -> None:
+def _with_paths(layout: DatasetOptions, change: _Change) -> dict[str, Any]:
+    """A layout's values, with its paths changed."""
+    values = layout.model_dump(mode="json")
+    for key, fate in layout.paths.items():
+        first, *inner = key.split(".")
+        values[first] = _changed(values[first], inner, key=first, fate=fate, change=change)
+    return values
+
+
+def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: _Change) -> Any:
+    """A value with the paths in it changed; `inner` leads to them."""
+
+    def go(value: Any, inner: list[str], key: str) -> Any:
+        return _changed(value, inner, key=key, fate=fate, change=change)
+
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return change(value, key, fate)
+    if isinstance(value, list):
+        return [
+            go(each, inner[1:], f"{key}.{number}" if inner else key)
+            for number, each in enumerate(value)
+        ]
+    name, *rest = inner
+    return {**value, name: go(value[name], rest, f"{key}.{name}")}
+
+
+def _inside(path: str, key: str, _: str) -> str:
     place = PurePosixPath(path)
     if place.is_absolute() or ".." in place.parts or path.startswith("~"):
         raise ValueError(
             f"{key}: {path!r} lies outside the download folder; write a path relative to it"
         )
+    return path
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
@@ -240,14 +248,15 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     fetched = []
     for file in options.files:
         path = directory / file.file_name
-        fetched.append(downloads.fetch(file.url, path, sha256=file.sha256))
-        _unpack(file, directory)
+        found = downloads.fetch(file.url, path, sha256=file.sha256)
+        fetched.append(found)
+        _unpack(file, directory, found.sha256)
     return fetched
 
 
-def _unpack(file: File, directory: Path) -> None:
+def _unpack(file: File, directory: Path, sha256: str) -> None:
     if file.folder is not None:
-        archives.extract(directory / file.file_name, directory / file.folder, sha256=file.sha256)
+        archives.extract(directory / file.file_name, directory / file.folder, sha256=sha256)
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
@@ -259,19 +268,14 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """
     from dpprobe.data import downloads
 
-    downloads.check_receipt(downloaded)
+    receipt = downloads.check_receipt(downloaded, params=options.download_params())
     for file in options.files:
-        _unpack(file, downloaded)
+        _unpack(file, downloaded, receipt.sha256(file.file_name))
     try:
         layout = options.located(downloaded)
         layout.check()
-        several = layout.multi_label()
+        check_several_labels(declared=options.multi_label(), found=layout.multi_label())
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error
-    if several != options.multi_label():
-        raise DataError(
-            f"several_labels: the downloaded files have {'several labels' if several else 'one'} "
-            f"a row; write several_labels: {str(several).lower()}"
-        )
     module = importlib.import_module(config.SOURCES[layout.source])
     module.prepare(layout, directory, recorded=options)
