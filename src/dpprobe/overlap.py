@@ -122,9 +122,7 @@ def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[
     """Rows of unit norm, float32 [m, d]; a row of zeros stays one, and is like nothing."""
     for start, block in store.blocks(rows):
         values = torch.from_numpy(block).to(device)
-        for offset in range(0, len(values), rows):
-            part = values[offset : offset + rows]
-            yield start + offset, part / part.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        yield start, values / values.norm(dim=1, keepdim=True).clamp_min(1e-30)
 
 
 def _keep_nearest(
@@ -169,13 +167,13 @@ def _report(
     ids = [rows.table.ids() for rows in public]
     own = private.table.ids()
     order = sorted(range(len(best)), key=lambda row: (row not in exact, -best[row], row))
-    near = [row for row in order if row in exact or best[row] > threshold]
+    near = {row for row in order if row in exact or best[row] > threshold}
     records = []
     for row in order[: max(len(near), LISTED)]:
         number, place = exact.get(row, tuple(where[row].tolist()))
         records.append(
             {
-                "near": row in exact or bool(best[row] > threshold),
+                "near": row in near,
                 "row": row,
                 "id": own[row],
                 "public_dataset": public[number].dataset,

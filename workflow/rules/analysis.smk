@@ -104,13 +104,8 @@ rule plot_overlap:
         ],
     output:
         svg=f"{RESULTS}/figures/{{dataset}}/overlap_{{backbone}}.svg",
-        png=report(
-            f"{RESULTS}/figures/{{dataset}}/overlap_{{backbone}}.png",
-            caption="../../resources/captions/overlap.rst",
-            category="Near-duplicates",
-            subcategory="{dataset}",
-            labels={"backbone": "{backbone}"},
-        ),
+        # private photographs: not marked for Snakemake's report, which people send around
+        png=f"{RESULTS}/figures/{{dataset}}/overlap_{{backbone}}.png",
     log:
         f"{RESULTS}/logs/plot_overlap/{{dataset}}/{{backbone}}.log",
     benchmark:

@@ -79,11 +79,8 @@ rule embed_text:
         mem_mb=memory(4000),
         runtime=minutes(30),
     params:
-        backbone=lambda wildcards: STUDY.backbones[
-            wildcards.backbone
-        ].extraction_params(),
+        backbone=lambda wildcards: STUDY.backbones[wildcards.backbone].text_params(),
         prompts=lambda wildcards: DATASETS[wildcards.dataset].text_params(),
-        precision=STUDY.features.precision,
         version=VERSIONS["text"],
     message:
         "text embeddings of {wildcards.dataset}, {wildcards.backbone}"

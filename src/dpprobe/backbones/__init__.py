@@ -7,6 +7,7 @@ A family is one module with an `Options` class and a `load` function, named in
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,7 +68,8 @@ class Runtime:
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
-      precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU.
+      precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
+        are given neither of the two words auto.
       compiled: whether a network passes through torch.compile.
     """
 
@@ -87,7 +89,11 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     from dpprobe.devices import resolve_device
 
     options.check()
-    resolved = replace(runtime, device=resolve_device(runtime.device))
+    device = resolve_device(runtime.device)
+    precision = runtime.precision
+    if precision == "auto":
+        precision = "float16" if device == "cuda" else "float32"
+    resolved = replace(runtime, device=device, precision=precision)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
     if options.dimension not in (None, backbone.dimension):
         raise ConfigError(
@@ -106,7 +112,7 @@ def identity(
     architecture: str | None = None,
     pretrained_tag: str | None = None,
     exclude: frozenset[str] = frozenset(),
-    precision: str = "auto",
+    precision: str | None = None,
 ) -> str:
     """The fingerprint of a backbone.
 
@@ -118,7 +124,7 @@ def identity(
       architecture: as the library resolves it.
       pretrained_tag: of the library's own weights.
       exclude: options that do not, such as where a checkpoint lies.
-      precision: as the study gives it, for networks.
+      precision: of the forward pass, for networks.
     """
     from importlib.metadata import version
 
@@ -138,9 +144,8 @@ def identity(
     )
 
 
-PROBE_VALUES = 8
-# How far probes of one backbone may lie apart, relative to the largest value: float16 on a GPU
-# against float32 on a CPU stays below.
+PROBE_VALUES = 64
+# How far probes of one backbone in one precision may lie apart, relative to their length.
 PROBE_TOLERANCE = 0.05
 
 
@@ -148,10 +153,10 @@ def probe(backbone: Backbone) -> dict[str, Any]:
     """The digest of a forward pass: features of one public image, a gradient of colours.
 
     It tells what a fingerprint cannot: that this machine computes what another one did. Two
-    machines agree in `norm` and `head` to their precision; `sha256` is equal on equal ones only.
+    machines agree in `norm` and `sample` to their precision; `sha256` is equal on equal ones only.
 
     Returns:
-      sha256 of the float32 features, their L2 norm, and the first 8 of them.
+      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread.
     """
     import hashlib
 
@@ -166,7 +171,7 @@ def probe(backbone: Backbone) -> dict[str, Any]:
     return {
         "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
         "norm": float(np.linalg.norm(row.astype(np.float64))),
-        "head": [float(value) for value in row[:PROBE_VALUES]],
+        "sample": [float(value) for value in row[:: -(-len(row) // PROBE_VALUES)]],
     }
 
 
@@ -174,9 +179,9 @@ def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two probes are of one backbone, up to the precision of what computed them."""
     if first["sha256"] == second["sha256"]:
         return True
-    ones, others = ([probe["norm"], *probe["head"]] for probe in (first, second))
-    scale = max(map(abs, first["head"]), default=0.0)
-    limits = [PROBE_TOLERANCE * first["norm"], *[PROBE_TOLERANCE * scale] * PROBE_VALUES]
-    return len(ones) == len(others) and all(
-        abs(one - other) <= limit for one, other, limit in zip(ones, others, limits, strict=False)
+    norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))
+    apart = math.dist(*samples) if len(samples[0]) == len(samples[1]) else math.inf
+    return bool(
+        abs(norms[0] - norms[1]) <= PROBE_TOLERANCE * max(norms)
+        and apart <= PROBE_TOLERANCE * max(math.hypot(*sample) for sample in samples)
     )

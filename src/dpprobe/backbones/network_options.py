@@ -101,6 +101,11 @@ class NetworkOptions(BackboneOptions):
             )
         return self
 
+    @property
+    def random_crops(self) -> bool:
+        views: Views = getattr(self, "preprocessing")  # noqa: B009
+        return views.crop == "inception"
+
     def check_checkpoint(self) -> None:
         if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():
             raise ConfigError(

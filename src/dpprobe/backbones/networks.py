@@ -88,7 +88,7 @@ def prepare(
             "image; choose its pooling in model_args (global_pool)"
         )
     if runtime.compiled:
-        run = _compiled(run, blank, name)
+        run.model = _Compiled(tapped, name)
     return Network(
         dimension=features.shape[1],
         layers={block: value.shape[1] for block, value in layers.items()},
@@ -113,8 +113,7 @@ class _Pass:
         self._mean = torch.tensor(mean, device=runtime.device).view(-1, 1, 1)
         self._std = torch.tensor(std, device=runtime.device).view(-1, 1, 1)
         self._on_gpu = runtime.device.startswith("cuda")
-        automatic = "float16" if self._on_gpu else "float32"
-        name = automatic if runtime.precision == "auto" else runtime.precision
+        name = runtime.precision
         self._dtype = None if name == "float32" else getattr(torch, name)
 
     @torch.inference_mode()
@@ -155,18 +154,27 @@ class _Pass:
         return features.float(), layers
 
 
-def _compiled(run: _Pass, blank: torch.Tensor, name: str) -> _Pass:
-    """The same pass through torch.compile, which has no fallback here."""
-    original = run.model
-    try:
-        run.model = torch.compile(original)
-        run(blank)
-    except Exception as error:  # the compiler and its tools raise whatever they run into
-        raise ConfigError(
-            f"features.compile: torch.compile cannot compile {name} on {run.runtime.device} "
-            f"({line(error)}); write compile: false"
-        ) from error
-    return run
+class _Compiled:
+    """A model through torch.compile, which has no fallback here.
+
+    It is compiled by the first batch of a shape, in a thread like all others: for another number
+    of rows or of threads it would be compiled again. Extraction has two: of one row, and of all
+    others.
+    """
+
+    def __init__(self, model: torch.nn.Module, name: str) -> None:
+        self._run = torch.compile(model, dynamic=False)
+        self._name = name
+
+    def __call__(self, images: torch.Tensor) -> Outputs:
+        try:
+            outputs: Outputs = self._run(images)
+        except Exception as error:  # the compiler and its tools raise whatever they run into
+            raise ConfigError(
+                f"features.compile: {self._name} fails when it is compiled for {images.device} "
+                f"({line(error)}); write compile: false"
+            ) from error
+        return outputs
 
 
 # blocks inside

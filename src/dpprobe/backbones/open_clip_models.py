@@ -11,8 +11,9 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
+OWN = "own"  # a tokenizer that comes with open_clip
 
 
 class Preprocessing(Views):
@@ -60,8 +62,6 @@ class Preprocessing(Views):
 
 class Options(NetworkOptions):
     """The image tower of an open_clip model; the features are its image embeddings."""
-
-    reads_text: ClassVar[bool] = True
 
     family: Literal["open_clip"] = "open_clip"
     model: str = Field(
@@ -150,6 +150,25 @@ class Options(NetworkOptions):
             f"this model computes {built}: its features would be wrong; {right}"
         )
 
+    @property
+    def reads_text(self) -> bool:
+        """Tokenizers of the Hugging Face Hub need its package transformers."""
+        model = (known_models() or {}).get(self.architecture)
+        own = model is not None and model.tokenizer == OWN
+        return own or find_spec("transformers") is not None
+
+    def warnings(self) -> list[str]:
+        if self.reads_text:
+            return []
+        return [
+            f"{self.architecture} reads text through the package transformers, which is not "
+            "installed: there will be no text embeddings"
+        ]
+
+    def text_params(self) -> dict[str, Any]:
+        images = ("preprocessing", "layers", "token")
+        return {k: v for k, v in self.extraction_params().items() if k not in images}
+
     def extraction_params(self) -> dict[str, Any]:
         """The options without the checkpoint's path; they cannot be read back without one."""
         values = super().extraction_params()
@@ -158,9 +177,13 @@ class Options(NetworkOptions):
 
 
 class KnownModel(NamedTuple):
-    """What open_clip's list says of a model: its activation, and that of each of its weights."""
+    """What open_clip's list says of a model: its activation, and that of each of its weights.
+
+    `tokenizer` is "own" where open_clip brings it, "hub" where the Hugging Face Hub does.
+    """
 
     activation: str
+    tokenizer: str
     tags: dict[str, str]
 
 
@@ -189,9 +212,11 @@ def known_models() -> dict[str, KnownModel] | None:
         return None
     models = {}
     for line in lines:
-        name, activation, *tags = line.split()
+        name, activation, tokenizer, *tags = line.split()
         pairs = (tag.partition(":") for tag in tags)
-        models[name] = KnownModel(activation, {tag: trained for tag, _, trained in pairs})
+        models[name] = KnownModel(
+            activation, tokenizer, {tag: trained for tag, _, trained in pairs}
+        )
     return models
 
 
@@ -202,8 +227,9 @@ def list_names() -> str:
 
     lines = [f"{LIBRARY} {version(LIBRARY)}"]
     for name in sorted(open_clip.list_models()):
-        quick = bool(open_clip.get_model_config(name).get("quick_gelu"))
-        words = [name, _activation(quick)]
+        config = open_clip.get_model_config(name)
+        hub = config["text_cfg"].get("hf_tokenizer_name") is not None
+        words = [name, _activation(bool(config.get("quick_gelu"))), "hub" if hub else OWN]
         for tag in list_pretrained_tags_by_model(name):
             trained = bool(get_pretrained_cfg(name, tag).get("quick_gelu"))
             words.append(f"{tag}:{_activation(trained)}")

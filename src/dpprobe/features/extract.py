@@ -202,8 +202,8 @@ def _check_values(values: Array, part: Features, split: str, dtype: str) -> None
     where = f"{split} row {row} (id {row_id})"
     if not np.isfinite(values[position]).all():
         raise DataError(
-            f"{where}: the backbone gives features that are not finite; look at the image, "
-            "and at the backbone's weights and preprocessing"
+            f"{where}: the backbone gives features that are not finite; look at the image, and at "
+            "the backbone's weights and preprocessing, or write features.precision: float32"
         )
     raise DataError(
         f"{where}: a feature of {np.abs(values[position]).max():g} does not fit {dtype}; "

@@ -5,6 +5,10 @@ and passes it through the model with one torch thread of its own: no thread wait
 several small passes are faster than one that is divided. On a GPU the threads decode into pinned
 memory, and what the GPU has computed is fetched while it computes the next batch. Processes may
 decode in place of the threads.
+
+A library's products may differ in their last bits with the number of rows. Every pass therefore has
+the same number, the last one filled up, so that a row's features depend on that row alone: on no
+other row, and not on how rows are cut into shards.
 """
 
 from __future__ import annotations
@@ -154,6 +158,7 @@ def extract_rows(
     decoder = Decoder(backbone, table.split, pinned=on_gpu and not workers)
     pieces = _encoded(table, start, stop, batch_size, clock)
     sizes = _Sizes(table.split)
+    rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
     clock.start()
     if on_gpu:
         clock.threads, clock.busy = 1, ("transfer", "forward")
@@ -167,10 +172,10 @@ def extract_rows(
         clock.threads, clock.busy = threads, ("forward",)
         decoded = _by_processes(decoder, pieces, workers, AHEAD, pinned=False)
         with closing(decoded):
-            yield from _on_cpu(decoded, decoder, backbone, threads, sizes, clock)
+            yield from _on_cpu(decoded, decoder, backbone, rows, threads, sizes, clock)
     else:
         clock.threads, clock.busy = threads, ("decode", "forward")
-        yield from _on_cpu(pieces, decoder, backbone, threads, sizes, clock)
+        yield from _on_cpu(pieces, decoder, backbone, rows, threads, sizes, clock)
 
 
 def _encoded(
@@ -301,10 +306,15 @@ def in_order(
         torch.set_num_threads(before)  # what new threads of this process will have
 
 
-def _forward(backbone: Backbone, images: torch.Tensor) -> Outputs:
+def _forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
+    """One pass of exactly `rows` rows; what fills it up is dropped again."""
+    own = len(images)
+    if own < rows:
+        images = torch.cat([images, images[-1:].expand(rows - own, *images.shape[1:])])
     if backbone.forward_layers is None:
-        return backbone.forward(images), {}
-    return backbone.forward_layers(images)
+        return backbone.forward(images)[:own], {}
+    features, layers = backbone.forward_layers(images)
+    return features[:own], {name: values[:own] for name, values in layers.items()}
 
 
 @dataclass(frozen=True)
@@ -320,6 +330,7 @@ def _on_cpu(
     items: Iterable[Any],
     decoder: Decoder,
     backbone: Backbone,
+    rows: int,
     threads: int,
     sizes: _Sizes,
     clock: Clock,
@@ -327,7 +338,7 @@ def _on_cpu(
     def compute(item: Any) -> _Computed:
         piece = item if isinstance(item, Piece) else decoder.__getitems__(item)
         started = time.perf_counter()
-        outputs = None if piece.images is None else _forward(backbone, piece.images)
+        outputs = None if piece.images is None else _forward(backbone, piece.images, rows)
         return _Computed(piece, outputs, time.perf_counter() - started)
 
     done = in_order(compute, items, threads=threads, ahead=AHEAD * threads)
@@ -380,7 +391,7 @@ def _on_gpu(
     before: _Launched | None = None
     with closing(pieces):
         for batch in _batches(pieces, batch_size, sizes, clock):
-            launched = _launch(batch, backbone)
+            launched = _launch(batch, backbone, batch_size)
             if before is not None:
                 yield _fetch(before, clock)
             before = launched
@@ -403,13 +414,13 @@ def _batches(
         yield batch
 
 
-def _launch(batch: list[Piece], backbone: Backbone) -> _Launched:
+def _launch(batch: list[Piece], backbone: Backbone, rows: int) -> _Launched:
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
     marks[0].record()
     images = [one.images.to("cuda", non_blocking=True) for one in batch if one.images is not None]
     together = torch.cat(images)
     marks[1].record()
-    features, layers = _forward(backbone, together)
+    features, layers = _forward(backbone, together, rows)
     marks[2].record()
     to_host = {name: _to_host(one) for name, one in layers.items()}
     launched = _Launched(

@@ -719,7 +719,7 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
             raise StoreError(
                 f"{path}: of one image its machine computes other features than that of "
                 f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "
-                f"expected; look at that machine's libraries and drivers, {REMEDY}"
+                f"expected; look at that machine's libraries and drivers, then {REMEDY}"
             )
         if probe["sha256"] != reference["sha256"]:
             logger.info(

@@ -25,12 +25,12 @@ NO_PUBLIC_DATA = (
     "The backbone's weights, if it has any, are random or fixed: no data went into them."
 )
 OVERLAP_FOUND = (
-    " The near-duplicate check found {near} of {private_rows} private rows that look like public "
-    "ones: if the backbone saw those, the promise does not hold for these rows."
+    " The near-duplicate check found private rows that look like public ones: if the backbone saw "
+    "those, the promise does not hold for these rows."
 )
 OVERLAP_NOT_COVERED = (
-    "the numbers of the near-duplicate check: they were found without noise, leave them out of "
-    "what is published"
+    "what the near-duplicate check found: no noise was added, so leave near_duplicate_check out of "
+    "what is published, and the sentence on it in assumption"
 )
 PUBLIC_FACTS = (
     "the number of training rows n (sampling rates and step counts are computed from it)",
@@ -120,7 +120,7 @@ def statement(
     if isinstance(check, Mapping):
         not_covered.append(OVERLAP_NOT_COVERED)
         if trained and check["near"]:
-            assumption += OVERLAP_FOUND.format(**check)
+            assumption += OVERLAP_FOUND
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -188,12 +188,12 @@ def _composition(plan: Plan) -> str:
     once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
     again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
     if not plan.selection:
-        return f"The rows are touched by {_listed(once)}, and by nothing else."
-    first = f"by {_listed(once)}, and " if once else ""
+        return f"They depend on the rows through {_listed(once)}, and through nothing else."
+    first = f"through {_listed(once)}, and " if once else ""
     return (
-        f"The rows are touched {first}by each of a random number of trials (mean "
+        f"They depend on the rows {first}through each of a random number of trials (mean "
         f"{plan.selection.mean:g}, {plan.selection.distribution}) of {_listed(again)}, of which "
-        "only the best one's outputs are released, and by nothing else."
+        "only the best one's outputs are released, and through nothing else."
     )
 
 
