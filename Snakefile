@@ -24,6 +24,7 @@ include: "workflow/rules/analysis.smk"
 include: "workflow/rules/gathering.smk"
 include: "workflow/rules/tracking.smk"
 include: "workflow/rules/targets.smk"
+include: "workflow/rules/report.smk"
 
 
 rule all:
@@ -37,3 +38,4 @@ rule all:
         rules.figures.input,
         rules.tables.input,
         rules.tracking.input,
+        rules.html_report.input,

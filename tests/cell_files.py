@@ -70,7 +70,7 @@ def write_cell(
     summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
     _write_history(folder / "history.parquet", records)
     private = math.isfinite(epsilon_value(epsilon))
-    write_json(folder / "privacy.json", {"format": "dpprobe-privacy", "epsilon": epsilon})
+    write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
     write_text(folder / "heads.safetensors", f"weights of {identity}")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
@@ -97,6 +97,44 @@ def write_cell(
     }
     write_json(folder / "metrics.json", record)
     return folder / "metrics.json"
+
+
+def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
+    """A privacy statement with the keys of a real one."""
+    _, backbone, method, epsilon = identity
+    mechanism = {
+        "name": "gradients", "released": "sum of the rows' clipped gradients",
+        "noise": "Gaussian", "sensitivity": 1.2, "noise_multiplier": 1.23456789,
+        "sampling": "Poisson", "sample_rate": 0.032, "count": 40, "repeated": False,
+    }  # fmt: skip
+    promise = f"The weights of any one of the heads are ({epsilon}, 1e-05)-differentially private."
+    return {
+        "format": "dpprobe-privacy",
+        "format_version": 2,
+        "promise": promise if private else "No privacy is promised: epsilon is infinite.",
+        "private": private,
+        "unit_of_privacy": "one training image",
+        "neighbouring_relation": "add or remove one",
+        "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
+        "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
+        "delta": 1e-5 if private else None,
+        "accountant": "pld",
+        "checks": {"rdp": 1.1} if private else {},
+        "n": TRAIN_ROWS,
+        "mechanisms": [mechanism] if private else [],
+        "selection": None,
+        "method": method,
+        "mode": "benchmark",
+        "release": "Not for release. Noise comes from seeds stored with the results.",
+        "seeds": [fingerprint([*identity, index])[:32] for index in range(seeds)],
+        "engine_limits": None,
+        "public": ["the number of training rows n"],
+        "public_data": {
+            "assumption": "The weights are fixed.", "backbone": backbone,
+            "near_duplicate_check": "not run",
+        },
+        "not_covered": ["the features", "training losses"],
+    }  # fmt: skip
 
 
 def write_study(

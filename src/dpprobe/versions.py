@@ -18,4 +18,5 @@ VERSIONS = {
     "figures": 2,
     "tables": 1,
     "tracking": 2,
+    "report": 1,
 }

@@ -127,6 +127,7 @@ HEALED = (
     "results/tables/accuracy.md",
     "results/tables/digits_accuracy.csv",
     "results/tracking/digits.json",
+    "results/report.html",
 )
 
 

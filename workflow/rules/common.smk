@@ -1,5 +1,6 @@
 """What the rules share: the study, path templates, input functions, resources."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -143,6 +144,24 @@ def job_marks(cells):
 
 def dataset_cells(dataset):
     return [cell for cell in STUDY.cells() if cell.dataset == dataset]
+
+
+def target_files(rule_name):
+    """What a named target asks for, if the workflow has it."""
+    return (
+        list(workflow.get_rule(rule_name).input) if workflow.is_rule(rule_name) else []
+    )
+
+
+def snakemake_call():
+    """What a person types after `snakemake` to run this study, seen from the working directory."""
+    snakefile = Path(os.path.relpath(workflow.main_snakefile))
+    here = snakefile == Path("Snakefile")
+    files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
+    return [
+        *([] if here else ["--snakefile", snakefile.as_posix()]),
+        *(["--configfile", *files] if files else []),
+    ]
 
 
 def size_mb(paths):

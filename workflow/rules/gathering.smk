@@ -58,7 +58,12 @@ rule write_dataset_table:
     input:
         f"{RESULTS}/summary/{{dataset}}.parquet",
     output:
-        csv=f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+        csv=report(
+            f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+            caption="../../resources/captions/table.rst",
+            category="Tables",
+            labels={"dataset": "{dataset}"},
+        ),
         markdown=f"{RESULTS}/tables/{{dataset}}_accuracy.md",
     log:
         f"{RESULTS}/logs/write_dataset_table/{{dataset}}.log",
@@ -86,6 +91,7 @@ rule write_tables:
             f"{RESULTS}/tables/accuracy.csv",
             caption="../../resources/captions/table.rst",
             category="Tables",
+            labels={"dataset": "all"},
         ),
         markdown=f"{RESULTS}/tables/accuracy.md",
     log:
