@@ -6,6 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe import config
         from dpprobe.report import Origin, Sources, git_commit, write_report
 
         def paths(name):
@@ -25,7 +26,7 @@ if __name__ == "__main__":
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),
             Origin(
-                study=params.study,
+                study=config.load(snakemake.config).model_dump(mode="json"),
                 results=Path(snakemake.output[0]).parent,
                 call=params.call,
                 commit=git_commit(resources.parent),

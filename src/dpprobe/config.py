@@ -425,6 +425,15 @@ class TsneOptions(Options):
     points: int = Field(5000, ge=50, description="At most so many rows, a seeded sample beyond.")
     perplexity: float = Field(30.0, gt=1)
     components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
+    thumbnails: bool = Field(
+        False,
+        description="Put the rows' images and ids into the interactive page. They are private: "
+        "whoever is shown the page sees them.",
+    )
+
+    def embedding_params(self) -> dict[str, Any]:
+        """The options that decide the embedding, JSON-compatible."""
+        return self.model_dump(mode="json", exclude={"thumbnails"})
 
 
 class TrackingOptions(Options):

@@ -31,6 +31,7 @@ from dpprobe.artifacts import canonical_json, read_json, write_text
 from dpprobe.config import INFINITE, epsilon_token, epsilon_value
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import DataError
+from dpprobe.pages import content_policy
 from dpprobe.summary import HEADLINES, Entry, Grid, Measure, read_grid, read_summaries
 
 logger = logging.getLogger("dpprobe")
@@ -161,7 +162,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         study=origin.study,
         style=Markup(style),
         script=Markup(script),
-        policy=_policy(style, script),
+        policy=content_policy(style, script),
         date=_date(sources.summaries),
         run=_what_was_run(origin.study, grid, infos, statements, summary),
         bests=bests,
@@ -682,18 +683,6 @@ def _environment(template: Path) -> Environment:
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment
-
-
-def _policy(style: str, script: str) -> str:
-    """A Content-Security-Policy that lets nothing in from outside, and no other script run."""
-
-    def digest(text: str) -> str:
-        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-    return (
-        "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{digest(style)}'; script-src 'sha256-{digest(script)}'"
-    )  # fmt: skip
 
 
 def _date(paths: Sequence[Path]) -> str:

@@ -19,4 +19,5 @@ VERSIONS = {
     "tables": 1,
     "tracking": 2,
     "report": 1,
+    "tsne_page": 1,
 }

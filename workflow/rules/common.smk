@@ -8,6 +8,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 import dpprobe.config
+from dpprobe.artifacts import fingerprint
 from dpprobe.config import INFINITE
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
@@ -144,6 +145,14 @@ def job_marks(cells):
 
 def dataset_cells(dataset):
     return [cell for cell in STUDY.cells() if cell.dataset == dataset]
+
+
+def tsne_pages(datasets):
+    return expand(
+        f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.html",
+        dataset=datasets,
+        backbone=STUDY.backbones,
+    )
 
 
 def target_files(rule_name):

@@ -12,7 +12,7 @@ rule write_report:
             split=["train", "test"],
         ),
         tables=rules.tables.input,
-        figures=rules.figures.input,
+        figures=[*rules.figures.input, *tsne_pages(STUDY.datasets)],
         zero_shot=target_files("zero_shot"),
     output:
         f"{RESULTS}/report.html",
@@ -27,11 +27,12 @@ rule write_report:
         mem_mb=memory(1000, factor=4.0),
         runtime=minutes(20),
     params:
-        study=dumped(STUDY),
+        study=STUDY.study,
+        config=fingerprint(dumped(STUDY)),
         call=snakemake_call(),
         version=VERSIONS["report"],
     message:
-        "report of study {params.study[study]}"
+        "report of study {params.study}"
     script:
         "../../scripts/write_report.py"
 
@@ -40,3 +41,40 @@ rule write_report:
 rule html_report:
     input:
         f"{RESULTS}/report.html",
+
+
+# The plane to move about in. Images are in it only where the study allows it: they are private.
+rule write_tsne_page:
+    input:
+        embedding=f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
+        images=(
+            [f"{DATA}/{{dataset}}/{STUDY.tsne.split}.parquet"]
+            if STUDY.tsne.thumbnails
+            else []
+        ),
+    output:
+        report(
+            f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.html",
+            caption="../../resources/captions/tsne.rst",
+            category="t-SNE, interactive",
+            subcategory="{dataset}",
+            labels={"backbone": "{backbone}"},
+        ),
+    log:
+        f"{RESULTS}/logs/write_tsne_page/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/write_tsne_page/{{dataset}}/{{backbone}}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1500),
+        runtime=minutes(30),
+    params:
+        split=STUDY.tsne.split,
+        thumbnails=STUDY.tsne.thumbnails,
+        version=VERSIONS["tsne_page"],
+    message:
+        "t-SNE page of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/write_tsne_page.py"
