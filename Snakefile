@@ -22,9 +22,9 @@ include: "workflow/rules/calibration.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/gathering.smk"
-include: "workflow/rules/tracking.smk"
 include: "workflow/rules/targets.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/tracking.smk"
 
 
 rule all:

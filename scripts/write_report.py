@@ -7,7 +7,8 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe import config
-        from dpprobe.report import Origin, Sources, git_commit, write_report
+        from dpprobe.provenance import git_commit
+        from dpprobe.report import Origin, Sources, write_report
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from safetensors.numpy import save_file
 
-from dpprobe.artifacts import fingerprint, write_json, write_table, write_text
+from dpprobe.artifacts import fingerprint, write_json, write_table
 from dpprobe.config import epsilon_value
 from dpprobe.metrics import Link, evaluate, hits, ranked_labels, summarise
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
+DIMENSION = 64
 STEPS = (10, 20, 30, 40)
 HISTORY = pa.schema(
     [
@@ -69,9 +71,11 @@ def write_cell(
     correct = hits(scores[0], labels, link=link)
     summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
     _write_history(folder / "history.parquet", records)
+    _write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
     write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
-    write_text(folder / "heads.safetensors", f"weights of {identity}")
+    weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
+    save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
         "format_version": 2,
@@ -85,7 +89,7 @@ def write_cell(
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
         "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
         "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
-        "dimension": 64,
+        "dimension": DIMENSION,
         "class_names": list(class_names),
         "multi_label": multi_label,
         "headline": headline or ("auc" if multi_label else "accuracy"),
@@ -205,3 +209,19 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
         for step in STEPS
     ]
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
+
+
+def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
+    seeds, rows, classes = scores.shape
+    flat = pa.array(scores.astype(np.float32).reshape(-1))
+    every = np.concatenate([labels] * seeds)
+    column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
+    table = pa.table(
+        {
+            "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+            "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
+            "label": column,
+            "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        }
+    )
+    write_table(path, table)

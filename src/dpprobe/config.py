@@ -12,6 +12,7 @@ import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
@@ -445,6 +446,12 @@ class TrackingOptions(Options):
         "sqlite:///relative/path or http(s)://server.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
     )
+    register_heads: bool | tuple[str, ...] = Field(
+        False,
+        description="Heads for MLflow's model registry: true for the best private one of each "
+        "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
+        '"digits/*/sgd/eps-1".',
+    )
 
     @field_validator("uri")
     @classmethod
@@ -528,7 +535,18 @@ class Study(Options):
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
+        self._check_registered()
         return self
+
+    def _check_registered(self) -> None:
+        patterns = self.tracking.register_heads
+        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.cells()]
+        for pattern in () if isinstance(patterns, bool) else patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"tracking.register_heads: {pattern!r}: no cell of the study; write "
+                    f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
+                )
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
         """Private and public ones, by name."""

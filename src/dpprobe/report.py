@@ -15,7 +15,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,11 +27,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.artifacts import canonical_json, read_json, write_text
-from dpprobe.config import INFINITE, epsilon_token, epsilon_value
+from dpprobe.config import INFINITE, epsilon_value
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import DataError
+from dpprobe.headline import Best, best_private, highlights
 from dpprobe.pages import content_policy
-from dpprobe.summary import HEADLINES, Entry, Grid, Measure, read_grid, read_summaries
+from dpprobe.summary import HEADLINES, Grid, read_grid, read_summaries
 
 logger = logging.getLogger("dpprobe")
 
@@ -84,25 +84,6 @@ class Origin:
     results: Path
     call: Sequence[str] = ()  # options of `snakemake` that select the study
     commit: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Best:
-    """The best private result of a dataset at one epsilon."""
-
-    dataset: str
-    epsilon: str
-    measure: Measure
-    backbone: str
-    method: str
-    entry: Entry
-    ceiling: Entry | None  # of the same backbone
-    zero_shot: tuple[str, float] | None  # backbone, percent: the best of the dataset
-
-    @property
-    def gap(self) -> float | None:
-        """Percentage points below the ceiling."""
-        return None if self.ceiling is None else self.ceiling.mean - self.entry.mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,66 +164,6 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     )  # fmt: skip
     write_text(output, page)
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
-
-
-def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], float]) -> list[Best]:
-    """The best private result of each dataset and finite epsilon, in the order of the grid."""
-    found = []
-    for dataset, epsilon in grid.rows:
-        private = {
-            column: entry
-            for column in grid.columns
-            if (entry := grid.get((dataset, epsilon), column)) is not None and entry.private
-        }
-        if not private:
-            continue
-        backbone, method = max(private, key=lambda column: private[column].mean)
-        own = {name: value for (of, name), value in zero_shot.items() if of == dataset}
-        best = max(own, key=lambda name: own[name]) if own else None
-        found.append(
-            Best(
-                dataset=dataset,
-                epsilon=epsilon_token(epsilon),
-                measure=grid.measures[dataset],
-                backbone=backbone,
-                method=method,
-                entry=private[backbone, method],
-                ceiling=_ceiling(grid, dataset, backbone),
-                zero_shot=None if best is None else (best, own[best]),
-            )
-        )
-    return found
-
-
-def _ceiling(grid: Grid, dataset: str, backbone: str) -> Entry | None:
-    """The best non-private ceiling of a backbone."""
-    entries = [
-        entry
-        for column in grid.columns
-        if column[0] == backbone
-        and (entry := grid.get((dataset, math.inf), column)) is not None
-        and entry.ceiling
-    ]
-    return max(entries, key=lambda entry: entry.mean, default=None)
-
-
-def highlights(bests: Sequence[Best]) -> list[Best]:
-    """The results at the top of the page: of one dataset all, of several each at one epsilon.
-
-    That is 1, or the nearest to it.
-    """
-    if len({best.dataset for best in bests}) == 1:
-        return list(bests)
-    chosen: dict[str, Best] = {}
-    for best in bests:
-        other = chosen.get(best.dataset)
-        if other is None or _distance(best) < _distance(other):
-            chosen[best.dataset] = best
-    return list(chosen.values())
-
-
-def _distance(best: Best) -> float:
-    return abs(math.log(epsilon_value(best.epsilon)))
 
 
 def _sentence(best: Best) -> dict[str, str]:
@@ -649,23 +570,6 @@ def _provenance(
         "fingerprints": fingerprints,
         "config": yaml.safe_dump(dict(origin.study), sort_keys=False, allow_unicode=True),
     }
-
-
-def git_commit(folder: Path) -> str | None:
-    """The commit that a folder is checked out at, marked where files differ; None without git."""
-    try:
-        found = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return f"{found} with local changes" if changed else found
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(folder), *arguments],
-        capture_output=True, text=True, check=True, timeout=30,
-    ).stdout.strip()  # fmt: skip
 
 
 def _environment(template: Path) -> Environment:

@@ -17,7 +17,7 @@ VERSIONS = {
     "summary": 3,
     "figures": 2,
     "tables": 1,
-    "tracking": 2,
+    "tracking": 3,
     "report": 1,
     "tsne_page": 1,
 }

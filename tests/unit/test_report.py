@@ -17,7 +17,9 @@ from dpprobe import report
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.config import Study
 from dpprobe.errors import DataError
-from dpprobe.report import Origin, Sources, best_private, cell_command, git_commit, write_report
+from dpprobe.headline import best_private
+from dpprobe.provenance import git_commit
+from dpprobe.report import Origin, Sources, cell_command, write_report
 from dpprobe.summary import read_grid, summarise_cells
 from dpprobe.tables import accuracy_table
 from tests.cell_files import write_cell, write_dataset_info, write_study

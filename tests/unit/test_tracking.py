@@ -124,7 +124,9 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert run.data.tags["commit"] == "abc"
     assert run.inputs is not None
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
-    assert study.artifacts(run) == ["metrics.json", "privacy.json"]
+    assert study.artifacts(run) == [
+        "confusion/counts.csv", "confusion/matrix.svg", "metrics.json", "privacy.json",
+    ]  # fmt: skip
     assert run.info.end_time - run.info.start_time == 1500
     assert receipt["runs"]["study/digits/scattering/sgd/eps-0.5"] == run.info.run_id
     assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (12, 0, 0)
@@ -532,7 +534,7 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
         run = study.runs()["study/digits/pixels/sgd/eps-2"]
         client = MlflowClient(tracking_uri=study.uri)
         listed = [item.path for item in client.list_artifacts(run.info.run_id)]
-    assert listed == ["metrics.json", "privacy.json"]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
     assert (store / "server_artifacts").is_dir()
     assert not (study.root / "mlartifacts").exists()
 

@@ -210,8 +210,8 @@ def training_memory(wildcards, input, attempt):
 # A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A
 # dry run only says so.
 if workflow.is_main_process:
-    for dataset in STUDY.datasets:
-        receipt = Path(RESULTS, "tracking", f"{dataset}.json")
+    for name in (*STUDY.datasets, "_study"):
+        receipt = Path(RESULTS, "tracking", f"{name}.json")
         if store_missing(receipt):
             print(
                 f"dpprobe: {receipt}: its MLflow store is gone; tracking writes the runs again",

@@ -104,6 +104,7 @@ rule figures:
 rule tracking:
     input:
         expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
+        f"{RESULTS}/tracking/_study.json",
 
 
 for dataset in STUDY.datasets:
