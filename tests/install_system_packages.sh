@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs what some tests need beside Python: a browser. Tests that lack it skip with a reason.
+# Installs what some tests need beside Python: a browser, PostgreSQL. Tests that lack it skip with a reason.
 set -eu
 
 missing=""
 command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1 ||
+    missing="$missing postgresql"
 
 if [ -z "$missing" ]; then
     echo "system packages: nothing to install"

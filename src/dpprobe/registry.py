@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import metadata
@@ -131,8 +132,8 @@ def describe(cell: Path, record: Mapping[str, Any]) -> str:
     return (
         f"**{statement['release']}**\n\n{statement['promise']}\n\n"
         "This is the head of the first seed alone. Which cell was chosen, if by its test results, "
-        f"is not part of the promise. It takes feature rows of {backbone}, {dimension} numbers each, "
-        "as extracted, and gives a probability for each class; the run has the privacy statement."
+        f"is not part of the promise. It takes feature rows of {backbone}, {dimension} numbers "
+        "each, as extracted, and gives a probability for each class; the run has the privacy statement."
     )
 
 
@@ -142,12 +143,18 @@ def _save(folder: Path, cell: Path, record: dict[str, Any]) -> None:
     write_head(data, cell, record)
     rows = TensorSpec(np.dtype(np.float32), (-1, record["dimension"]))
     scores = TensorSpec(np.dtype(np.float32), (-1, len(record["class_names"])))
-    pyfunc.save_model(
-        folder / FOLDER,
-        loader_module="dpprobe.serving",
-        data_path=str(data),
-        signature=ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
-        pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],
-        metadata={"cell": cell_name(record), "classes": [str(n) for n in record["class_names"]]},
-    )
+    with warnings.catch_warnings():
+        # It asks for an example of the input, which would be a private row.
+        warnings.simplefilter("ignore", UserWarning)
+        pyfunc.save_model(
+            folder / FOLDER,
+            loader_module="dpprobe.serving",
+            data_path=str(data),
+            signature=ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
+            pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],
+            metadata={
+                "cell": cell_name(record),
+                "classes": [str(name) for name in record["class_names"]],
+            },
+        )
     shutil.rmtree(data)

@@ -21,16 +21,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from mlflow.entities import ViewType
 from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe import tracking
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.receipts import RECEIPT_FORMAT, store_missing
+from dpprobe.summary import summarise_cells
 from dpprobe.tracking import (
     curve_steps,
-    ingest,
+    ingest_study,
     initialise,
     metric_name,
     public_uri,
@@ -38,58 +39,12 @@ from dpprobe.tracking import (
 )
 from tests.cell_files import write_cell, write_dataset_info, write_study
 from tests.mlflow_server import serve
+from tests.tracked_study import Study, make_template
 
 
-class Study:
-    """A small study's files, and the store they are ingested into."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.uri = f"sqlite:///{root}/mlflow.db"
-        self.info = root / "dataset.json"
-        self.cells = sorted(root.glob("cells/*/*/*/*/metrics.json"))
-        self.figures = [root / "accuracy.png"]
-        self.embeddings = {"pixels": [root / "tsne_pixels.png"]}
-        self.tables = [root / "accuracy.md"]
-
-    def ingest(self, **changes: Any) -> dict[str, Any]:
-        arguments: dict[str, Any] = {
-            "uri": self.uri, "study": "study", "dataset": "digits", "metrics_files": self.cells,
-            "dataset_info": self.info, "figures": self.figures, "embeddings": self.embeddings,
-            "tables": self.tables, "artifact_root": self.root / "mlartifacts",
-            "receipt": self.root / "receipt.json", "lock": self.root / "lock",
-        }  # fmt: skip
-        ingest(**(arguments | changes))
-        receipt: dict[str, Any] = read_json(self.root / "receipt.json")
-        return receipt
-
-    def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-        """Runs by result key; fails where one key has two."""
-        client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(experiment)
-        assert found is not None
-        runs = client.search_runs([found.experiment_id], run_view_type=view)
-        keys = [run.data.tags["result_key"] for run in runs]
-        assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
-        return dict(zip(keys, runs, strict=True))
-
-    def artifacts(self, run: Run) -> list[str]:
-        folder = Path(run.info.artifact_uri.removeprefix("file://"))
-        return sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        )
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study's files beside a database with its tables and no run; tests take copies."""
-    root = tmp_path_factory.mktemp("template")
-    initialise(f"sqlite:///{root}/mlflow.db")
-    write_dataset_info(root / "dataset.json")
-    write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))
-    for name in ("accuracy.png", "tsne_pixels.png", "accuracy.md"):
-        write_text(root / name, name)
-    return root
+    return make_template(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture
@@ -617,3 +572,144 @@ def test_two_classes_log_their_auc_beside_the_accuracy(study: Study) -> None:
     shown = write_cell(study.root / "chosen", class_names=("no", "yes"), headline="auc", note="x")
     study.ingest(metrics_files=[shown])
     assert _view(study, "digits")["orderByKey"] == "metrics.`test/auc`"
+
+
+def test_tags_tell_the_runs_apart(study: Study) -> None:
+    study.ingest(commit="0123abc")
+    client = MlflowClient(tracking_uri=study.uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+
+    def count(filter_string: str) -> int:
+        return len(client.search_runs([experiment.experiment_id], filter_string))
+
+    assert count('tags.dataset = "digits"') == 8
+    assert count('tags.private = "true"') == 4
+    assert count('tags.private = "false" and tags.method = "nonprivate"') == 2
+    assert count('tags.backbone = "pixels" and tags.epsilon = "0.5"') == 1
+    assert count('tags.mlflow.source.git.commit = "0123abc"') == 8
+    summary = study.runs("digits/summary")["study/digits/pixels/sgd"]
+    assert summary.data.tags["private"] == "true"
+    assert summary.data.tags["backbone"] == "pixels"
+
+
+def test_another_commit_makes_no_run_anew(study: Study) -> None:
+    study.ingest(commit="one")
+    assert study.ingest(commit="two")["kept"] == 12
+
+
+def test_a_note_begins_with_one_line_and_holds_the_promise(study: Study) -> None:
+    study.ingest()
+    notes = {
+        key: run.data.tags["mlflow.note.content"].splitlines() for key, run in study.runs().items()
+    }
+    first, blank, promise, _, release = notes["study/digits/pixels/sgd/eps-2"]
+    assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
+    assert blank == ""
+    assert "(2, 1e-05)-differentially private" in promise
+    assert release.startswith("Not for release")
+
+
+def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    folder = Path(run.info.artifact_uri.removeprefix("file://"), "confusion")
+    rows = [line.split(",") for line in (folder / "counts.csv").read_text().splitlines()]
+    counts = [[int(value) for value in row[1:]] for row in rows[1:]]
+    right = sum(counts[k][k] for k in range(4)) / sum(map(sum, counts))
+    assert run.data.metrics["test/accuracy"] == pytest.approx(right, rel=1e-3)
+    assert "ε = 2" in (folder / "matrix.svg").read_text()
+
+
+def test_a_lost_confusion_matrix_is_written_again(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.svg").unlink()
+    assert study.ingest()["kept"] == 11
+
+
+def test_labels_have_counts_and_many_classes_have_none(study: Study) -> None:
+    labels = write_cell(study.root / "a", multi_label=True, class_names=("x", "y", "z"))
+    study.ingest(metrics_files=[labels])
+    run = study.runs()["study/digits/pixels/sgd/eps-1"]
+    assert study.artifacts(run)[0] == "confusion/counts.csv"
+    assert "confusion/matrix.svg" not in study.artifacts(run)
+    many = write_cell(study.root / "b", class_names=[f"c{k}" for k in range(101)], note="many")
+    study.ingest(metrics_files=[many])
+    run = study.runs()["study/digits/pixels/sgd/eps-1"]
+    assert study.artifacts(run) == ["metrics.json", "privacy.json"]
+
+
+def test_damaged_predictions_are_named(study: Study) -> None:
+    path = study.root / "cells/digits/pixels/sgd/eps-2/predictions.parquet"
+    path.write_bytes(b"not parquet")
+    with pytest.raises(TrackingError, match="eps-2/predictions.parquet: unreadable"):
+        study.ingest()
+
+
+def test_private_cells_have_a_view_of_their_own(study: Study) -> None:
+    receipt = study.ingest()
+    found = MlflowClient(tracking_uri=study.uri).get_experiment_by_name("digits")
+    assert found is not None
+    state = json.loads(found.tags["mlflow.sharedViewState.dpprobe-private"])["state"]
+    packed = base64.b64decode(state.removeprefix("deflate;"))
+    view = json.loads(zlib.decompress(packed))
+    assert view["searchFilter"] == 'tags.current = "true" and tags.private = "true"'
+    assert receipt["pages"]["private"].endswith("viewStateShareKey=dpprobe-private")
+    assert receipt["pages"]["charts"].endswith("compareRunsMode=CHART")
+
+
+def test_an_experiment_made_by_another_writer_meanwhile_is_used(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MlflowClient(tracking_uri=study.uri)
+    client.create_experiment("digits", (study.root / "mlartifacts/digits/cells").as_uri())
+    own = MlflowClient.get_experiment_by_name
+    asked: list[str] = []
+
+    def late(self: MlflowClient, name: str) -> Any:
+        asked.append(name)
+        return None if asked.count(name) == 1 else own(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    assert study.ingest()["created"] == 12
+    assert asked.count("digits") == 2
+
+
+def ingest_whole(study: Study, **changes: Any) -> dict[str, Any]:
+    summary = study.root / "summary.parquet"
+    summarise_cells(study.cells, summary, study="study")
+    report = study.root / "report.html"
+    if not report.exists():
+        write_text(report, "<html></html>")
+    arguments: dict[str, Any] = {
+        "uri": study.uri, "study": "study", "report": report, "summaries": [summary],
+        "dataset_infos": {"digits": study.info}, "figures": [], "tables": study.tables,
+        "artifact_root": study.root / "mlartifacts", "receipt": study.root / "_study.json",
+        "lock": study.root / "lock",
+    }  # fmt: skip
+    ingest_study(**(arguments | changes))
+    receipt: dict[str, Any] = read_json(study.root / "_study.json")
+    return receipt
+
+
+def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
+    receipt = ingest_whole(study)
+    run = study.runs("all studies")["study"]
+    assert run.info.run_name == "study"
+    assert study.artifacts(run) == ["report.html", "tables/accuracy.md"]
+    means = [
+        read_json(study.root / f"cells/digits/{b}/sgd/eps-0.5/metrics.json")["summary"]
+        for b in ("pixels", "scattering")
+    ]
+    best = max(own["accuracy"]["mean"] for own in means)
+    assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(best, rel=1e-3)
+    assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
+    assert run.data.params["cells"] == "8"
+    assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
+    assert "viewStateShareKey" in receipt["pages"]["studies"]
+    assert not store_missing(study.root / "_study.json")
+    assert ingest_whole(study)["kept"] == 1
+    write_text(study.root / "report.html", "<html>changed</html>")
+    assert ingest_whole(study)["replaced"] == 1
