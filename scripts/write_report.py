@@ -23,7 +23,7 @@ if __name__ == "__main__":
                 manifests=paths("manifests"),
                 tables=paths("tables"),
                 figures=paths("figures"),
-                zero_shot=paths("zero_shot"),
+                zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),
             Origin(

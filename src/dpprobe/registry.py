@@ -133,7 +133,8 @@ def describe(cell: Path, record: Mapping[str, Any]) -> str:
         f"**{statement['release']}**\n\n{statement['promise']}\n\n"
         "This is the head of the first seed alone. Which cell was chosen, if by its test results, "
         f"is not part of the promise. It takes feature rows of {backbone}, {dimension} numbers "
-        "each, as extracted, and gives a probability for each class; the run has the privacy statement."
+        "each, as extracted, and gives a probability for each class. The run has the whole privacy "
+        "statement."
     )
 
 

@@ -171,18 +171,20 @@ def _sentence(best: Best) -> dict[str, str]:
     measure = best.measure.title
     gap = ""
     if best.gap is not None and best.ceiling is not None:
-        points = f"{abs(best.gap):.1f} points"
+        points = f"{abs(best.gap):.1f}\u00a0points"
         side = f"{points} below" if best.gap >= 0.05 else f"{points} above"
         side = "level with" if abs(best.gap) < 0.05 else side
-        gap = f"{side} the non-private ceiling of the same backbone ({best.ceiling.mean:.1f} %)"
+        gap = (
+            f"{side} the non-private ceiling of the same backbone ({best.ceiling.mean:.1f}\u00a0%)"
+        )
     zero = ""
     if best.zero_shot is not None:
-        zero = f"zero-shot {best.zero_shot[0]} reaches {best.zero_shot[1]:.1f} %"
+        zero = f"zero-shot {best.zero_shot[0]} reaches {best.zero_shot[1]:.1f}\u00a0%"
     return {
         "dataset": best.dataset,
-        "value": f"{best.entry.mean:.1f} %",
-        "half": "" if best.entry.half is None else f"± {best.entry.half:.1f}",
-        "what": f"best private test {measure} at ε = {best.epsilon}",
+        "value": f"{best.entry.mean:.1f}\u00a0%",
+        "half": "" if best.entry.half is None else f"±\u00a0{best.entry.half:.1f}",
+        "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
         "by": f"{best.method} on {best.backbone}",
         "gap": gap,
         "zero_shot": zero,

@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        return " ".join(re.sub(r"<[^>]+>", "", self.text).split())
+        return " ".join(re.sub(r"<[^>]+>", "", self.text).split())  # also no-break spaces
 
 
 class Made:
