@@ -62,8 +62,9 @@ def test_a_registered_head_loads_and_scores_as_the_cell_does(study: Study) -> No
     client = MlflowClient(tracking_uri=study.uri)
     version = client.get_model_version_by_alias(name, "current")
     assert version.run_id == receipt["runs"]["study/digits/pixels/sgd/eps-2"]
-    assert "Not for release" in version.description
-    assert "(2, 1e-05)-differentially private" in version.description
+    description = version.description or ""
+    assert "Not for release" in description
+    assert "(2, 1e-05)-differentially private" in description
     assert version.tags["release"] == "not for release"
     run = study.runs()["study/digits/pixels/sgd/eps-2"]
     folder = Path(run.info.artifact_uri.removeprefix("file://"), "model")

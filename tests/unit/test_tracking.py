@@ -707,6 +707,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
     assert run.data.params["cells"] == "8"
     assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
+    assert run.inputs is not None
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
     assert "viewStateShareKey" in receipt["pages"]["studies"]
     assert not store_missing(study.root / "_study.json")
