@@ -18,7 +18,7 @@ if __name__ == "__main__":
             summaries=[Path(path) for path in paths.summaries],
             dataset_infos={Path(path).parent.name: Path(path) for path in paths.infos},
             figures=[],
-            tables=[Path(path) for path in paths.tables if Path(path).parent.name == "tables"],
+            tables=[Path(path) for path in paths.tables if "tables" in Path(path).parts],
             artifact_root=results / "mlartifacts",
             receipt=Path(snakemake.output[0]),
             lock=results / "mlflow.lock",

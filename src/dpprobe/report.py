@@ -371,6 +371,7 @@ class _Shown:
             found.append(
                 {
                     "title": title,
+                    "folder": path.parent.name,
                     "html": markdown(content.decode(), title) if whole else None,
                     "links": [
                         (own.suffix[1:].upper(), _relative(own, self.folder)) for own in beside
@@ -441,7 +442,7 @@ def _inline(text: str) -> Markup:
 def _title(name: str, dataset: str | None) -> str:
     kind, _, rest = name.partition("_")
     words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
-    if kind in words and dataset is not None:
+    if kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:
         text = name.replace("_", " ").capitalize()

@@ -219,12 +219,16 @@ def ingest_study(
       summaries: of its datasets.
       dataset_infos: dataset.json by dataset.
       figures: those that are of no one dataset.
-      uri, tables, artifact_root, receipt, lock, commit: as for `ingest`.
+      tables: all; those in a folder below `tables` keep it.
+      uri, artifact_root, receipt, lock, commit: as for `ingest`.
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
     """
-    files = [(report, ""), *((path, "tables") for path in tables)]
+    files = [(report, "")]
+    for path in tables:
+        own = path.parent.name
+        files.append((path, "tables" if own == "tables" else f"tables/{own}"))
     files += [(path, "figures") for path in figures]
     run = _study_run(study, read_grid(summaries), dataset_infos, files)
     with _locked(lock), _readable_errors(uri):

@@ -676,7 +676,7 @@ def test_an_experiment_made_by_another_writer_meanwhile_is_used(
     assert asked.count("digits") == 2
 
 
-def ingest_whole(study: Study, **changes: Any) -> dict[str, Any]:
+def ingest_whole(study: Study) -> dict[str, Any]:
     summary = study.root / "summary.parquet"
     summarise_cells(study.cells, summary, study="study")
     report = study.root / "report.html"
@@ -684,20 +684,25 @@ def ingest_whole(study: Study, **changes: Any) -> dict[str, Any]:
         write_text(report, "<html></html>")
     arguments: dict[str, Any] = {
         "uri": study.uri, "study": "study", "report": report, "summaries": [summary],
-        "dataset_infos": {"digits": study.info}, "figures": [], "tables": study.tables,
+        "dataset_infos": {"digits": study.info}, "figures": [],
+        "tables": sorted((study.root / "tables").rglob("*.md")),
         "artifact_root": study.root / "mlartifacts", "receipt": study.root / "_study.json",
         "lock": study.root / "lock",
     }  # fmt: skip
-    ingest_study(**(arguments | changes))
+    ingest_study(**arguments)
     receipt: dict[str, Any] = read_json(study.root / "_study.json")
     return receipt
 
 
 def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
+    for name in ("tables/accuracy.md", "tables/papers/table_2.md"):
+        write_text(study.root / name, name)
     receipt = ingest_whole(study)
     run = study.runs("all studies")["study"]
     assert run.info.run_name == "study"
-    assert study.artifacts(run) == ["report.html", "tables/accuracy.md"]
+    assert study.artifacts(run) == [
+        "report.html", "tables/accuracy.md", "tables/papers/table_2.md",
+    ]  # fmt: skip
     means = [
         read_json(study.root / f"cells/digits/{b}/sgd/eps-0.5/metrics.json")["summary"]
         for b in ("pixels", "scattering")

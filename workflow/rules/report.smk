@@ -11,7 +11,7 @@ rule write_report:
             backbone=STUDY.backbones,
             split=["train", "test"],
         ),
-        tables=rules.tables.input,
+        tables=[*rules.tables.input, *target_files("paper_tables")],
         figures=[*rules.figures.input, *tsne_pages(STUDY.datasets)],
         zero_shot=target_files("zero_shot"),
     output:

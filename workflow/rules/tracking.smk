@@ -58,7 +58,7 @@ rule track_study:
         report=f"{RESULTS}/report.html",
         summaries=rules.summaries.input,
         infos=expand(f"{DATA}/{{dataset}}/dataset.json", dataset=STUDY.datasets),
-        tables=rules.tables.input,
+        tables=[*rules.tables.input, *target_files("paper_tables")],
         # One writer at a time: SQLite makes the others wait, and a new database takes only one.
         datasets=expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
     output:
