@@ -21,7 +21,7 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,6 +192,7 @@ def ingest(
             from dpprobe.registry import register_heads
 
             models = register_heads(client, records, writer.runs, study=study, which=register)
+        _checkpoint(uri)
     _finish(
         receipt, writer, pages, uri=uri, study=study, dataset=dataset,
         artifact_root=None if where is None else artifact_root, models=models,
@@ -236,6 +237,7 @@ def ingest_study(
         where = None if _is_server(uri) else artifact_root / STUDY_FOLDER
         writer = _Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
         pages = {"studies": writer.write(_studies_experiment(where, run), [run])}
+        _checkpoint(uri)
     _finish(
         receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
         artifact_root=None if where is None else artifact_root,
@@ -293,6 +295,15 @@ def initialise(uri: str) -> None:
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    _checkpoint(uri)
+
+
+def _checkpoint(uri: str) -> None:
+    """Moves what is in the write-ahead log into the database, so that its file alone is whole."""
+    database = sqlite_file(uri)
+    if database is not None:
+        with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _sync_at_checkpoints(database: Path) -> None:
@@ -954,7 +965,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _readable_errors(uri: str) -> Iterator[None]:
     try:
         yield
-    except (MlflowException, SQLAlchemyError) as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair the store, or delete "
             "it and run `snakemake tracking`: the runs are made anew from the cells' files"

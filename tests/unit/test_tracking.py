@@ -7,10 +7,12 @@ import fcntl
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -489,7 +491,11 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
         run = study.runs()["study/digits/pixels/sgd/eps-2"]
         client = MlflowClient(tracking_uri=study.uri)
         listed = [item.path for item in client.list_artifacts(run.info.run_id)]
+        models = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
+        registered = [item.path for item in client.list_artifacts(run.info.run_id, "model")]
     assert listed == ["confusion", "metrics.json", "privacy.json"]
+    assert models == {"study.digits.pixels.sgd.eps-2": "1"}
+    assert "model/MLmodel" in registered
     assert (store / "server_artifacts").is_dir()
     assert not (study.root / "mlartifacts").exists()
 
@@ -719,3 +725,13 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert ingest_whole(study)["kept"] == 1
     write_text(study.root / "report.html", "<html>changed</html>")
     assert ingest_whole(study)["replaced"] == 1
+
+
+def test_the_databases_file_alone_is_whole(study: Study) -> None:
+    receipt = study.ingest()
+    copy = study.root / "copy.db"
+    shutil.copyfile(study.root / "mlflow.db", copy)
+    with closing(sqlite3.connect(copy)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        found = database.execute("select count(*) from runs where status = 'FINISHED'").fetchone()
+    assert found == (len(receipt["runs"]),)
