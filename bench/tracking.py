@@ -173,6 +173,10 @@ def table(
         f"({floor.processor:.1f} of the processor) in the same run: ours is "
         f"{first.processor / floor.processor:.2f} times that in processor time, with learning "
         "curves, inputs and four artifacts a cell.",
+        "",
+        f"Load average of the machine in the minutes before the end: {os.getloadavg()[2]:.1f} on "
+        f"{os.cpu_count()} cores. Above the number of cores the seconds are those of a queue, the "
+        "processor seconds nearly what they are on a quiet machine.",
     ]
     assert [n for n, r in rows[2][2].items() if r["created"] + r["replaced"]] == [changed]
     return "\n".join(lines) + "\n"
