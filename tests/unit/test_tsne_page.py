@@ -48,9 +48,9 @@ def embedding(path: Path, ids: list[str], **facts: Any) -> Path:
 def images(folder: Path, count: int) -> Path:
     """A split table of images of one colour each."""
 
-    def png(level: int) -> bytes:
+    def png(level: int, split: str) -> bytes:
         stream = io.BytesIO()
-        Image.new("RGB", (40, 20), (level, 0, 0)).save(stream, "PNG")
+        Image.new("RGB", (40, 20), (level, 0, 9 * (split == "train"))).save(stream, "PNG")
         return stream.getvalue()
 
     options = Options(source="sklearn", name="digits")
@@ -58,7 +58,7 @@ def images(folder: Path, count: int) -> Path:
         ids = [f"{split}-{i}" for i in range(count)]
         batch = make_batch(
             ids=ids, labels=[i % 2 for i in range(count)],
-            images=[png(2 * i) for i in range(count)], paths=[None] * count,
+            images=[png(2 * i, split) for i in range(count)], paths=[None] * count,
         )  # fmt: skip
         if split == "train":
             first = batch
