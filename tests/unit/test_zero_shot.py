@@ -28,7 +28,7 @@ CPU = Runtime(device="cpu")
 CLASSES = ("airplane", "cat", "dog", "ship")
 
 
-def _text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
+def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
     """A text artifact as `features.text` writes it."""
     facts = {
         "format": "dpprobe-text", "format_version": 1, "class_names": CLASSES[: len(weights)],
@@ -104,7 +104,7 @@ def test_scores_are_scaled_cosines_and_a_zero_row_has_none(tmp_path: Path) -> No
     weights = np.array([[1.0, 0.0], [0.0, 1.0]])
     names = CLASSES[:2]
     manifest = write_store(tmp_path / "s", features, np.array([0, 1, 0, 1]), class_names=names)
-    record = _run(tmp_path, manifest, _text(tmp_path / "t", weights, logit_scale=50.0))
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", weights, logit_scale=50.0))
     half = 50 / 2**0.5
     assert np.allclose(_scores(tmp_path), [[50, 0], [0, -50], [half, half], [0, 0]], atol=1e-4)
     assert record["private"] is False
@@ -116,7 +116,7 @@ def test_the_interval_is_a_bootstrap_over_test_rows(tmp_path: Path) -> None:
     labels = generator.integers(4, size=400)
     features = np.eye(4)[labels] + 0.7 * generator.normal(size=(400, 4))
     manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES)
-    entry = _run(tmp_path, manifest, _text(tmp_path / "t", np.eye(4)))["summary"]["accuracy"]
+    entry = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))["summary"]["accuracy"]
     assert entry["interval"] == "bootstrap over test rows"
     deviation = (entry["mean"] * (1 - entry["mean"]) / 400) ** 0.5
     assert entry["high"] - entry["low"] == pytest.approx(2 * 1.96 * deviation, rel=0.15)
@@ -129,11 +129,11 @@ def test_several_labels_a_row_are_ranked_and_not_decided(tmp_path: Path) -> None
     labels = (generator.random((200, 3)) < 0.4).astype(np.int8)
     features = labels + 0.8 * generator.normal(size=(200, 3))
     manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES[:3])
-    record = _run(tmp_path, manifest, _text(tmp_path / "t", np.eye(3)))
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(3)))
     assert record["headline"] == "auc"
     assert set(record["summary"]) == {"auc", "mean_average_precision"}
     assert 0.6 < record["summary"]["auc"]["low"] < record["summary"]["auc"]["mean"] < 1
-    biased = _run(tmp_path, manifest, _text(tmp_path / "t", np.eye(3), logit_bias=-50.0))
+    biased = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(3), logit_bias=-50.0))
     assert biased["summary"]["auc"]["mean"] == pytest.approx(record["summary"]["auc"]["mean"])
     assert "accuracy" in biased["summary"]
     assert "expected_calibration_error" in biased["metrics"]
@@ -144,18 +144,18 @@ def test_two_classes_may_be_shown_by_auc(tmp_path: Path) -> None:
     labels = generator.integers(2, size=100)
     features = np.eye(2)[labels] + generator.normal(size=(100, 2))
     manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES[:2])
-    record = _run(tmp_path, manifest, _text(tmp_path / "t", np.eye(2)), metric="auc")
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(2)), metric="auc")
     assert record["headline"] == "auc"
     assert 0.5 < record["summary"]["auc"]["mean"] < 1
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     manifest = write_store(tmp_path / "s", np.eye(4), np.arange(4), class_names=CLASSES)
-    swapped = _text(tmp_path / "t", np.eye(4), class_names=CLASSES[::-1])
+    swapped = write_text(tmp_path / "t", np.eye(4), class_names=CLASSES[::-1])
     with pytest.raises(DataError, match="classes differ"):
         _run(tmp_path, manifest, swapped)
     with pytest.raises(DataError, match="9 numbers a class, the images have 4"):
-        _run(tmp_path, manifest, _text(tmp_path / "t", np.ones((4, 9)) / 3))
+        _run(tmp_path, manifest, write_text(tmp_path / "t", np.ones((4, 9)) / 3))
     assert not (tmp_path / "metrics.json").exists()
 
 
