@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import write_text
+from dpprobe.measured import Measured, difference
 from dpprobe.published import Number, PrintedTable, Published, Row, bibliography
 from dpprobe.sheets import BLANK, EXTENSIONS, Column, Entry, Sheet, measured, write_sheet
-from dpprobe.variants import Measured, best_base, changes, difference, families, unique
+from dpprobe.variants import best_base, changes, families, unique
 
 FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
 STUDY_FILES = {

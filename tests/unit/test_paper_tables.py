@@ -12,9 +12,10 @@ import pytest
 
 from dpprobe import published, sheets
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.measured import difference, read_measured
 from dpprobe.paper_tables import FILES, NAMES, Run, paper_tables, write_paper_tables
 from dpprobe.sheets import Sheet
-from dpprobe.variants import best_base, changes, difference, families, read_measured
+from dpprobe.variants import best_base, changes, families, varied
 from tests.cell_files import write_cell
 
 LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "zero", "steps": 1}
@@ -313,6 +314,21 @@ def test_families_differ_in_what_varies_alone() -> None:
     }
     assert families(options, ("batch_size",)) == [("a", "b"), ("c",), ("d",)]
     assert families(options, ("batch_size", "x"))[0] == ("a", "b", "c")
+
+
+def test_methods_that_vary_in_batch_size_or_scale_are_found() -> None:
+    base: dict[str, Any] = {"head": "sgd", "batch_size": 32, "init": "zero", "init_scale": None}
+    options = {
+        "a": base,
+        "b": base | {"batch_size": "full"},
+        "c": base | {"init": "scaled", "init_scale": 0.1},
+        "d": base | {"init": "scaled", "init_scale": 1.0},
+        "e": base | {"init": "torch"},
+        "f": {"head": "least_squares"},
+    }
+    assert varied(options, "batch_size") == [("a", "b")]
+    assert varied(options, "init_scale") == [("a", "c", "d")]
+    assert varied({"f": options["f"]}, "batch_size") == []
 
 
 def test_another_head_is_one_change_whatever_only_it_knows() -> None:
