@@ -184,7 +184,7 @@ class _Probe:
 
     def draws(self, count: Shots) -> list[dict[str, Any]]:
         """One record a draw: its metrics, rows and penalty. The whole split is drawn once."""
-        found = []
+        found: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._chosen(count, seed)
             with torch.inference_mode():

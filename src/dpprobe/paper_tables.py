@@ -16,6 +16,7 @@ from typing import Any
 
 from dpprobe.artifacts import write_text
 from dpprobe.measured import Measured, difference
+from dpprobe.papers import TABLES
 from dpprobe.published import Number, PrintedTable, Published, Row, bibliography
 from dpprobe.sheets import BLANK, EXTENSIONS, Column, Entry, Sheet, measured, write_sheet
 from dpprobe.variants import best_base, changes, families, unique
@@ -26,13 +27,7 @@ STUDY_FILES = {
     TRANSFER: "config/large_scale_transfer.yaml",
     FEATURES: "config/features_second_order.yaml",
 }
-NAMES = (
-    "foundation_features_table2",
-    "foundation_features_table3",
-    *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),
-    "features_second_order_headline",
-)
-FILES = (*(f"{name}.{extension}" for name in NAMES for extension in EXTENSIONS), "references.bib")
+FILES = (*(f"{name}.{extension}" for name in TABLES for extension in EXTENSIONS), "references.bib")
 TITLES = {
     "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100", "plantdisease": "PlantDisease", "eurosat": "EuroSAT",
@@ -101,7 +96,7 @@ def write_paper_tables(run: Run, published: Published, folder: Path) -> None:
 
 
 def paper_tables(run: Run, published: Published) -> list[Sheet]:
-    """All tables, in the order of `NAMES`."""
+    """All tables, in the order of `TABLES`."""
     batches = [_batch_table(run, published, number) for number in ("1", "2")]
     return [
         _literature(run, published),
@@ -141,7 +136,7 @@ def _literature(run: Run, published: Published) -> Sheet:
     if missing:
         notes.append(_missing(run, missing))
     return _sheet(
-        NAMES[0],
+        TABLES[0],
         "Private accuracy or AUC beside published results (table 2 of the foundation-features "
         "paper)",
         ("<Data", "<Metric", "ε", "<Source", *(c.title for c in printed.columns.values()), *own),
@@ -279,7 +274,7 @@ def _shots(run: Run, published: Published) -> Sheet:
             f"{_command(FOUNDATION)} runs both."
         )
     return _sheet(
-        NAMES[1],
+        TABLES[1],
         "N-shot classifiers against private ones (table 3 of the foundation-features paper)",
         (
             "<Data", "<Metric", "<Backbone", "±Zero-shot",
@@ -687,7 +682,7 @@ def _headline(run: Run, published: Published) -> Sheet:
     if not private:
         notes.append(f"{_command(FEATURES)} runs these heads.")
     return _sheet(
-        NAMES[-1],
+        TABLES[-1],
         "Second-order heads (headline results of Mehta et al. 2023)",
         ("<Data", "ε", "<Source", "<Backbone", *(f"±{head}" for head in SECOND_ORDER)),
         rows,

@@ -15,7 +15,10 @@ VERSIONS = {
     "training": 2,
     "embedding": 1,
     "summary": 3,
-    "figures": 2,
+    "zero_shot": 1,
+    "few_shot": 1,
+    "figures": 3,
     "tables": 1,
+    "papers": 1,
     "tracking": 2,
 }

@@ -13,7 +13,8 @@ import pytest
 from dpprobe import published, sheets
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.measured import difference, read_measured
-from dpprobe.paper_tables import FILES, NAMES, Run, paper_tables, write_paper_tables
+from dpprobe.paper_tables import FILES, Run, paper_tables, write_paper_tables
+from dpprobe.papers import TABLES
 from dpprobe.sheets import Sheet
 from dpprobe.variants import best_base, changes, families, varied
 from tests.cell_files import write_cell
@@ -113,7 +114,7 @@ def test_an_auc_is_a_fraction_as_the_paper_prints_it(tmp_path: Path) -> None:
 def test_without_any_measured_cell_the_tables_hold_published_numbers_alone(tmp_path: Path) -> None:
     run = _run([_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")])
     tables = paper_tables(run, published.read())
-    assert tuple(sheet.name for sheet in tables) == NAMES
+    assert tuple(sheet.name for sheet in tables) == TABLES
     numbers = {n.text for n in published.read().select(table="3", paper="mehta_2022")}
     texts = {entry.text for row in tables[4].rows for entry in row}
     assert numbers <= texts

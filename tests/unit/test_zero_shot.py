@@ -106,7 +106,8 @@ def test_scores_are_scaled_cosines_and_a_zero_row_has_none(tmp_path: Path) -> No
     manifest = write_store(tmp_path / "s", features, np.array([0, 1, 0, 1]), class_names=names)
     record = _run(tmp_path, manifest, write_text(tmp_path / "t", weights, logit_scale=50.0))
     half = 50 / 2**0.5
-    assert np.allclose(_scores(tmp_path), [[50, 0], [0, -50], [half, half], [0, 0]], atol=1e-4)
+    expected = np.array([[50, 0], [0, -50], [half, half], [0, 0]])
+    assert np.allclose(_scores(tmp_path), expected, atol=1e-4)
     assert record["private"] is False
     assert record["metrics"]["accuracy"] == 0.5
 
