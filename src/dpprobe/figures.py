@@ -497,33 +497,46 @@ def _draw_marks(axes: Axes, scale: _Scale, marks: Sequence[_Mark]) -> None:
     width = 0.033 * (scale.end - scale.start + 2 * scale.gap)
     placed: list[tuple[float, float]] = []
     for mark in sorted(marks, key=lambda one: (one.epsilon, one.percent)):
-        x = _free_place(scale.position(mark.epsilon), mark.percent, placed, (width, 0.8 * pad))
-        placed.append((x, mark.percent))
-        if x != scale.position(mark.epsilon):  # a line leads to where it belongs
-            true = scale.position(mark.epsilon)
+        true = scale.position(mark.epsilon), mark.percent
+        place = _free_place(true, placed, (width, 0.8 * pad), top=100.0)
+        placed.append(place)
+        if place != true:  # a line leads to where it belongs
             axes.plot(
-                [true, x], [mark.percent] * 2, color=NEUTRAL, linewidth=0.6, marker=".",
+                [true[0], place[0]], [true[1], place[1]], color=NEUTRAL, linewidth=0.6, marker=".",
                 markersize=3, markevery=[0], zorder=3.5,
             )  # fmt: skip
         axes.plot(
-            x, mark.percent, marker="o", markersize=9.5, linestyle="none", color="white",
+            *place, marker="o", markersize=9.5, linestyle="none", color="white",
             markeredgecolor=NEUTRAL, markeredgewidth=0.9, zorder=4,
         )  # fmt: skip
         axes.annotate(
-            f"{mark.number}", (x, mark.percent), ha="center", va="center_baseline", fontsize=6.5,
+            f"{mark.number}", place, ha="center", va="center_baseline", fontsize=6.5,
             color=NEUTRAL, zorder=5,
         )  # fmt: skip
 
 
+_STEPS = sorted(
+    ((across, up) for across in range(-12, 13) for up in range(-12, 13)),
+    key=lambda step: (step[0] ** 2 + step[1] ** 2, step),
+)
+
+
 def _free_place(
-    x: float, y: float, placed: Sequence[tuple[float, float]], size: tuple[float, float]
-) -> float:
-    """The x nearest to the given one at which a circle of that size hides none of those placed."""
-    for step in range(2 * len(placed) + 1):
-        shifted = x + size[0] * ((step + 1) // 2) * (1 if step % 2 else -1)
-        if all(abs(shifted - px) >= 0.95 * size[0] or abs(y - py) >= size[1] for px, py in placed):
-            return shifted
-    return x
+    true: tuple[float, float],
+    placed: Sequence[tuple[float, float]],
+    size: tuple[float, float],
+    *,
+    top: float,
+) -> tuple[float, float]:
+    """The place nearest to the true one where a circle of that size hides none of the others."""
+    for across, up in _STEPS:
+        x, y = true[0] + across * size[0], true[1] + up * size[1]
+        free = all(
+            abs(x - px) >= 0.95 * size[0] or abs(y - py) >= 0.95 * size[1] for px, py in placed
+        )
+        if free and (y <= top or up == 0):
+            return x, y
+    return true
 
 
 def _draw_epsilon_axis(

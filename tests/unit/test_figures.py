@@ -331,9 +331,19 @@ def test_published_points_stand_where_they_belong(
         lambda files: epsilon_accuracy(summary, published=found, name="cifar10", **files),
     )
     (axes,) = figure.axes
-    circles = [line for line in axes.get_lines() if line.get_markersize() == 9.5]
+    lines = axes.get_lines()
+    circles = [line for line in lines if line.get_markersize() == 9.5]
+    leads = {
+        (line.get_xdata()[1], line.get_ydata()[1]): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in lines
+        if line.get_markersize() == 3
+    }
+    places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
     points = found.points("cifar10", "accuracy")
-    assert sorted(line.get_ydata()[0] for line in circles) == sorted(p.value for p in points)
+    # where one had to give way, a line leads to where it belongs
+    assert sorted(leads.get(place, place) for place in places) == sorted(
+        (math.log10(point.single_epsilon or 0), point.value) for point in points
+    )
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "Published" in texts
     assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
@@ -341,22 +351,19 @@ def test_published_points_stand_where_they_belong(
     low, high = axes.get_ylim()
     assert low < 44.3
     assert high >= 94
-    # one that had to give way leads back to its epsilon
-    at_half = {94.0, 92.7}
-    for line in circles:
-        if line.get_ydata()[0] in at_half and line.get_xdata()[0] != math.log10(0.5):
-            ends = [tuple(other.get_xdata()) for other in axes.get_lines()]
-            assert (math.log10(0.5), line.get_xdata()[0]) in ends
 
 
 def test_numbered_circles_do_not_hide_each_other() -> None:
+    size = (0.1, 1.0)
     placed: list[tuple[float, float]] = []
-    for _ in range(6):
-        placed.append((figures._free_place(1.0, 5.0, placed, (0.1, 1.0)), 5.0))
-    places = sorted(x for x, _ in placed)
-    assert placed[0][0] == 1.0
-    assert min(np.diff(places)) > 0.094
-    assert figures._free_place(1.0, 6.5, placed, (0.1, 1.0)) == 1.0
+    for _ in range(9):
+        placed.append(figures._free_place((1.0, 99.5), placed, size, top=100.0))
+    assert placed[0] == (1.0, 99.5)
+    for index, (x, y) in enumerate(placed):
+        assert y <= 100
+        for other_x, other_y in placed[:index]:
+            assert abs(x - other_x) > 0.09 or abs(y - other_y) > 0.9
+    assert max(abs(y - 99.5) for _, y in placed) <= 2
 
 
 def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
