@@ -196,6 +196,7 @@ def option_figure(
             _draw_option(axes, own, option, epsilons)
             axes.set_title(f"{backbone}, {own[0].head}", fontsize=9, pad=15)
             axes.text(0.0, 1.02, _span(group), transform=axes.transAxes, fontsize=7, color=SUBTLE)
+        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], TOP))
         _outer_label(grid, f"test {panels[0][2][0].measure.title} (%)")
         handles = [
             Line2D([], [], color=colour, linestyle=style[0], marker=style[1], label=_budget(value))
@@ -203,9 +204,9 @@ def option_figure(
         ]
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for _, _, own in panels for cell in own})
-        figure.suptitle(
-            f"{dataset}: {OPTION_TITLES[option]}, mean of {_counted(counts)}; bands: 95 % interval",
-            fontsize=9.5, x=0.01, ha="left",
+        _head(
+            figure, f"{dataset}: {OPTION_TITLES[option]}",
+            f"mean of {_counted(counts)}; bands: 95 % interval", panels=len(panels),
         )  # fmt: skip
         _save(figure, svg, png)
 
@@ -416,7 +417,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[_Mark] = 
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     painted = {(b, m): colours[b if len(backbones) > 1 else m] for b, m in curves}
     scale = _Scale(finite=reach, infinite=len(finite) < len(epsilons), curves=len(curves))
-    _draw_epsilon_axis(axes, scale, finite or reach)
+    _draw_epsilon_axis(axes, scale, finite, others=ends)
     axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
     for (backbone, _), line in ceilings.items():
         for entry in line.values():
@@ -540,31 +541,57 @@ def _free_place(
 
 
 def _draw_epsilon_axis(
-    axes: Axes, scale: _Scale, shown: Sequence[float] | None = None, *, width: float = 1.0
+    axes: Axes,
+    scale: _Scale,
+    shown: Sequence[float] | None = None,
+    *,
+    others: Sequence[float] = (),
+    width: float = 1.0,
 ) -> None:
-    """Ticks at the epsilons shown, all of the scale's where absent; `width`: of 5 inches."""
-    shown = scale.finite if shown is None else shown
-    ticks = [scale.position(epsilon) for epsilon in shown]
-    texts = [f"{epsilon:g}" for epsilon in shown]
-    # Labels that would run into the one before are left out; their ticks stay.
+    """Ticks at the epsilons shown, all of the scale's where absent, and at others with room.
+
+    Args:
+      width: the axis is so many times 5 inches long.
+    """
+    texts: dict[float, str] = {}
+    taken: list[tuple[float, float]] = []
+    # Labels that would run into one before are left out; ticks of what is shown stay.
     character = 0.0175 * (scale.end - scale.start + scale.gap) / width
-    free = -math.inf
-    for index, tick in enumerate(ticks):
-        half = character * len(texts[index]) / 2
-        if tick - half < free:
-            texts[index] = ""
-        else:
-            free = tick + half + 0.4 * character
+    for epsilon in scale.finite if shown is None else shown:
+        _place_tick(epsilon, scale, character, texts, taken)
+    for epsilon in sorted(set(others) - texts.keys()):
+        _place_tick(epsilon, scale, character, texts, taken)
+        if not texts[epsilon]:
+            del texts[epsilon]
+    ticks = [scale.position(epsilon) for epsilon in texts]
+    labels = list(texts.values())
     if scale.infinite:
         ticks.append(scale.position(math.inf))
-        texts.append("∞\n(no privacy)")
+        labels.append("∞\n(no privacy)")
         if scale.finite:
             axes.axvline(scale.end + scale.gap / 2, color="#BBBBBB", linewidth=0.8, zorder=0.5)
-    axes.set_xticks(ticks, texts)
+    axes.set_xticks(ticks, labels)
     margin = 0.4 * scale.gap
     axes.set_xlim(scale.start - margin, max(ticks) + margin)
     axes.set_xlabel("privacy budget ε (log scale)")
     axes.grid(axis="y")
+
+
+def _place_tick(
+    epsilon: float,
+    scale: _Scale,
+    character: float,
+    texts: dict[float, str],
+    taken: list[tuple[float, float]],
+) -> None:
+    """Labels an epsilon where no label stands yet, else leaves its label empty."""
+    text, place = f"{epsilon:g}", scale.position(epsilon)
+    half = character * len(text) / 2
+    low, high = place - half - 0.2 * character, place + half + 0.2 * character
+    free = all(high <= left or low >= right for left, right in taken)
+    texts[epsilon] = text if free else ""
+    if free:
+        taken.append((low, high))
 
 
 def _draw_legend(
@@ -687,15 +714,21 @@ def _draw_panels(
             )  # fmt: skip
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         title, caption = _captions(grid, dataset)
-        figure.suptitle(f"{title}: {caption}", fontsize=9.5, x=0.01, ha="left")
+        _head(figure, title, caption, panels=len(backbones))
         _save(figure, svg, png)
+
+
+def _head(figure: Figure, title: str, caption: str, *, panels: int) -> None:
+    """The figure's title; above a single panel there is no room for one line."""
+    text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
+    figure.suptitle(text, fontsize=9, x=0.01, ha="left")
 
 
 def _panel_grid(panels: int) -> tuple[Figure, list[Axes]]:
     """Up to three panels a row, one y axis."""
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(2.6 * columns + 2.2, 2.7 * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(2.6 * columns, 4.2) + 2.2, 2.7 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     axes = [one for line in grid for one in line]
     for spare in axes[panels:]:

@@ -90,7 +90,7 @@ def test_the_papers_tables_hold_what_was_run(finished: Workspace) -> None:
     assert all(shots[0][column] for column in ("Zero-shot", "1-shot", "4-shot", "Full"))
     text = (folder / "large_scale_transfer_table2.md").read_text()
     assert "2^3" in text
-    assert "dpprobe, small … large" in text
+    assert "dpprobe, large … small" in text
 
 
 def test_every_figure_is_made(finished: Workspace) -> None:
