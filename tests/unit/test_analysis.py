@@ -153,7 +153,9 @@ def test_few_rows_are_placed_by_principal_components_and_say_so(
     tmp_path: Path, rows: int, dimension: int
 ) -> None:
     features = np.random.default_rng(0).normal(size=(rows, dimension)).astype(np.float32)
-    manifest = write_store(tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b"))
+    manifest = write_store(
+        tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b")
+    )
     _tsne(manifest, tmp_path / "tsne.parquet")
     table, facts = read_embedding(tmp_path / "tsne.parquet")
     assert facts["method"] == "PCA"

@@ -117,7 +117,9 @@ rule figures:
         expand(
             f"{RESULTS}/figures/tsne.{{extension}}",
             extension=(
-                ["svg", "png"] if len(STUDY.datasets) * len(STUDY.backbones) > 1 else []
+                ["svg", "png"]
+                if len(STUDY.datasets) * len(STUDY.backbones) > 1
+                else []
             ),
         ),
         [
