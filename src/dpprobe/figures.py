@@ -74,6 +74,7 @@ SUBTLE = "#555555"
 TSNE = "t-SNE"
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 PAIRS, PAIRS_A_ROW = 12, 6  # of near-duplicates
+LEGEND_LINE = 0.185  # inches
 OPTION_TITLES = {"batch_size": "batch size", "init_scale": "scale of the initial weights"}
 OPTION_LABELS = {
     "batch_size": "expected batch size (log scale)",
@@ -111,7 +112,8 @@ def epsilon_accuracy(
         found = published.points(name or dataset, headline)
         marks = _marks(published, sorted(found, key=lambda one: one.single_epsilon or 0.0))
     with mpl.rc_context(STYLE):
-        height = max(4.3, 2.2 + 0.17 * (len(grid.columns) + len({mark.number for mark in marks})))
+        named = {name for column in grid.columns for name in column}
+        height = max(4.3, 1.2 + LEGEND_LINE * (len(named) + len({mark.number for mark in marks})))
         figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
         _draw_curves(figure.add_subplot(), grid, dataset, marks)
         _save(figure, svg, png)
@@ -191,7 +193,7 @@ def option_figure(
         raise DataError(f"{dataset}: no two methods differ in {option} alone; add one")
     epsilons = sorted({cell.epsilon for _, _, own in panels for cell in own})
     with mpl.rc_context(STYLE):
-        figure, grid = _panel_grid(len(panels))
+        figure, grid = _panel_grid(len(panels), legend=len(epsilons))
         for axes, (backbone, group, own) in zip(grid, panels, strict=True):
             _draw_option(axes, own, option, epsilons)
             axes.set_title(f"{backbone}, {own[0].head}", fontsize=9, pad=15)
@@ -410,7 +412,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[_Mark] = 
     lines = {column: _line(grid, dataset, column) for column in grid.columns}
     ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
     methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
-    styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(methods)}
+    styles = {name: look[1] for name, look in zip(methods, _looks(len(methods)), strict=True)}
     # One backbone's name needs no colour: the methods then have it.
     coloured = backbones if len(backbones) > 1 else methods
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(coloured)}
@@ -682,7 +684,7 @@ def _draw_panels(
     if not finite:
         raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
     with mpl.rc_context(STYLE):
-        figure, panels = _panel_grid(len(backbones))
+        figure, panels = _panel_grid(len(backbones), legend=len(methods) + 1)
         scale = _Scale(finite=finite, infinite=False, curves=len(methods))
         for axes, backbone in zip(panels, backbones, strict=True):
             _draw_epsilon_axis(axes, scale, width=0.5)
@@ -724,11 +726,14 @@ def _head(figure: Figure, title: str, caption: str, *, panels: int) -> None:
     figure.suptitle(text, fontsize=9, x=0.01, ha="left")
 
 
-def _panel_grid(panels: int) -> tuple[Figure, list[Axes]]:
-    """Up to three panels a row, one y axis."""
+def _panel_grid(panels: int, *, legend: int) -> tuple[Figure, list[Axes]]:
+    """Up to three panels a row, one y axis, as high as the lines of the legend."""
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(max(2.6 * columns, 4.2) + 2.2, 2.7 * rows + 0.5), layout="constrained")
+    figure = Figure(
+        figsize=(max(2.6 * columns, 4.2) + 2.2, max(2.7 * rows + 0.5, 0.6 + LEGEND_LINE * legend)),
+        layout="constrained",
+    )
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     axes = [one for line in grid for one in line]
     for spare in axes[panels:]:
@@ -744,8 +749,11 @@ def _outer_label(panels: Sequence[Axes], label: str) -> None:
 
 
 def _looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
-    """A colour and a style each."""
-    return [(COLOURS[index % len(COLOURS)], STYLES[index % len(STYLES)]) for index in range(count)]
+    """A colour and a style each; colours come again with other styles."""
+    return [
+        (COLOURS[index % len(COLOURS)], STYLES[(index + index // len(COLOURS)) % len(STYLES)])
+        for index in range(count)
+    ]
 
 
 def _draw_option(

@@ -379,9 +379,13 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 
 
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
-    """Methods of one head that differ in batch size and learning rate share a row."""
+    """Methods of one head that differ in batch size and learning rate share a row.
+
+    Methods of one batch size stand here only where no others do: they are about something else.
+    """
     own = {cell.method: cell.options for cell in run.cells if cell.head == head}
     groups = families(own, ("batch_size", "learning_rate"))
+    groups = [group for group in groups if len(group) > 1] or groups
     rows = []
     for group in groups:
         cells = [cell for cell in run.cells if cell.method in group]
@@ -501,8 +505,8 @@ def _ablation(run: Run, published: Published) -> Sheet:
     if ours:
         notes.append(
             f"Measured: methods of study {run.study} whose options differ from those of {base} in "
-            "one, and backbones whose options differ in one. Another optimiser comes with its own "
-            "learning rate."
+            "one, and backbones whose options differ from the first one's in one. Another "
+            "optimiser comes with its own learning rate."
         )
     else:
         notes.append(_none(run, "no two gradient methods that differ in one option"))
@@ -516,9 +520,14 @@ def _ablation(run: Run, published: Published) -> Sheet:
 
 
 def _changed_rows(run: Run, base: str) -> list[tuple[Entry, ...]]:
-    """For each private cell of the base method: itself, then the cells one change away."""
+    """For each private cell of the base method: itself, then the cells one change away.
+
+    Of several backbones the first is the base.
+    """
     rows = []
-    for first in (cell for cell in run.cells if cell.method == base and cell.private):
+    cells = [cell for cell in run.cells if cell.method == base and cell.private]
+    backbone = next((name for name in run.backbones if any(c.backbone == name for c in cells)), "")
+    for first in (cell for cell in cells if cell.backbone == backbone):
         same = _one_change_away(run, first)
         for change, cell in [("no change", first), *same] if same else []:
             gap = BLANK if cell is first else _gap(first, cell)

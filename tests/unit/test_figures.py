@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -406,6 +407,29 @@ def test_the_gap_is_what_the_ceiling_has_more(
     private = [grid.entries["digits", e, "scattering", "sgd"].mean for e in (0.5, 1.0, 8.0)]
     assert np.allclose(curve.get_ydata(), [ceiling - value for value in private])
     assert any(list(line.get_ydata()) == [0, 0] for line in axes.get_lines())
+
+
+def test_many_methods_look_different_and_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [f"method_{index:02}" for index in range(27)]
+    summary = _summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
+    for draw in (method_comparison, epsilon_accuracy):
+        figure = _figure(monkeypatch, functools.partial(_with_files, draw, summary))
+        looks = {
+            (line.get_color(), line.get_linestyle(), line.get_marker())
+            for line in figure.axes[0].get_lines()
+            if len(line.get_xdata()) == 2
+        }
+        assert len(looks) == len(methods)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 + 1
+
+
+def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
+    draw(summary, **files)
 
 
 def test_without_a_ceiling_there_is_no_gap(tmp_path: Path) -> None:

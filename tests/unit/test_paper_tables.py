@@ -146,6 +146,17 @@ def test_batch_sizes_share_a_row_with_and_without_privacy(tmp_path: Path) -> Non
     assert (printed["Best"], printed["2^20"], printed["2^6"]) == ("85.3", "72.6", "")
 
 
+def test_a_change_of_something_else_has_no_row_among_batch_sizes(tmp_path: Path) -> None:
+    options = LAMB | {"init": "lecun_normal", "batch_size": 64}
+    lecun = _cell(tmp_path, method="lecun", head="lamb", options=options)
+    sheet = _sheet(_run([*_batches(tmp_path), lecun]), "large_scale_transfer_table2")
+    assert {row["Source"] for row in _rows(sheet) if row["Data"] == "digits"} == {
+        "dpprobe, lamb_64 … lamb_full"
+    }
+    alone = _sheet(_run([lecun]), "large_scale_transfer_table2")
+    assert _rows(alone)[-1]["Source"] == "dpprobe, lecun"
+
+
 def test_the_model_sizes_take_the_largest_batch(tmp_path: Path) -> None:
     sheet = _sheet(_run(_batches(tmp_path)), "large_scale_transfer_table3")
     (row,) = [row for row in _rows(sheet) if row["Data"] == "digits"]
