@@ -42,7 +42,7 @@ def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any]:
     folder = tmp_path_factory.mktemp("few")
-    return _run(folder, _stores(folder, slice(0, 900), slice(900, 1797)))
+    return _run(folder, _stores(folder, slice(0, 300), slice(300, 900)))
 
 
 def test_more_images_a_class_make_better_probes(digits: tuple[dict[str, Any], Any]) -> None:
@@ -51,7 +51,7 @@ def test_more_images_a_class_make_better_probes(digits: tuple[dict[str, Any], An
     assert [result["shots"] for result in record["results"]] == [1, 4, None]
     assert means[0] < means[1] < means[2]
     assert means[0] > 0.3, "ten classes, one image of each"
-    assert means[2] > 0.9
+    assert means[2] > 0.8
 
 
 def test_the_record_says_that_it_is_not_private(digits: tuple[dict[str, Any], Any]) -> None:
@@ -76,7 +76,7 @@ def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
 def test_the_table_has_a_row_a_probe(digits: tuple[dict[str, Any], Any]) -> None:
     record, table = digits
     assert table["shots"].to_pylist() == [1] * 3 + [4] * 3 + [None]
-    assert table["train_rows"].to_pylist() == [10] * 3 + [40] * 3 + [900]
+    assert table["train_rows"].to_pylist() == [10] * 3 + [40] * 3 + [300]
     assert table["penalty"].to_pylist()[:3] == [FEW_PENALTY] * 3
     mean = np.mean(table["accuracy"].to_pylist()[:3])
     assert mean == pytest.approx(record["results"][0]["summary"]["accuracy"]["mean"])
@@ -88,18 +88,18 @@ def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> N
     from sklearn.preprocessing import StandardScaler
 
     record, table = digits
-    scaler = StandardScaler().fit(DIGITS.data[:900] / 16)
-    strength = 1 / (900 * table["penalty"].to_pylist()[-1])
+    scaler = StandardScaler().fit(DIGITS.data[:300] / 16)
+    strength = 1 / (300 * table["penalty"].to_pylist()[-1])
     model = LogisticRegression(C=strength, max_iter=2000, tol=1e-6)
-    model.fit(scaler.transform(DIGITS.data[:900] / 16), DIGITS.target[:900])
-    reference = model.score(scaler.transform(DIGITS.data[900:] / 16), DIGITS.target[900:])
+    model.fit(scaler.transform(DIGITS.data[:300] / 16), DIGITS.target[:300])
+    reference = model.score(scaler.transform(DIGITS.data[300:900] / 16), DIGITS.target[300:900])
     assert record["results"][-1]["summary"]["accuracy"]["mean"] == pytest.approx(
-        reference, abs=3e-3
+        reference, abs=5e-3
     )
 
 
 def test_streaming_changes_nothing(tmp_path: Path) -> None:
-    stores = _stores(tmp_path, slice(0, 300), slice(300, 400))
+    stores = _stores(tmp_path, slice(0, 120), slice(120, 220))
     shots = {"shots": (2, "full"), "seeds": 1}
     found = [_run(tmp_path, stores, memory_mb=mb, **shots)[0]["results"] for mb in (100, 0)]
     for one, other in zip(*found, strict=True):
@@ -126,9 +126,9 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
             tmp_path / name, DIGITS.data[part] / 16, target[part].astype(np.int8),
             class_names=("even", "low", "three"),
         )
-        for name, part in (("train", slice(0, 600)), ("test", slice(600, 900)))
+        for name, part in (("train", slice(0, 200)), ("test", slice(200, 400)))
     )  # fmt: skip
-    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(16, "full"))
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(16, "full"), seeds=1)
     assert record["headline"] == "auc"
     few, full = (result["summary"]["auc"]["mean"] for result in record["results"])
     assert 0.6 < few < full
