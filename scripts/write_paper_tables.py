@@ -25,5 +25,5 @@ if __name__ == "__main__":
                 few_shot=[read_few_shot(Path(path)) for path in snakemake.input.few_shot],
             ),
             published.read(),
-            Path(params.folder),
+            Path(snakemake.output.references).parent,
         )

@@ -28,7 +28,7 @@ rule write_paper_tables:
             name=dpprobe.papers.TABLES,
             extension=["md", "tex"],
         ),
-        f"{RESULTS}/tables/papers/references.bib",
+        references=f"{RESULTS}/tables/papers/references.bib",
     log:
         f"{RESULTS}/logs/write_paper_tables.log",
     benchmark:
@@ -40,7 +40,6 @@ rule write_paper_tables:
         mem_mb=memory(1000),
         runtime=minutes(10),
     params:
-        folder=f"{RESULTS}/tables/papers",
         study=STUDY.study,
         names=STUDY.published_names(),
         backbones={
