@@ -8,10 +8,12 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 import dpprobe.config
+import dpprobe.papers
 from dpprobe.artifacts import fingerprint
 from dpprobe.config import INFINITE
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
+from dpprobe.variants import VARIED, varied
 from dpprobe.versions import VERSIONS
 
 try:
@@ -26,9 +28,7 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
-TEXT_BACKBONES = [
-    name for name, backbone in STUDY.backbones.items() if backbone.reads_text
-]
+TEXT_BACKBONES = STUDY.text_backbones()
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 DATA = STUDY.data_dir
 RESULTS = STUDY.results_dir
@@ -43,6 +43,13 @@ SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
     for index in range(STUDY.features.shards)
 ]
+
+
+# Options in which some methods differ alone: results are drawn against them.
+METHOD_OPTIONS = {
+    name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
+}
+VARIED_OPTIONS = [option for option in VARIED if varied(METHOD_OPTIONS, option)]
 
 
 def names(group):
@@ -105,6 +112,16 @@ def method_files(wildcards):
             .input_files()
         }
     )
+
+
+def dataset_figures():
+    """The figures of a dataset that compare cells, where the study has what they compare."""
+    found = ["accuracy"]
+    if any(cell.epsilon != INFINITE for cell in STUDY.cells()):
+        found.append("methods")
+        if any(method.head == "nonprivate" for method in STUDY.methods.values()):
+            found.append("gap")
+    return [*found, *(f"by_{option}" for option in VARIED_OPTIONS)]
 
 
 def privacy_params(wildcards):

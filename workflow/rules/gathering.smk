@@ -47,6 +47,8 @@ rule plot_accuracy:
         mem_mb=memory(1000),
         runtime=minutes(10),
     params:
+        name=lambda wildcards: STUDY.published_names()[wildcards.dataset],
+        published=dpprobe.papers.published_digest(),
         version=VERSIONS["figures"],
     message:
         "accuracy against epsilon, {wildcards.dataset}"
