@@ -224,6 +224,17 @@ def training_memory(wildcards, input, attempt):
     return int((2000 + features) * attempt)
 
 
+def keep_restored(persistence):
+    """Lets a file marked with update() that has no backup pass for restored when it is there."""
+    restore = persistence.restore_output
+
+    def restore_output(path):
+        backed_up = persistence._get_backup_path(path).exists()
+        return restore(path) if backed_up else path.exists()
+
+    persistence.restore_output = restore_output
+
+
 # A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A
 # dry run only says so.
 if workflow.is_main_process:
