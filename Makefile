@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test check format schema lock clean
+.PHONY: help environment demo test slurm-test check format schema lock clean
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
+	@echo "make slurm-test  run the tests on a real Slurm of one node"
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
@@ -34,6 +35,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
+
+# A test that is skipped fails this: what is missing must not pass for tested.
+slurm-test: $(READY)
+	sh tests/install_system_packages.sh slurm
+	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v tests/slurm
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -20,10 +20,13 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/calibration.smk"
 include: "workflow/rules/training.smk"
+include: "workflow/rules/zero_shot.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/gathering.smk"
-include: "workflow/rules/tracking.smk"
+include: "workflow/rules/papers.smk"
 include: "workflow/rules/targets.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/tracking.smk"
 
 
 rule all:
@@ -36,4 +39,8 @@ rule all:
         rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,
+        rules.zero_shot.input,
+        rules.few_shot.input,
+        rules.paper_tables.input,
         rules.tracking.input,
+        rules.html_report.input,

@@ -6,10 +6,13 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe import published
         from dpprobe.figures import epsilon_accuracy
 
         epsilon_accuracy(
             Path(snakemake.input[0]),
             svg=Path(snakemake.output.svg),
             png=Path(snakemake.output.png),
+            published=published.read(),
+            name=snakemake.params.name,
         )

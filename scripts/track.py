@@ -6,6 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe.provenance import git_commit
         from dpprobe.tracking import ingest
 
         params, paths = snakemake.params, snakemake.input
@@ -27,4 +28,6 @@ if __name__ == "__main__":
             artifact_root=results / "mlartifacts",
             receipt=Path(snakemake.output[0]),
             lock=results / "mlflow.lock",
+            commit=git_commit(Path(snakemake.scriptdir)),
+            register=params.register,
         )

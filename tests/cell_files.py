@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from safetensors.numpy import save_file
 
-from dpprobe.artifacts import fingerprint, write_json, write_table, write_text
+from dpprobe.artifacts import fingerprint, write_json, write_table
 from dpprobe.config import epsilon_value
 from dpprobe.metrics import Link, evaluate, hits, ranked_labels, summarise
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
+DIMENSION = 64
 STEPS = (10, 20, 30, 40)
 HISTORY = pa.schema(
     [
@@ -69,9 +71,11 @@ def write_cell(
     correct = hits(scores[0], labels, link=link)
     summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
     _write_history(folder / "history.parquet", records)
+    _write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
-    write_json(folder / "privacy.json", {"format": "dpprobe-privacy", "epsilon": epsilon})
-    write_text(folder / "heads.safetensors", f"weights of {identity}")
+    write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
+    weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
+    save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
         "format_version": 2,
@@ -85,7 +89,7 @@ def write_cell(
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
         "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
         "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
-        "dimension": 64,
+        "dimension": DIMENSION,
         "class_names": list(class_names),
         "multi_label": multi_label,
         "headline": headline or ("auc" if multi_label else "accuracy"),
@@ -97,6 +101,44 @@ def write_cell(
     }
     write_json(folder / "metrics.json", record)
     return folder / "metrics.json"
+
+
+def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
+    """A privacy statement with the keys of a real one."""
+    _, backbone, method, epsilon = identity
+    mechanism = {
+        "name": "gradients", "released": "sum of the rows' clipped gradients",
+        "noise": "Gaussian", "sensitivity": 1.2, "noise_multiplier": 1.23456789,
+        "sampling": "Poisson", "sample_rate": 0.032, "count": 40, "repeated": False,
+    }  # fmt: skip
+    promise = f"The weights of any one of the heads are ({epsilon}, 1e-05)-differentially private."
+    return {
+        "format": "dpprobe-privacy",
+        "format_version": 2,
+        "promise": promise if private else "No privacy is promised: epsilon is infinite.",
+        "private": private,
+        "unit_of_privacy": "one training image",
+        "neighbouring_relation": "add or remove one",
+        "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
+        "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
+        "delta": 1e-5 if private else None,
+        "accountant": "pld",
+        "checks": {"rdp": 1.1} if private else {},
+        "n": TRAIN_ROWS,
+        "mechanisms": [mechanism] if private else [],
+        "selection": None,
+        "method": method,
+        "mode": "benchmark",
+        "release": "Not for release. Noise comes from seeds stored with the results.",
+        "seeds": [fingerprint([*identity, index])[:32] for index in range(seeds)],
+        "engine_limits": None,
+        "public": ["the number of training rows n"],
+        "public_data": {
+            "assumption": "The weights are fixed.", "backbone": backbone,
+            "near_duplicate_check": "not run",
+        },
+        "not_covered": ["the features", "training losses"],
+    }  # fmt: skip
 
 
 def write_study(
@@ -167,3 +209,19 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
         for step in STEPS
     ]
     write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
+
+
+def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
+    seeds, rows, classes = scores.shape
+    flat = pa.array(scores.astype(np.float32).reshape(-1))
+    every = np.concatenate([labels] * seeds)
+    column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
+    table = pa.table(
+        {
+            "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+            "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
+            "label": column,
+            "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        }
+    )
+    write_table(path, table)

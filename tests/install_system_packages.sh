@@ -1,10 +1,42 @@
 #!/bin/sh
-# Installs what some tests need beside Python: a browser. Tests that lack it skip with a reason.
+# Installs what some tests need beside Python: a browser, PostgreSQL, Slurm. Tests that lack it skip with a
+# reason. With names as arguments (browser, postgresql, slurm) only what these need.
 set -eu
 
 missing=""
-command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
-command -v chromedriver >/dev/null 2>&1 || missing="$missing chromium-driver"
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+need() { # command package...
+    command -v "$1" >/dev/null 2>&1 && return
+    shift
+    missing="$missing $*"
+}
+
+[ $# -gt 0 ] || set -- browser postgresql slurm
+for part in "$@"; do
+    case $part in
+    browser)
+        need chromium chromium
+        need chromedriver chromium-driver
+        ;;
+    postgresql)
+        ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
+        ;;
+    slurm)
+        need munged munge
+        need slurmctld slurmctld
+        need slurmd slurmd
+        need sbatch slurm-client
+        # an accounting database
+        need mariadbd mariadb-server
+        need slurmdbd slurmdbd
+        ;;
+    *)
+        echo "system packages: unknown part: $part" >&2
+        exit 2
+        ;;
+    esac
+done
 
 if [ -z "$missing" ]; then
     echo "system packages: nothing to install"

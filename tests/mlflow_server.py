@@ -18,14 +18,19 @@ WAIT_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def serve(store: Path) -> Iterator[str]:
-    """Serves `store`/mlflow.db and yields the server's address; artifacts go to `store` as well."""
+def serve(store: Path, backend: str | None = None) -> Iterator[str]:
+    """Serves a database and yields the server's address; artifacts go to `store`.
+
+    Args:
+      backend: URI of the database; `store`/mlflow.db where None.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
-        "--backend-store-uri", f"sqlite:///{store}/mlflow.db", "--workers", "1",
+        "--backend-store-uri", backend or f"sqlite:///{store}/mlflow.db",
+        "--workers", "1",
         "--artifacts-destination", str(store / "server_artifacts"),
     ]  # fmt: skip
     environment = os.environ | {

@@ -73,7 +73,7 @@ def tsne(
 
     store = FeatureStore(manifest)
     rows = _sample(store.rows, points, seed)
-    features = _read_rows(store, rows)
+    features = read_rows(store, rows)
     note = None
     if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
         note = _nothing_to_place(len(rows))
@@ -252,7 +252,7 @@ def _sample(rows: int, points: int, seed: int) -> np.ndarray:
     return np.sort(generator.choice(rows, size=points, replace=False))
 
 
-def _read_rows(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
+def read_rows(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
     """Those rows of the store, holding no more than a block besides."""
     features = np.empty((len(rows), store.dimension), dtype=np.float32)
     for start, block in store.blocks(BLOCK_ROWS):

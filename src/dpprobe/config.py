@@ -12,7 +12,8 @@ import importlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
@@ -474,6 +475,44 @@ class OverlapOptions(Options):
     )
 
 
+class FewShotOptions(Options):
+    """Linear probes on N training images a class: not private, to compare with."""
+
+    shots: tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...] = Field(
+        (1, 2, 4, 8, 16, 32, "full"), min_length=1, description="N; full is the whole split."
+    )
+    seeds: int = Field(5, ge=1, le=1000, description="Draws of the N images; full has one.")
+    backbones: tuple[Name, ...] | None = Field(
+        None, description="On whose features; where absent the backbones that read text."
+    )
+
+    @field_validator("shots")
+    @classmethod
+    def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{value} stands twice in the list; remove one")
+        return values
+
+
+class PaperOptions(Options):
+    """How a study fills the papers' tables."""
+
+    datasets: dict[Name, Name] = Field(
+        {},
+        description="Of a dataset of the study, the name in resources/published.yaml that it "
+        "stands for; where absent its catalog entry, else its own name.",
+    )
+    methods: tuple[Name, ...] = Field(
+        (), description="Methods that stand beside published results; all private ones if empty."
+    )
+    base: Name | None = Field(
+        None,
+        description="The method that the table of single changes starts from; where absent the one "
+        "with most others a single option away.",
+    )
+
+
 class TsneOptions(Options):
     """The t-SNE plot of each (dataset, backbone)."""
 
@@ -481,6 +520,15 @@ class TsneOptions(Options):
     points: int = Field(5000, ge=50, description="At most so many rows, a seeded sample beyond.")
     perplexity: float = Field(30.0, gt=1)
     components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
+    thumbnails: bool = Field(
+        False,
+        description="Put the rows' images and ids into the interactive page. They are private: "
+        "whoever is shown the page sees them.",
+    )
+
+    def embedding_params(self) -> dict[str, Any]:
+        """The options that decide the embedding, JSON-compatible."""
+        return self.model_dump(mode="json", exclude={"thumbnails"})
 
 
 class TrackingOptions(Options):
@@ -491,6 +539,12 @@ class TrackingOptions(Options):
         description="MLflow tracking URI; SQLite beside the results where absent. "
         "sqlite:///relative/path or http(s)://server.",
         json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
+    )
+    register_heads: bool | tuple[str, ...] = Field(
+        False,
+        description="Heads for MLflow's model registry: true for the best private one of each "
+        "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
+        '"digits/*/sgd/eps-1".',
     )
 
     @field_validator("uri")
@@ -557,6 +611,10 @@ class Study(Options):
         description="Look for near-duplicates of the private images in public ones; what is found "
         "goes into the privacy statements.",
     )
+    few_shot: FewShotOptions | None = Field(
+        None, description="Linear probes on a few images a class, not private; none where absent."
+    )
+    papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Split tables go here.")
     results_dir: Folder = Field("results", description="Everything else goes here.")
@@ -577,11 +635,51 @@ class Study(Options):
                     f"overlap: backbone {name} crops training images at random, so that copies of "
                     "one picture look different; run the check with crop: centre"
                 )
+        self._check_names("papers.datasets", self.papers.datasets, self.datasets)
+        self._check_names("papers.methods", self.papers.methods, self.methods)
+        self._check_names("papers.base", filter(None, [self.papers.base]), self.methods)
+        few = self.few_shot.backbones if self.few_shot else None
+        self._check_names("few_shot.backbones", few or (), self.backbones)
         if not self.cells():
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
+        self._check_registered()
         return self
+
+    def _check_registered(self) -> None:
+        patterns = self.tracking.register_heads
+        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.cells()]
+        for pattern in () if isinstance(patterns, bool) else patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"tracking.register_heads: {pattern!r}: no cell of the study; write "
+                    f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
+                )
+
+    @staticmethod
+    def _check_names(where: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{where}: {name!r} is not in this study; write one that is")
+
+    def published_names(self) -> dict[str, str]:
+        """Of each dataset, the name that published results know it by."""
+        return {
+            name: self.papers.datasets.get(name) or options.catalog or name
+            for name, options in self.datasets.items()
+        }
+
+    def text_backbones(self) -> tuple[str, ...]:
+        """The backbones that read text, so that they classify without training."""
+        return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)
+
+    def few_shot_backbones(self) -> tuple[str, ...]:
+        """The backbones on whose features few-shot probes are trained."""
+        if self.few_shot is None:
+            return ()
+        own = self.few_shot.backbones
+        return self.text_backbones() if own is None else own
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
         """Private and public ones, by name."""

@@ -15,12 +15,13 @@ import math
 import os
 import re
 import shutil
+import sqlite3
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,28 @@ from mlflow.entities import (
     ViewType,
 )
 from mlflow.exceptions import MlflowException
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
-from dpprobe.artifacts import fingerprint, sha256_file
-from dpprobe.config import INFINITE, epsilon_value
+from dpprobe import confusion
+from dpprobe.artifacts import fingerprint, read_json, sha256_file
+from dpprobe.config import INFINITE, epsilon_value, method_options
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
+from dpprobe.headline import best_private
+from dpprobe.metrics import THRESHOLDS
 from dpprobe.progress import Progress
 from dpprobe.receipts import sqlite_file, write_receipt
-from dpprobe.summary import ACCURACY, Measure, cell_key, headlines, is_private, read_cell
+from dpprobe.summary import (
+    ACCURACY,
+    Grid,
+    Measure,
+    cell_key,
+    headlines,
+    is_private,
+    read_cell,
+    read_grid,
+)
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -60,8 +74,12 @@ RESULT_KEY = "result_key"  # tag: which result a run shows
 CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
 VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
+PRIVATE_VIEW = "dpprobe-private"  # of the same with private cells alone
+STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
+STUDY_FOLDER = "_study"  # of its artifacts and its receipt, for the same reason
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
+_TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 METRICS_A_CALL = 900  # MLflow takes 1000 entities, params and tags counted
 LOCK_SECONDS = 600.0
 HTTP_SECONDS = 10.0
@@ -97,6 +115,10 @@ class RunContents:
     metrics: Sequence[tuple[str, float, int]]  # name, value, step
     artifacts: Sequence[tuple[Path, str]]  # file, folder within the run's artifacts
     history: Path | None = None  # the learning curve, read only when the run is written
+    # Files that are made when the run is written, by path within the artifacts: their text.
+    drawn: Callable[[], Mapping[str, str]] | None = None
+    drawn_names: Sequence[str] = ()
+    inputs: Sequence[DatasetInput] = ()
     seconds: float = 0.0  # that the run's Duration column shows
     finished: float = field(default_factory=time.time)
 
@@ -115,6 +137,8 @@ def ingest(
     receipt: Path,
     lock: Path,
     tags: Mapping[str, str] | None = None,
+    commit: str | None = None,
+    register: bool | Sequence[str] = False,
 ) -> None:
     """Brings MLflow up to date with the cells of one dataset.
 
@@ -125,7 +149,8 @@ def ingest(
 
     Args:
       uri: `sqlite:///relative/path` or `http(s)://server`.
-      metrics_files: metrics.json of each cell; privacy.json and history.parquet lie beside it.
+      metrics_files: metrics.json of each cell; privacy.json, history.parquet, predictions.parquet
+        and heads.safetensors lie beside it.
       dataset_info: dataset.json.
       figures: of the dataset, shown with each (backbone, method).
       embeddings: backbone -> its t-SNE figures.
@@ -133,7 +158,10 @@ def ingest(
       artifact_root: where artifacts go, unless a server decides that.
       receipt: written last: the run of each result, and the pages to open.
       lock: a file beside the store; two ingesters wait for each other.
-      tags: more tags of every run, such as the commit.
+      tags: more tags of every run. Another value makes every run anew.
+      commit: of the workflow, for runs that are written; it makes no run anew.
+      register: heads for the model registry: True for the best private one of each epsilon, or
+        patterns such as "digits/*/sgd/eps-1".
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
@@ -143,24 +171,91 @@ def ingest(
     records = _read_records(metrics_files, dataset)
     shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
     measured = headlines(records).get(dataset, ACCURACY)
-    cells = [_cell_run(path, record, study, shared) for path, record in records]
+    source = _dataset_input(dataset, info)
+    cells = [_cell_run(path, record, study, shared, source) for path, record in records]
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
     summaries = []
     for (backbone, _), group in _by_curve(records).items():
         own = [(path, "figures") for path in embeddings.get(backbone, ())]
-        summaries.append(_summary_run(group, study, shared, [*attached, *own]))
+        summaries.append(_summary_run(group, study, shared, [*attached, *own], source))
     with _locked(lock), _readable_errors(uri):
         initialise(uri)
         where = None if _is_server(uri) else artifact_root / dataset
-        writer = _Writer(
-            MlflowClient(tracking_uri=uri), study=study, inputs=_dataset_input(dataset, info)
-        )
-        pages = {
-            "cells": writer.write(_cells_experiment(dataset, where, cells, measured), cells),
-            "summary": writer.write(
-                _summary_experiment(dataset, where, summaries, measured), summaries
-            ),
-        }
+        client = MlflowClient(tracking_uri=uri)
+        writer = _Writer(client, study=study, commit=commit)
+        page = writer.write(_cells_experiment(dataset, where, cells, measured), cells)
+        pages = {"cells": page, "private": page.replace(VIEW_KEY, PRIVATE_VIEW)}
+        page = writer.write(_summary_experiment(dataset, where, summaries, measured), summaries)
+        pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
+        models = {}
+        if register:
+            from dpprobe.registry import register_heads
+
+            models = register_heads(client, records, writer.runs, study=study, which=register)
+        _checkpoint(uri)
+    _finish(
+        receipt, writer, pages, uri=uri, study=study, dataset=dataset,
+        artifact_root=None if where is None else artifact_root, models=models,
+    )  # fmt: skip
+
+
+def ingest_study(
+    *,
+    uri: str,
+    study: str,
+    report: Path,
+    summaries: Sequence[Path],
+    dataset_infos: Mapping[str, Path],
+    figures: Sequence[Path],
+    tables: Sequence[Path],
+    artifact_root: Path,
+    receipt: Path,
+    lock: Path,
+    commit: str | None = None,
+) -> None:
+    """Brings MLflow up to date with the study as a whole: one run, with its report and tables.
+
+    Args:
+      report: the study's report.
+      summaries: of its datasets.
+      dataset_infos: dataset.json by dataset.
+      figures: those that are of no one dataset.
+      tables: all; those in a folder below `tables` keep it.
+      uri, artifact_root, receipt, lock, commit: as for `ingest`.
+
+    Raises:
+      TrackingError: when the store cannot be reached, opened or written.
+    """
+    files = [(report, "")]
+    for path in tables:
+        own = path.parent.name
+        files.append((path, "tables" if own == "tables" else f"tables/{own}"))
+    files += [(path, "figures") for path in figures]
+    run = _study_run(study, read_grid(summaries), dataset_infos, files)
+    with _locked(lock), _readable_errors(uri):
+        initialise(uri)
+        where = None if _is_server(uri) else artifact_root / STUDY_FOLDER
+        writer = _Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
+        pages = {"studies": writer.write(_studies_experiment(where, run), [run])}
+        _checkpoint(uri)
+    _finish(
+        receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
+        artifact_root=None if where is None else artifact_root,
+    )  # fmt: skip
+
+
+def _finish(
+    receipt: Path,
+    writer: _Writer,
+    pages: Mapping[str, str],
+    *,
+    uri: str,
+    study: str,
+    dataset: str,
+    artifact_root: Path | None,
+    models: Mapping[str, str] | None = None,
+) -> None:
+    """Says how many runs were written, in the log and in the receipt."""
     counts = {
         "created": writer.created, "replaced": writer.replaced, "kept": writer.kept,
     }  # fmt: skip
@@ -169,12 +264,13 @@ def ingest(
         receipt,
         {
             "uri": public_uri(uri),
-            "artifact_root": None if where is None else str(artifact_root),
+            "artifact_root": None if artifact_root is None else str(artifact_root),
             "study": study,
             "dataset": dataset,
-            "pages": pages,
+            "pages": dict(pages),
             **counts,
             "runs": writer.runs,
+            "models": dict(models or {}),
         },
     )
 
@@ -195,9 +291,40 @@ def initialise(uri: str) -> None:
             "http://server or https://server"
         )
     database.parent.mkdir(parents=True, exist_ok=True)
+    _sync_at_checkpoints(database)
     # The migration of a new database logs each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    _checkpoint(uri)
+
+
+def _checkpoint(uri: str) -> None:
+    """Moves what is in the write-ahead log into the database, so that its file alone is whole."""
+    database = sqlite_file(uri)
+    if database is not None:
+        with closing(sqlite3.connect(database, timeout=20.0)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _sync_at_checkpoints(database: Path) -> None:
+    """Spares a database of our own the disk's sync at each of the eight commits a run takes.
+
+    With a write-ahead log a power cut may cost the last runs, which the next ingest writes again,
+    but it does not damage the file.
+    """
+    if database in _TUNED:
+        return
+    _TUNED.add(database)
+
+    def tune(connection: Any, record: Any) -> None:  # noqa: ARG001
+        if not isinstance(connection, sqlite3.Connection):
+            return
+        opened = connection.execute("PRAGMA database_list").fetchone()[2]
+        if opened and Path(opened) == database.resolve():
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+
+    event.listen(Engine, "connect", tune)
 
 
 def public_uri(uri: str) -> str:
@@ -245,10 +372,10 @@ def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
 class _Writer:
     """Writes runs that are not there yet, and counts."""
 
-    def __init__(self, client: MlflowClient, *, study: str, inputs: DatasetInput) -> None:
+    def __init__(self, client: MlflowClient, *, study: str, commit: str | None = None) -> None:
         self.client = client
         self.study = study
-        self.inputs = inputs
+        self.commit = {} if commit is None else {"mlflow.source.git.commit": commit}
         self.created = self.replaced = self.kept = 0
         self.runs: dict[str, str] = {}
 
@@ -329,6 +456,7 @@ class _Writer:
                 "mlflow.note.content": item.note,
                 "mlflow.source.name": "dpprobe",
                 "mlflow.source.type": "PROJECT",
+                **self.commit,
             },
         )
         run_id: str = run.info.run_id
@@ -339,9 +467,11 @@ class _Writer:
             self.client.log_batch(run_id, params=params[start : start + 90])
         for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
             self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
-        self.client.log_inputs(run_id, [self.inputs])
+        self.client.log_inputs(run_id, list(item.inputs))
         for path, folder in item.artifacts:
             self._log_artifact(run, path, folder)
+        for name, text in (item.drawn() if item.drawn else {}).items():
+            self._log_text(run, name, text)
         self.client.set_terminated(run_id, "FINISHED", end_time=end)
         return run_id
 
@@ -355,6 +485,15 @@ class _Writer:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
 
+    def _log_text(self, run: Run, name: str, text: str) -> None:
+        local = _local_folder(run)
+        if local is None:
+            self.client.log_text(run.info.run_id, text, name)
+            return
+        target = local / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Experiment:
@@ -363,16 +502,15 @@ class _Experiment:
     name: str
     location: Path | None
     note: str
-    view: Mapping[str, Any]
+    views: Mapping[str, Mapping[str, Any]]
 
 
 def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
     location = None if wanted.location is None else wanted.location.resolve().as_uri()
-    experiment = client.get_experiment_by_name(wanted.name)
-    if experiment is None:
-        identifier = client.create_experiment(wanted.name, artifact_location=location)
-        experiment = client.get_experiment(identifier)
-    elif experiment.lifecycle_stage == "deleted":
+    experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
+        client, wanted.name, location
+    )
+    if experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     if location is not None and experiment.artifact_location != location:
         raise TrackingError(
@@ -387,13 +525,27 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         client.set_experiment_tag(
             experiment.experiment_id, "mlflow.experimentKind", "custom_model_development"
         )
-    _set_view(client, experiment, wanted.view)
+    for key, view in wanted.views.items():
+        _set_view(client, experiment, key, view)
     return experiment
 
 
-def _set_view(client: MlflowClient, experiment: Experiment, view: Mapping[str, Any]) -> None:
-    """Writes the ready-made view as MLflow 3.17's page does; without one, no metric is shown."""
-    tag = f"mlflow.sharedViewState.{VIEW_KEY}"
+def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Experiment:
+    """Creates an experiment, or returns the one that another writer of a server just created."""
+    try:
+        return client.get_experiment(client.create_experiment(name, artifact_location=location))
+    except MlflowException as error:
+        found = client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return found
+
+
+def _set_view(
+    client: MlflowClient, experiment: Experiment, key: str, view: Mapping[str, Any]
+) -> None:
+    """Writes a ready-made view as MLflow 3.17's page does; without one, no metric is shown."""
+    tag = f"mlflow.sharedViewState.{key}"
     packed = zlib.compress(json.dumps(view, sort_keys=True).encode(), 9)
     state = "deflate;" + base64.b64encode(packed).decode()
     try:
@@ -402,22 +554,38 @@ def _set_view(client: MlflowClient, experiment: Experiment, view: Mapping[str, A
         present = None
     if present != state:
         now = int(1000 * time.time())
-        value = {"name": "dpprobe", "createdAt": now, "updatedAt": now, "state": state}
+        value = {"name": key, "createdAt": now, "updatedAt": now, "state": state}
         client.set_experiment_tag(experiment.experiment_id, tag, json.dumps(value))
 
 
-def _view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str, Any]:
+def _view(
+    params: Sequence[str],
+    metrics: Sequence[str],
+    order: str,
+    *,
+    runs: Sequence[RunContents],
+    also: str = "",
+) -> dict[str, Any]:
     columns = [f"params.`{name}`" for name in params] + [f"metrics.`{name}`" for name in metrics]
     return {
         "selectedColumns": columns,
         "columnOrder": columns,
-        "columnWidths": {name: max(100, 8 * len(name) - 60) for name in columns},
+        "columnWidths": {
+            **{f"params.`{name}`": _width(name, runs) for name in params},
+            **{f"metrics.`{name}`": max(100, 8 * len(name) + 30) for name in metrics},
+        },
         "orderByKey": f"metrics.`{order}`",
         "orderByAsc": False,
-        "searchFilter": f'tags.{CURRENT} = "true"',
+        "searchFilter": f'tags.{CURRENT} = "true"{also}',
         "runsHiddenMode": "FIRST_20_RUNS",
         "hideEmptyCharts": True,
     }
+
+
+def _width(param: str, runs: Sequence[RunContents]) -> int:
+    """Pixels that a column of params needs, within reason."""
+    longest = max((len(run.params.get(param, "")) for run in runs), default=0)
+    return min(260, max(80, 8 * max(longest, len(param)) + 30))
 
 
 def _cells_experiment(
@@ -432,11 +600,16 @@ def _cells_experiment(
         name=dataset,
         location=where / "cells" if where else None,
         note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
-        view=_view(
-            ["backbone", "method", "epsilon", "seeds"],
-            [name for name in columns if name in logged],
-            own,
-        ),
+        views={
+            key: _view(
+                ["backbone", "method", "epsilon", "seeds"],
+                [name for name in columns if name in logged],
+                own,
+                runs=cells,
+                also=also,
+            )
+            for key, also in ((VIEW_KEY, ""), (PRIVATE_VIEW, ' and tags.private = "true"'))
+        },
     )
 
 
@@ -454,10 +627,27 @@ def _summary_experiment(
         location=where / "summary" if where else None,
         note=(
             f"Summary of {dataset}: one run a backbone and method, {measured.title} at each "
-            "epsilon; "
-            "the steps of its curves are 100 x epsilon."
+            "epsilon; steps of curves are 100 x epsilon."
         ),
-        view=_view(["backbone", "method"], columns, columns[-1] if columns else ""),
+        views={
+            VIEW_KEY: _view(
+                ["backbone", "method"], columns, columns[-1] if columns else "", runs=summaries
+            )
+        },
+    )
+
+
+def _studies_experiment(where: Path | None, run: RunContents) -> _Experiment:
+    best = [name for name, _, _ in run.metrics if "/best_private_eps_" in name]
+    return _Experiment(
+        name=STUDIES,
+        location=where,
+        note="One run a study: its report and tables, the best private result at each epsilon.",
+        views={
+            VIEW_KEY: _view(
+                ["study", "datasets", "cells"], best[:12], best[-1] if best else "", runs=[run]
+            )
+        },
     )
 
 
@@ -471,7 +661,11 @@ def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Pat
 
 
 def _cell_run(
-    path: Path, record: dict[str, Any], study: str, shared: Mapping[str, str]
+    path: Path,
+    record: dict[str, Any],
+    study: str,
+    shared: Mapping[str, str],
+    source: DatasetInput,
 ) -> RunContents:
     cell = record["cell"]
     guarantee = "not private"
@@ -492,6 +686,8 @@ def _cell_run(
         if name != "head" and value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
             params[f"option_{name}" if name in params else name] = text
+    statement = read_json(path.with_name("privacy.json"))
+    drawn = _drawn_names(record)
     return RunContents(
         key="/".join((study, *cell_key(record)[:3], f"eps-{cell['epsilon']}")),
         content_hash=fingerprint([VERSIONS["tracking"], record["content_hash"], dict(shared)]),
@@ -499,15 +695,56 @@ def _cell_run(
         note=(
             f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, {guarantee}: "
             f"{Measure.of(record).title} {percent:.1f} %, mean of {len(record['seeds'])} seeds."
+            f"\n\n{statement['promise']}\n\n{statement['release']}"
         ),
         params=params,
-        tags={**shared, "guarantee": guarantee, "cell_fingerprint": record["fingerprint"]},
+        tags={
+            **shared,
+            **{name: cell[name] for name in ("dataset", "backbone", "method", "epsilon")},
+            "head": record["head"],
+            "private": str(is_private(record)).lower(),
+            "guarantee": guarantee,
+            "cell_fingerprint": record["fingerprint"],
+        },
         metrics=_cell_metrics(record),
         history=path.with_name("history.parquet"),
         artifacts=[(path, ""), (path.with_name("privacy.json"), "")],
+        drawn=(lambda: _confusion(path, record)) if drawn else None,
+        drawn_names=drawn,
+        inputs=[source],
         seconds=record["seconds"] or 0.0,
         finished=path.stat().st_mtime,
     )
+
+
+def _drawn_names(record: dict[str, Any]) -> tuple[str, ...]:
+    if len(record["class_names"]) > confusion.LARGEST:
+        return ()
+    picture = () if record["multi_label"] else ("confusion/matrix.svg",)
+    return ("confusion/counts.csv", *picture)
+
+
+def _confusion(path: Path, record: dict[str, Any]) -> dict[str, str]:
+    """Which classes are taken for which, over all seeds; or each label's right and wrong rows."""
+    names = [str(name) for name in record["class_names"]]
+    predictions, cell = path.with_name("predictions.parquet"), record["cell"]
+    try:
+        if record["multi_label"]:
+            link = method_options(record["options"]).link_on(True)
+            counts = confusion.label_confusion(
+                predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
+            )
+            return {"confusion/counts.csv": confusion.label_confusion_csv(counts, names)}
+        counts = confusion.confusion(predictions, len(names))
+    except (OSError, ValueError) as error:
+        raise TrackingError(
+            f"{predictions}: unreadable ({_line(error)}); delete the cell's folder and run it again"
+        ) from None
+    title = f"{cell['dataset']}, {cell['method']} on {cell['backbone']}, ε = {cell['epsilon']}"
+    return {
+        "confusion/counts.csv": confusion.confusion_csv(counts, names),
+        "confusion/matrix.svg": confusion.confusion_svg(counts, names, title=title),
+    }
 
 
 def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
@@ -565,6 +802,7 @@ def _summary_run(
     study: str,
     shared: Mapping[str, str],
     artifacts: Sequence[tuple[Path, str]],
+    source: DatasetInput,
 ) -> RunContents:
     ordered = sorted((record for _, record in group), key=_epsilon)
     cell = ordered[0]["cell"]
@@ -577,26 +815,72 @@ def _summary_run(
             value = _rounded(record["summary"][name]["mean"])
             metrics.append((f"{name}/eps_{record['cell']['epsilon']}", value, 0))
             if (step := steps.get(_epsilon(record))) is not None:
-                metrics.append((f"curve/{name}", value, step))
+                metrics.append((f"{name}/curve", value, step))
     hashes = [[record["cell"]["epsilon"], record["content_hash"]] for record in ordered]
     files = [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
     return RunContents(
         key="/".join((study, *cell_key(ordered[0])[:3])),
         content_hash=fingerprint([VERSIONS["tracking"], hashes, files, dict(shared)]),
         name=run_name(cell["method"], cell["backbone"]),
-        note=f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}.",
+        note=(
+            f"{cell['method']} on {cell['backbone']} features of {cell['dataset']} at epsilon "
+            f"{', '.join(record['cell']['epsilon'] for record in ordered)}."
+        ),
         params={
             **{name: cell[name] for name in ("dataset", "backbone", "method")},
             "head": ordered[0]["head"],
             "epsilons": ", ".join(record["cell"]["epsilon"] for record in ordered),
             "seeds": str(len(ordered[0]["seeds"])),
         },
-        tags=shared,
+        tags={
+            **shared,
+            **{name: cell[name] for name in ("dataset", "backbone", "method")},
+            "head": ordered[0]["head"],
+            "private": str(any(map(is_private, ordered))).lower(),
+        },
         metrics=metrics,
         artifacts=artifacts,
+        inputs=[source],
         seconds=sum(record["seconds"] or 0.0 for record in ordered),
         finished=max(path.stat().st_mtime for path, _ in group),
     )
+
+
+def _study_run(
+    study: str,
+    grid: Grid,
+    dataset_infos: Mapping[str, Path],
+    artifacts: Sequence[tuple[Path, str]],
+) -> RunContents:
+    """A study in one run: the best private result of each dataset and epsilon."""
+    infos = {name: read_info(path) for name, path in dataset_infos.items()}
+    metrics, sentences = [], []
+    for best in best_private(grid, {}):
+        name = f"{best.dataset}/best_private_eps_{best.epsilon}"
+        metrics.append((name, _rounded(best.entry.mean / 100), 0))
+        if best.gap is not None:
+            metrics.append((f"{best.dataset}/gap_eps_{best.epsilon}", _rounded(best.gap / 100), 0))
+        sentences.append(
+            f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
+            f"{best.entry.mean:.1f} % by {best.method} on {best.backbone}"
+        )
+    datasets = ", ".join(infos)
+    files = [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
+    return RunContents(
+        key=study,
+        content_hash=fingerprint([VERSIONS["tracking"], files, metrics]),
+        name=run_name(study),
+        note="\n".join(
+            [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
+             "", "Best private results:", "", *sentences]
+        ),
+        params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},
+        tags={"study": study},
+        metrics=metrics,
+        artifacts=artifacts,
+        inputs=[_dataset_input(name, info) for name, info in infos.items()],
+        finished=artifacts[0][0].stat().st_mtime,
+    )  # fmt: skip
 
 
 def _by_curve(
@@ -625,7 +909,13 @@ def _is_current(run: Run, item: RunContents) -> bool:
         and run.data.tags.get(CONTENT_HASH) == item.content_hash
         and (
             local is None
-            or all((local / folder / path.name).is_file() for path, folder in item.artifacts)
+            or all(
+                (local / name).is_file()
+                for name in (
+                    *(f"{folder}/{path.name}".lstrip("/") for path, folder in item.artifacts),
+                    *item.drawn_names,
+                )
+            )
         )
     )
 
@@ -675,7 +965,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _readable_errors(uri: str) -> Iterator[None]:
     try:
         yield
-    except (MlflowException, SQLAlchemyError) as error:
+    except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         raise TrackingError(
             f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair the store, or delete "
             "it and run `snakemake tracking`: the runs are made anew from the cells' files"

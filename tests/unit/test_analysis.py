@@ -18,7 +18,7 @@ from dpprobe.features.store import ShardHeader, row_range, write_manifest, write
 from dpprobe.summary import SCHEMA
 
 
-def _store(
+def write_store(
     folder: Path,
     features: np.ndarray,
     labels: np.ndarray,
@@ -49,7 +49,7 @@ def _store(
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 400 real handwritten digits."""
     images = load_digits()
-    return _store(tmp_path_factory.mktemp("store"), images.data[:400], images.target[:400])
+    return write_store(tmp_path_factory.mktemp("store"), images.data[:400], images.target[:400])
 
 
 def _tsne(manifest: Path, output: Path, *, points: int = 250, components: int = 20) -> None:
@@ -139,7 +139,7 @@ def test_what_has_no_picture_is_a_table_without_points_that_says_why(
     tmp_path: Path, features: np.ndarray, note: str
 ) -> None:
     labels = np.arange(len(features)) % 2
-    manifest = _store(tmp_path, features, labels, shards=1, class_names=("a", "b"))
+    manifest = write_store(tmp_path, features, labels, shards=1, class_names=("a", "b"))
     _tsne(manifest, tmp_path / "tsne.parquet")
     table, facts = read_embedding(tmp_path / "tsne.parquet")
     assert table.num_rows == facts["points"] == 0
@@ -153,7 +153,9 @@ def test_few_rows_are_placed_by_principal_components_and_say_so(
     tmp_path: Path, rows: int, dimension: int
 ) -> None:
     features = np.random.default_rng(0).normal(size=(rows, dimension)).astype(np.float32)
-    manifest = _store(tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b"))
+    manifest = write_store(
+        tmp_path, features, np.arange(rows) % 2, shards=1, class_names=("a", "b")
+    )
     _tsne(manifest, tmp_path / "tsne.parquet")
     table, facts = read_embedding(tmp_path / "tsne.parquet")
     assert facts["method"] == "PCA"
@@ -170,7 +172,7 @@ def test_rows_of_several_labels_are_coloured_by_how_many(tmp_path: Path) -> None
     labels = (generator.random((40, 3)) < 0.5).astype(np.int8)
     labels[0], labels[1] = 0, 1
     features = generator.normal(size=(40, 5))
-    manifest = _store(tmp_path, features, labels, class_names=("a", "b", "c"))
+    manifest = write_store(tmp_path, features, labels, class_names=("a", "b", "c"))
     _tsne(manifest, tmp_path / "tsne.parquet")
     table, facts = read_embedding(tmp_path / "tsne.parquet")
     assert table["label"].to_pylist() == labels.sum(axis=1).tolist()

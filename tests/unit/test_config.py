@@ -333,6 +333,42 @@ def test_serialised_options_read_back_the_same() -> None:
         assert read(values) == options
 
 
+@pytest.mark.parametrize(
+    ("block", "value", "where"),
+    [
+        ("papers", {"datasets": {"nowhere": "cifar10"}}, r"papers\.datasets: 'nowhere'"),
+        ("papers", {"methods": ["sgd", "sgdd"]}, r"papers\.methods: 'sgdd'"),
+        ("papers", {"base": "sgdd"}, r"papers\.base: 'sgdd'"),
+        ("few_shot", {"backbones": ["clip"]}, r"few_shot\.backbones: 'clip'"),
+        ("few_shot", {"shots": [1, 1]}, r"few_shot\.shots: 1 stands twice"),
+        ("few_shot", {"shots": [0]}, r"few_shot\.shots"),
+    ],
+)
+def test_blocks_that_name_other_parts_are_checked(block: str, value: Any, where: str) -> None:
+    with pytest.raises(ConfigError, match=where):
+        config.load(STUDY | {block: value})
+
+
+def test_published_results_know_a_dataset_by_its_catalog_name_unless_told() -> None:
+    own = {"mine": {"catalog": "cifar10"}, "other": {"catalog": "mnist"}, **STUDY["datasets"]}
+    study = config.load(
+        STUDY | {"datasets": own, "papers": {"datasets": {"other": "fashion_mnist"}}}
+    )
+    assert study.published_names() == {
+        "mine": "cifar10", "other": "fashion_mnist", "digits": "digits",
+    }  # fmt: skip
+
+
+def test_few_shot_probes_are_of_backbones_that_read_text_unless_told() -> None:
+    clip = {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False}
+    both = STUDY | {"backbones": {**STUDY["backbones"], "clip": clip}}
+    assert config.load(both).few_shot_backbones() == ()
+    assert config.load(both).text_backbones() == ("clip",)
+    assert config.load(both | {"few_shot": {}}).few_shot_backbones() == ("clip",)
+    told = config.load(both | {"few_shot": {"backbones": ["pixels"]}})
+    assert told.few_shot_backbones() == ("pixels",)
+
+
 def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
     written = json.loads((repository / "workflow/schemas/study.schema.json").read_text())
     assert written == config.json_schema(), "run `make schema`"

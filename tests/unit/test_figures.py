@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dpprobe import figures
+from dpprobe import figures, published
 from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.errors import DataError
-from dpprobe.figures import epsilon_accuracy, tsne_figure
+from dpprobe.figures import (
+    ceiling_gap,
+    epsilon_accuracy,
+    method_comparison,
+    option_figure,
+    tsne_figure,
+    tsne_grid,
+)
+from dpprobe.measured import read_measured
 from dpprobe.summary import read_grid, summarise_cells
 from tests.cell_files import write_cell, write_study
 
@@ -294,3 +303,239 @@ def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     record = read_json(cells[0])
     drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
     assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)
+
+
+def _titles(axes: Any) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def _figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Path]], None]) -> Any:
+    """What a function would have saved."""
+    saved: list[Figure] = []
+
+    def save(figure: Figure, _svg: Path, _png: Path) -> None:
+        saved.append(figure)
+
+    monkeypatch.setattr(figures, "_save", save)
+    draw({"svg": Path("unused.svg"), "png": Path("unused.png")})
+    (figure,) = saved
+    return figure
+
+
+def test_published_points_stand_where_they_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = _summary(tmp_path)
+    found = published.read()
+    figure = _figure(
+        monkeypatch,
+        lambda files: epsilon_accuracy(summary, published=found, name="cifar10", **files),
+    )
+    (axes,) = figure.axes
+    lines = axes.get_lines()
+    circles = [line for line in lines if line.get_markersize() == 9.5]
+    leads = {
+        (line.get_xdata()[1], line.get_ydata()[1]): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in lines
+        if line.get_markersize() == 3
+    }
+    places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
+    points = found.points("cifar10", "accuracy")
+    # where one had to give way, a line leads to where it belongs
+    assert sorted(leads.get(place, place) for place in places) == sorted(
+        (math.log10(point.single_epsilon or 0), point.value) for point in points
+    )
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "Published" in texts
+    assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
+    assert sum(text[0].isdigit() for text in texts if text) == len(points)
+    low, high = axes.get_ylim()
+    assert low < 44.3
+    assert high >= 94
+
+
+def test_numbered_circles_do_not_hide_each_other() -> None:
+    size = (0.1, 1.0)
+    placed: list[tuple[float, float]] = []
+    for _ in range(9):
+        placed.append(figures._free_place((1.0, 99.5), placed, size, top=100.0))
+    assert placed[0] == (1.0, 99.5)
+    for index, (x, y) in enumerate(placed):
+        assert y <= 100
+        for other_x, other_y in placed[:index]:
+            assert abs(x - other_x) > 0.09 or abs(y - other_y) > 0.9
+    assert max(abs(y - 99.5) for _, y in placed) <= 2
+
+
+def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
+    summary = _summary(tmp_path)
+    for name, read in (("a", None), ("b", published.read())):
+        epsilon_accuracy(
+            summary, published=read, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png"
+        )
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_methods_are_compared_a_panel_a_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = _summary(tmp_path)
+    grid = read_grid([summary])
+    figure = _figure(monkeypatch, lambda files: method_comparison(summary, **files))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["pixels", "scattering"]
+    for axes, backbone in zip(figure.axes, ("pixels", "scattering"), strict=True):
+        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+        assert [tuple(line.get_ydata()) for line in curves] == [
+            tuple(grid.entries["digits", e, backbone, method].mean for e in (0.5, 1.0, 8.0))
+            for method in ("sgd", "sgd_full")
+        ]
+        assert len({line.get_color() for line in curves}) == 2
+        assert _titles(axes) == ["0.5", "1", "8"]
+        low, high = axes.get_ylim()
+        assert all(low < y < high for line in curves for y in line.get_ydata())
+
+
+def test_the_gap_is_what_the_ceiling_has_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = _summary(tmp_path)
+    grid = read_grid([summary])
+    figure = _figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
+    axes = figure.axes[1]
+    ceiling = grid.entries["digits", math.inf, "scattering", "nonprivate"].mean
+    curve = next(line for line in axes.get_lines() if len(line.get_xdata()) == 3)
+    private = [grid.entries["digits", e, "scattering", "sgd"].mean for e in (0.5, 1.0, 8.0)]
+    assert np.allclose(curve.get_ydata(), [ceiling - value for value in private])
+    assert any(list(line.get_ydata()) == [0, 0] for line in axes.get_lines())
+
+
+def test_many_methods_look_different_and_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [f"method_{index:02}" for index in range(27)]
+    summary = _summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
+    for draw in (method_comparison, epsilon_accuracy):
+        figure = _figure(monkeypatch, functools.partial(_with_files, draw, summary))
+        looks = {
+            (line.get_color(), line.get_linestyle(), line.get_marker())
+            for line in figure.axes[0].get_lines()
+            if len(line.get_xdata()) == 2
+        }
+        assert len(looks) == len(methods)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 + 1
+
+
+def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
+    draw(summary, **files)
+
+
+def test_without_a_ceiling_there_is_no_gap(tmp_path: Path) -> None:
+    summary = _summary(tmp_path, methods=("sgd",))
+    with pytest.raises(DataError, match="head: nonprivate"):
+        ceiling_gap(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+def _varied(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
+    """Cells of methods that differ in one option alone, and of one that differs in two."""
+    base: dict[str, Any] = {"head": "sgd", "batch_size": 64, "init": "zero", "init_scale": None}
+    options = {}
+    for index, value in enumerate(values):
+        own = {"init": "scaled" if value else "zero"} if option == "init_scale" else {}
+        options[f"m{index}"] = base | own | {option: value or None}
+    options["other"] = base | {"batch_size": 17, "max_grad_norm": 3.0}
+    paths: list[Path] = []
+    for name, own in options.items():
+        for epsilon in ("1", "8"):
+            paths.append(write_cell(root, method=name, epsilon=epsilon, quality=1 + len(paths) / 9))
+            record = read_json(paths[-1])
+            record["options"] = own
+            write_json(paths[-1], record)
+    return read_measured(paths)
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "places", "texts"),
+    [
+        ("batch_size", [64, 256, "full"], [64, 256, 1000], ["64", "256", "1,000\n(all)"]),
+        ("init_scale", [0, 0.01, 1.0], [0.001, 0.01, 1.0], ["0", "0.01", "1"]),
+    ],
+)
+def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
+    option: str,
+    values: Sequence[Any],
+    places: list[float],
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = _varied(tmp_path, option, values)
+    figure = _figure(
+        monkeypatch, lambda files: option_figure(cells, option, dataset="digits", **files)
+    )
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert len(curves) == 2, "a line an epsilon"
+    for line, epsilon in zip(curves, (1.0, 8.0), strict=True):
+        assert np.allclose(line.get_xdata(), places)
+        own = [cell.mean for cell in cells if cell.epsilon == epsilon and cell.method != "other"]
+        assert np.allclose(line.get_ydata(), [100 * value for value in own])
+    assert _titles(axes) == texts
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ε = 1", "ε = 8"]
+
+
+def test_an_option_in_which_no_methods_differ_is_an_error(tmp_path: Path) -> None:
+    cells = _varied(tmp_path, "batch_size", [64])
+    with pytest.raises(DataError, match="no two methods differ in batch_size alone"):
+        option_figure(
+            cells, "batch_size", dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
+
+
+def test_the_grid_of_embeddings_says_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings = {
+        (dataset, backbone): _embedding(
+            tmp_path / f"{dataset}_{backbone}", classes=classes, seed=7, tsne_agreement=kept
+        )
+        for dataset, classes in (("few", 4), ("many", 100))
+        for backbone, kept in (("clip", 0.614), ("vit", 0.5))
+    }
+    del embeddings["many", "vit"]
+    figure = _figure(monkeypatch, lambda files: tsne_grid(embeddings, split="train", **files))
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in figure.axes]
+    assert [title for title in titles if title] == ["clip, 61 %", "vit, 50 %", "clip, 61 %"]
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == [
+        "few train", "many train",
+    ]  # fmt: skip
+    below = [axes.get_xlabel() for axes in figure.axes]
+    assert below.count("300 of 600 rows, sampled with seed 7") == 2
+    legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert [[text.get_text() for text in legend.get_texts()] for legend in legends] == [
+        [f"class {index}" for index in range(4)]
+    ]
+
+
+def test_every_new_figure_is_the_same_bytes_twice(tmp_path: Path) -> None:
+    summary = _summary(tmp_path)
+    cells = _varied(tmp_path / "v", "batch_size", [64, 256])
+    grid = {("digits", "clip"): _embedding(tmp_path / "e", classes=4, seed=0)}
+    found = published.read()
+    for name in ("a", "b"):
+        for kind, draw in {
+            "points": lambda f: epsilon_accuracy(summary, published=found, name="mnist", **f),
+            "methods": lambda f: method_comparison(summary, **f),
+            "gap": lambda f: ceiling_gap(summary, **f),
+            "option": lambda f: option_figure(cells, "batch_size", dataset="digits", **f),
+            "grid": lambda f: tsne_grid(grid, split="test", **f),
+        }.items():
+            folder = tmp_path / kind
+            draw({"svg": folder / f"{name}.svg", "png": folder / f"{name}.png"})
+    for kind in ("points", "methods", "gap", "option", "grid"):
+        for extension in ("svg", "png"):
+            first, second = (tmp_path / kind / f"{name}.{extension}" for name in ("a", "b"))
+            assert first.read_bytes() == second.read_bytes(), kind

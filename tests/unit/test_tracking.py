@@ -7,10 +7,12 @@ import fcntl
 import json
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,16 +23,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from mlflow.entities import ViewType
 from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe import tracking
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.receipts import RECEIPT_FORMAT, store_missing
+from dpprobe.summary import summarise_cells
 from dpprobe.tracking import (
     curve_steps,
-    ingest,
+    ingest_study,
     initialise,
     metric_name,
     public_uri,
@@ -38,58 +41,12 @@ from dpprobe.tracking import (
 )
 from tests.cell_files import write_cell, write_dataset_info, write_study
 from tests.mlflow_server import serve
+from tests.tracked_study import Study, make_template
 
 
-class Study:
-    """A small study's files, and the store they are ingested into."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.uri = f"sqlite:///{root}/mlflow.db"
-        self.info = root / "dataset.json"
-        self.cells = sorted(root.glob("cells/*/*/*/*/metrics.json"))
-        self.figures = [root / "accuracy.png"]
-        self.embeddings = {"pixels": [root / "tsne_pixels.png"]}
-        self.tables = [root / "accuracy.md"]
-
-    def ingest(self, **changes: Any) -> dict[str, Any]:
-        arguments: dict[str, Any] = {
-            "uri": self.uri, "study": "study", "dataset": "digits", "metrics_files": self.cells,
-            "dataset_info": self.info, "figures": self.figures, "embeddings": self.embeddings,
-            "tables": self.tables, "artifact_root": self.root / "mlartifacts",
-            "receipt": self.root / "receipt.json", "lock": self.root / "lock",
-        }  # fmt: skip
-        ingest(**(arguments | changes))
-        receipt: dict[str, Any] = read_json(self.root / "receipt.json")
-        return receipt
-
-    def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-        """Runs by result key; fails where one key has two."""
-        client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(experiment)
-        assert found is not None
-        runs = client.search_runs([found.experiment_id], run_view_type=view)
-        keys = [run.data.tags["result_key"] for run in runs]
-        assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
-        return dict(zip(keys, runs, strict=True))
-
-    def artifacts(self, run: Run) -> list[str]:
-        folder = Path(run.info.artifact_uri.removeprefix("file://"))
-        return sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-        )
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study's files beside a database with its tables and no run; tests take copies."""
-    root = tmp_path_factory.mktemp("template")
-    initialise(f"sqlite:///{root}/mlflow.db")
-    write_dataset_info(root / "dataset.json")
-    write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))
-    for name in ("accuracy.png", "tsne_pixels.png", "accuracy.md"):
-        write_text(root / name, name)
-    return root
+    return make_template(tmp_path_factory.mktemp("template"))
 
 
 @pytest.fixture
@@ -124,7 +81,9 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert run.data.tags["commit"] == "abc"
     assert run.inputs is not None
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
-    assert study.artifacts(run) == ["metrics.json", "privacy.json"]
+    assert study.artifacts(run) == [
+        "confusion/counts.csv", "confusion/matrix.svg", "metrics.json", "privacy.json",
+    ]  # fmt: skip
     assert run.info.end_time - run.info.start_time == 1500
     assert receipt["runs"]["study/digits/scattering/sgd/eps-0.5"] == run.info.run_id
     assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (12, 0, 0)
@@ -163,7 +122,7 @@ def test_a_summary_run_has_accuracy_at_each_epsilon(study: Study) -> None:
         accuracy = cell.data.metrics["test/accuracy"]
         assert run.data.metrics[f"accuracy/eps_{epsilon}"] == accuracy
     client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "curve/accuracy")
+    curve = client.get_metric_history(run.info.run_id, "accuracy/curve")
     assert [point.step for point in curve] == [50, 200]
     assert study.artifacts(run) == [
         "figures/accuracy.png", "figures/tsne_pixels.png", "tables/accuracy.md",
@@ -381,7 +340,7 @@ def test_epsilons_that_round_to_one_step_keep_a_step_each(study: Study) -> None:
     study.ingest(metrics_files=cells)
     run = study.runs("digits/summary")["study/digits/pixels/sgd"]
     client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "curve/accuracy")
+    curve = client.get_metric_history(run.info.run_id, "accuracy/curve")
     expected = [run.data.metrics[f"accuracy/eps_{epsilon}"] for epsilon in epsilons[:-1]]
     assert [point.step for point in curve] == [1, 2, 3, 4, 50]
     assert [point.value for point in curve] == expected
@@ -532,7 +491,11 @@ def test_runs_are_written_through_a_server(study: Study) -> None:
         run = study.runs()["study/digits/pixels/sgd/eps-2"]
         client = MlflowClient(tracking_uri=study.uri)
         listed = [item.path for item in client.list_artifacts(run.info.run_id)]
-    assert listed == ["metrics.json", "privacy.json"]
+        models = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
+        registered = [item.path for item in client.list_artifacts(run.info.run_id, "model")]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
+    assert models == {"study.digits.pixels.sgd.eps-2": "1"}
+    assert "model/MLmodel" in registered
     assert (store / "server_artifacts").is_dir()
     assert not (study.root / "mlartifacts").exists()
 
@@ -598,7 +561,7 @@ def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
     for epsilon in ("0.5", "2", "inf"):
         assert f"auc/eps_{epsilon}" in whole.data.metrics
         assert f"mean_average_precision/eps_{epsilon}" in whole.data.metrics
-    points = client.get_metric_history(whole.info.run_id, "curve/auc")
+    points = client.get_metric_history(whole.info.run_id, "auc/curve")
     assert [point.step for point in points] == [50, 200]
     summary = _view(study, "digits/summary")
     assert [name for name in summary["selectedColumns"] if name.startswith("metrics")] == [
@@ -615,3 +578,160 @@ def test_two_classes_log_their_auc_beside_the_accuracy(study: Study) -> None:
     shown = write_cell(study.root / "chosen", class_names=("no", "yes"), headline="auc", note="x")
     study.ingest(metrics_files=[shown])
     assert _view(study, "digits")["orderByKey"] == "metrics.`test/auc`"
+
+
+def test_tags_tell_the_runs_apart(study: Study) -> None:
+    study.ingest(commit="0123abc")
+    client = MlflowClient(tracking_uri=study.uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+
+    def count(filter_string: str) -> int:
+        return len(client.search_runs([experiment.experiment_id], filter_string))
+
+    assert count('tags.dataset = "digits"') == 8
+    assert count('tags.private = "true"') == 4
+    assert count('tags.private = "false" and tags.method = "nonprivate"') == 2
+    assert count('tags.backbone = "pixels" and tags.epsilon = "0.5"') == 1
+    assert count('tags.mlflow.source.git.commit = "0123abc"') == 8
+    summary = study.runs("digits/summary")["study/digits/pixels/sgd"]
+    assert summary.data.tags["private"] == "true"
+    assert summary.data.tags["backbone"] == "pixels"
+
+
+def test_another_commit_makes_no_run_anew(study: Study) -> None:
+    study.ingest(commit="one")
+    assert study.ingest(commit="two")["kept"] == 12
+
+
+def test_a_note_begins_with_one_line_and_holds_the_promise(study: Study) -> None:
+    study.ingest()
+    notes = {
+        key: run.data.tags["mlflow.note.content"].splitlines() for key, run in study.runs().items()
+    }
+    first, blank, promise, _, release = notes["study/digits/pixels/sgd/eps-2"]
+    assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
+    assert blank == ""
+    assert "(2, 1e-05)-differentially private" in promise
+    assert release.startswith("Not for release")
+
+
+def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    folder = Path(run.info.artifact_uri.removeprefix("file://"), "confusion")
+    rows = [line.split(",") for line in (folder / "counts.csv").read_text().splitlines()]
+    counts = [[int(value) for value in row[1:]] for row in rows[1:]]
+    right = sum(counts[k][k] for k in range(4)) / sum(map(sum, counts))
+    assert run.data.metrics["test/accuracy"] == pytest.approx(right, rel=1e-3)
+    assert "ε = 2" in (folder / "matrix.svg").read_text()
+
+
+def test_a_lost_confusion_matrix_is_written_again(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.svg").unlink()
+    assert study.ingest()["kept"] == 11
+
+
+def test_labels_have_counts_and_many_classes_have_none(study: Study) -> None:
+    labels = write_cell(study.root / "a", multi_label=True, class_names=("x", "y", "z"))
+    study.ingest(metrics_files=[labels])
+    run = study.runs()["study/digits/pixels/sgd/eps-1"]
+    assert study.artifacts(run)[0] == "confusion/counts.csv"
+    assert "confusion/matrix.svg" not in study.artifacts(run)
+    many = write_cell(study.root / "b", class_names=[f"c{k}" for k in range(101)], note="many")
+    study.ingest(metrics_files=[many])
+    run = study.runs()["study/digits/pixels/sgd/eps-1"]
+    assert study.artifacts(run) == ["metrics.json", "privacy.json"]
+
+
+def test_damaged_predictions_are_named(study: Study) -> None:
+    path = study.root / "cells/digits/pixels/sgd/eps-2/predictions.parquet"
+    path.write_bytes(b"not parquet")
+    with pytest.raises(TrackingError, match="eps-2/predictions.parquet: unreadable"):
+        study.ingest()
+
+
+def test_private_cells_have_a_view_of_their_own(study: Study) -> None:
+    receipt = study.ingest()
+    found = MlflowClient(tracking_uri=study.uri).get_experiment_by_name("digits")
+    assert found is not None
+    state = json.loads(found.tags["mlflow.sharedViewState.dpprobe-private"])["state"]
+    packed = base64.b64decode(state.removeprefix("deflate;"))
+    view = json.loads(zlib.decompress(packed))
+    assert view["searchFilter"] == 'tags.current = "true" and tags.private = "true"'
+    assert receipt["pages"]["private"].endswith("viewStateShareKey=dpprobe-private")
+    assert receipt["pages"]["charts"].endswith("compareRunsMode=CHART")
+
+
+def test_an_experiment_made_by_another_writer_meanwhile_is_used(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MlflowClient(tracking_uri=study.uri)
+    client.create_experiment("digits", (study.root / "mlartifacts/digits/cells").as_uri())
+    own = MlflowClient.get_experiment_by_name
+    asked: list[str] = []
+
+    def late(self: MlflowClient, name: str) -> Any:
+        asked.append(name)
+        return None if asked.count(name) == 1 else own(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    assert study.ingest()["created"] == 12
+    assert asked.count("digits") == 2
+
+
+def ingest_whole(study: Study) -> dict[str, Any]:
+    summary = study.root / "summary.parquet"
+    summarise_cells(study.cells, summary, study="study")
+    report = study.root / "report.html"
+    if not report.exists():
+        write_text(report, "<html></html>")
+    arguments: dict[str, Any] = {
+        "uri": study.uri, "study": "study", "report": report, "summaries": [summary],
+        "dataset_infos": {"digits": study.info}, "figures": [],
+        "tables": sorted((study.root / "tables").rglob("*.md")),
+        "artifact_root": study.root / "mlartifacts", "receipt": study.root / "_study.json",
+        "lock": study.root / "lock",
+    }  # fmt: skip
+    ingest_study(**arguments)
+    receipt: dict[str, Any] = read_json(study.root / "_study.json")
+    return receipt
+
+
+def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
+    for name in ("tables/accuracy.md", "tables/papers/table_2.md"):
+        write_text(study.root / name, name)
+    receipt = ingest_whole(study)
+    run = study.runs("all studies")["study"]
+    assert run.info.run_name == "study"
+    assert study.artifacts(run) == [
+        "report.html", "tables/accuracy.md", "tables/papers/table_2.md",
+    ]  # fmt: skip
+    means = [
+        read_json(study.root / f"cells/digits/{b}/sgd/eps-0.5/metrics.json")["summary"]
+        for b in ("pixels", "scattering")
+    ]
+    best = max(own["accuracy"]["mean"] for own in means)
+    assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(best, rel=1e-3)
+    assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
+    assert run.data.params["cells"] == "8"
+    assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
+    assert run.inputs is not None
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
+    assert "viewStateShareKey" in receipt["pages"]["studies"]
+    assert not store_missing(study.root / "_study.json")
+    assert ingest_whole(study)["kept"] == 1
+    write_text(study.root / "report.html", "<html>changed</html>")
+    assert ingest_whole(study)["replaced"] == 1
+
+
+def test_the_databases_file_alone_is_whole(study: Study) -> None:
+    receipt = study.ingest()
+    copy = study.root / "copy.db"
+    shutil.copyfile(study.root / "mlflow.db", copy)
+    with closing(sqlite3.connect(copy)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        found = database.execute("select count(*) from runs where status = 'FINISHED'").fetchone()
+    assert found == (len(receipt["runs"]),)

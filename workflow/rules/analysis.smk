@@ -18,7 +18,7 @@ rule embed_tsne:
         mem_mb=memory(2000, factor=4.0),
         runtime=minutes(60),
     params:
-        options=dumped(STUDY.tsne),
+        options=STUDY.tsne.embedding_params(),
         seed=STUDY.seed,
         version=VERSIONS["embedding"],
     message:

@@ -1,5 +1,6 @@
 """What the rules share: the study, path templates, input functions, resources."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -7,9 +8,12 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 import dpprobe.config
+import dpprobe.papers
+from dpprobe.artifacts import fingerprint
 from dpprobe.config import INFINITE
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
+from dpprobe.variants import VARIED, varied
 from dpprobe.versions import VERSIONS
 
 try:
@@ -24,9 +28,7 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
-TEXT_BACKBONES = [
-    name for name, backbone in STUDY.backbones.items() if backbone.reads_text
-]
+TEXT_BACKBONES = STUDY.text_backbones()
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 DATA = STUDY.data_dir
 RESULTS = STUDY.results_dir
@@ -41,6 +43,13 @@ SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
     for index in range(STUDY.features.shards)
 ]
+
+
+# Options in which some methods differ alone: results are drawn against them.
+METHOD_OPTIONS = {
+    name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
+}
+VARIED_OPTIONS = [option for option in VARIED if varied(METHOD_OPTIONS, option)]
 
 
 def names(group):
@@ -105,6 +114,16 @@ def method_files(wildcards):
     )
 
 
+def dataset_figures():
+    """The figures of a dataset that compare cells, where the study has what they compare."""
+    found = ["accuracy"]
+    if any(cell.epsilon != INFINITE for cell in STUDY.cells()):
+        found.append("methods")
+        if any(method.head == "nonprivate" for method in STUDY.methods.values()):
+            found.append("gap")
+    return [*found, *(f"by_{option}" for option in VARIED_OPTIONS)]
+
+
 def privacy_params(wildcards):
     return {
         "delta": STUDY.dataset_delta(wildcards.dataset),
@@ -145,6 +164,32 @@ def dataset_cells(dataset):
     return [cell for cell in STUDY.cells() if cell.dataset == dataset]
 
 
+def tsne_pages(datasets):
+    return expand(
+        f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.html",
+        dataset=datasets,
+        backbone=STUDY.backbones,
+    )
+
+
+def target_files(rule_name):
+    """What a named target asks for, if the workflow has it."""
+    return (
+        list(workflow.get_rule(rule_name).input) if workflow.is_rule(rule_name) else []
+    )
+
+
+def snakemake_call():
+    """What a person types after `snakemake` to run this study, seen from the working directory."""
+    snakefile = Path(os.path.relpath(workflow.main_snakefile))
+    here = snakefile == Path("Snakefile")
+    files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
+    return [
+        *([] if here else ["--snakefile", snakefile.as_posix()]),
+        *(["--configfile", *files] if files else []),
+    ]
+
+
 def size_mb(paths):
     """The size of input files that exist already; those still to be made count as nothing."""
     return sum(Path(path).stat().st_size for path in paths if Path(path).exists()) / 1e6
@@ -179,11 +224,22 @@ def training_memory(wildcards, input, attempt):
     return int((2000 + features) * attempt)
 
 
+def keep_restored(persistence):
+    """Lets a file marked with update() that has no backup pass for restored when it is there."""
+    restore = persistence.restore_output
+
+    def restore_output(path):
+        backed_up = persistence._get_backup_path(path).exists()
+        return restore(path) if backed_up else path.exists()
+
+    persistence.restore_output = restore_output
+
+
 # A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A
 # dry run only says so.
 if workflow.is_main_process:
-    for dataset in STUDY.datasets:
-        receipt = Path(RESULTS, "tracking", f"{dataset}.json")
+    for name in (*STUDY.datasets, "_study"):
+        receipt = Path(RESULTS, "tracking", f"{name}.json")
         if store_missing(receipt):
             print(
                 f"dpprobe: {receipt}: its MLflow store is gone; tracking writes the runs again",

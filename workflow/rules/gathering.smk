@@ -47,6 +47,8 @@ rule plot_accuracy:
         mem_mb=memory(1000),
         runtime=minutes(10),
     params:
+        name=lambda wildcards: STUDY.published_names()[wildcards.dataset],
+        published=dpprobe.papers.published_digest(),
         version=VERSIONS["figures"],
     message:
         "accuracy against epsilon, {wildcards.dataset}"
@@ -58,7 +60,12 @@ rule write_dataset_table:
     input:
         f"{RESULTS}/summary/{{dataset}}.parquet",
     output:
-        csv=f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+        csv=report(
+            f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
+            caption="../../resources/captions/table.rst",
+            category="Tables",
+            labels={"dataset": "{dataset}"},
+        ),
         markdown=f"{RESULTS}/tables/{{dataset}}_accuracy.md",
     log:
         f"{RESULTS}/logs/write_dataset_table/{{dataset}}.log",
@@ -86,6 +93,7 @@ rule write_tables:
             f"{RESULTS}/tables/accuracy.csv",
             caption="../../resources/captions/table.rst",
             category="Tables",
+            labels={"dataset": "all"},
         ),
         markdown=f"{RESULTS}/tables/accuracy.md",
     log:

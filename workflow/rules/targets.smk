@@ -87,13 +87,46 @@ rule tables:
         ),
 
 
+rule zero_shot:
+    input:
+        expand(
+            f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/{{file}}",
+            dataset=STUDY.datasets,
+            backbone=TEXT_BACKBONES,
+            file=["metrics.json", "predictions.parquet"],
+        ),
+
+
+rule few_shot:
+    input:
+        expand(
+            f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.{{extension}}",
+            dataset=STUDY.datasets,
+            backbone=STUDY.few_shot_backbones(),
+            extension=["parquet", "json"],
+        ),
+
+
+rule paper_tables:
+    input:
+        rules.write_paper_tables.output,
+
+
 rule figures:
     input:
+        expand(
+            f"{RESULTS}/figures/tsne.{{extension}}",
+            extension=(
+                ["svg", "png"]
+                if len(STUDY.datasets) * len(STUDY.backbones) > 1
+                else []
+            ),
+        ),
         [
             f"{RESULTS}/figures/{dataset}/{name}.{extension}"
             for dataset in STUDY.datasets
             for name in (
-                "accuracy",
+                *dataset_figures(),
                 *(f"tsne_{backbone}" for backbone in STUDY.backbones),
                 *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
             )
@@ -104,6 +137,7 @@ rule figures:
 rule tracking:
     input:
         expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
+        f"{RESULTS}/tracking/_study.json",
 
 
 for dataset in STUDY.datasets:

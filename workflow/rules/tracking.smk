@@ -10,6 +10,9 @@ rule track:
         histories=lambda wildcards: cell_paths(
             dataset_cells(wildcards.dataset), ["history.parquet"]
         ),
+        predictions=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), ["predictions.parquet"]
+        ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         info=f"{DATA}/{{dataset}}/dataset.json",
         tables=[
@@ -21,8 +24,9 @@ rule track:
             format=["png", "svg"],
         ),
         tsne=expand(
-            f"{RESULTS}/figures/{{{{dataset}}}}/tsne_{{backbone}}.png",
+            f"{RESULTS}/figures/{{{{dataset}}}}/tsne_{{backbone}}.{{format}}",
             backbone=STUDY.backbones,
+            format=["png", "html"],
         ),
     output:
         f"{RESULTS}/tracking/{{dataset}}.json",
@@ -40,8 +44,40 @@ rule track:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
         backbones=list(STUDY.backbones),
+        register=dumped(STUDY.tracking)["register_heads"],
         version=VERSIONS["tracking"],
     message:
         "MLflow runs of {wildcards.dataset}"
     script:
         "../../scripts/track.py"
+
+
+# The study as a whole: one run with its report and its tables.
+rule track_study:
+    input:
+        report=f"{RESULTS}/report.html",
+        summaries=rules.summaries.input,
+        infos=expand(f"{DATA}/{{dataset}}/dataset.json", dataset=STUDY.datasets),
+        tables=[*rules.tables.input, *target_files("paper_tables")],
+        # One writer at a time: SQLite makes the others wait, and a new database takes only one.
+        datasets=expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
+    output:
+        f"{RESULTS}/tracking/_study.json",
+    log:
+        f"{RESULTS}/logs/track_study.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/track_study.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1500),
+        runtime=minutes(20),
+    params:
+        uri=STUDY.tracking.uri,
+        study=STUDY.study,
+        version=VERSIONS["tracking"],
+    message:
+        "MLflow run of study {params.study}"
+    script:
+        "../../scripts/track_study.py"

@@ -1,3 +1,9 @@
+# Where jobs run elsewhere, a failed one puts its old cells back by itself, and one that never started has not
+# touched them. Snakemake then looks for its own backup, finds none, and would delete finished cells.
+onstart:
+    keep_restored(workflow.persistence)
+
+
 # One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they
 # are still there when the job starts, and those that are current are kept. When a job fails Snakemake puts
 # the old cells back and notes them down as if they were new; the mark, a plain output, is then missing,

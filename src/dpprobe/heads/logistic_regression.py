@@ -38,7 +38,7 @@ def fit(
     """Fits once; the problem has one solution, so the heads of all seeds are the same."""
     with torch.inference_mode():
         problem = Problem(rows)
-        penalty = _choose_penalty(problem, options)
+        penalty = choose_penalty(problem, options)
         everyone = torch.ones(rows.n, device=rows.device)
         solution = problem.solve(everyone, penalty, problem.zeros(), options)
         weights = problem.raw_weights(solution)
@@ -55,7 +55,7 @@ def fit(
     return Fitted(weights=repeated, steps=0, history=history if record is not None else [])
 
 
-def _choose_penalty(problem: Problem, options: nonprivate_module.Options) -> float:
+def choose_penalty(problem: Problem, options: nonprivate_module.Options) -> float:
     """The candidate with the best accuracy over folds; of equals, the largest.
 
     Candidates are tried from the largest down, each fold starting at its last solution, and no

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Waits for Snakemake to end and cancels the jobs that it leaves behind.
+
+    watch.py PID FOLDER
+
+Snakemake's own cancelling misses the jobs it is just asking about, and gives up after two seconds.
+Snakemake removes its FOLDER under .snakemake when it ends, interrupted or not. When it is killed
+outright the folder stays and so do the jobs: the next run takes them over. submit.py starts one
+watcher a run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import scheduler
+
+PATIENCE = 300  # seconds for slurmctld to answer
+
+
+def left(folder: str) -> list[str]:
+    """The jobs of a run that still wait or run."""
+    return [
+        each.job
+        for each in scheduler.queue()
+        if each.state in scheduler.ALIVE - {"COMPLETING"}
+        and each.comment
+        and each.comment.folder == folder
+    ]
+
+
+def cancel(folder: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            jobs = left(folder)
+            if not jobs:
+                return
+            scheduler.run("scancel", *jobs)
+        except scheduler.SlurmError:
+            time.sleep(5)  # slurmctld is away
+        time.sleep(1)
+
+
+def main() -> None:
+    snakemake, folder = Path("/proc", sys.argv[1]), sys.argv[2]
+    while Path(".snakemake", folder).is_dir():
+        if not snakemake.exists():
+            return
+        time.sleep(1)
+    cancel(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const canvas = document.querySelector("#plane > canvas");
+if (canvas) start(); else document.body.dataset.points = "0";
+
+function start() {
+  const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
+    "#B8A800", "#882255", "#999999", "#332288", "#117733", "#DDCC77", "#AA4499", "#44AA99",
+    "#661100", "#6699CC", "#AA4466", "#999933", "#4A4A4A"];
+  const colour = (k) => data.names.length <= COLOURS.length ? COLOURS[k]
+    : `hsl(${(k * 137.508) % 360} 65% ${38 + 8 * (k % 3)}%)`;
+  const [tip, words, picture] = ["tip", "words", "picture"].map((id) => document.getElementById(id));
+  const sprite = document.getElementById("sprite");
+  const hidden = new Set();
+  const count = data.x.length;
+  // Drawn in a shuffled order, so that no class lies on top of the others.
+  const order = [...data.x.keys()];
+  for (let i = count - 1, seed = 1; i > 0; i--) {
+    seed = (seed * 16807) % 2147483647;
+    const j = seed % (i + 1);
+    [order[i], order[j]] = [order[j], order[i]];
+  }
+  const bounds = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+  const [left, right] = bounds(data.x), [bottom, top] = bounds(data.y);
+  let view, width, height, showImages = false;
+  const reset = () => { view = { x: (left + right) / 2, y: (bottom + top) / 2, zoom: 1 }; draw(); };
+  const scale = () => view.zoom * 0.94 * Math.min(width / ((right - left) || 1), height / ((top - bottom) || 1));
+  const place = (i) => [width / 2 + (data.x[i] - view.x) * scale(), height / 2 - (data.y[i] - view.y) * scale()];
+  const part = (context, i, x, y, size) => context.drawImage(sprite, (i % data.across) * data.side,
+    Math.floor(i / data.across) * data.side, data.side, data.side, x - size / 2, y - size / 2, size, size);
+
+  function draw() {
+    const ratio = devicePixelRatio || 1, context = canvas.getContext("2d");
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    context.scale(ratio, ratio);
+    context.fillStyle = "#ffffff";
+    context.fillRect(0, 0, width, height);
+    const size = Math.min(6, Math.max(1.6, Math.sqrt(9000 / count) / 2.2) * Math.sqrt(view.zoom));
+    let shown = 0;
+    for (const i of order) {
+      if (hidden.has(data.label[i])) continue;
+      shown++;
+      const [x, y] = place(i);
+      if (x < -20 || y < -20 || x > width + 20 || y > height + 20) continue;
+      if (showImages) {
+        const side = Math.min(64, 14 * Math.sqrt(view.zoom));
+        part(context, i, x, y, side);
+        context.strokeStyle = colour(data.label[i]);
+        context.strokeRect(x - side / 2, y - side / 2, side, side);
+        continue;
+      }
+      context.globalAlpha = 0.8;
+      context.fillStyle = colour(data.label[i]);
+      context.beginPath();
+      context.arc(x, y, size, 0, 2 * Math.PI);
+      context.fill();
+      context.globalAlpha = 1;
+    }
+    document.body.dataset.points = shown;
+  }
+
+  function nearest(x, y) {
+    let best = -1, least = 144;
+    for (let i = 0; i < count; i++) {
+      if (hidden.has(data.label[i])) continue;
+      const [a, b] = place(i), distance = (a - x) ** 2 + (b - y) ** 2;
+      if (distance < least) [best, least] = [i, distance];
+    }
+    return best;
+  }
+
+  function explain(x, y) {
+    const i = nearest(x, y);
+    tip.hidden = i < 0;
+    if (i < 0) return;
+    words.textContent = data.names[data.label[i]] + (data.id ? `, ${data.id[i]}` : "");
+    if (sprite) {
+      const small = document.createElement("canvas");
+      small.width = small.height = data.side;
+      part(small.getContext("2d"), i, data.side / 2, data.side / 2, data.side);
+      picture.replaceChildren(small);
+    }
+    const [a, b] = place(i);
+    tip.style.left = `${Math.min(a + 12, Math.max(0, width - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(0, Math.min(b + 12, height - tip.offsetHeight - 4))}px`;
+  }
+
+  function zoom(factor, x = width / 2, y = height / 2) {
+    const before = scale();
+    view.zoom = Math.min(200, Math.max(0.5, view.zoom * factor));
+    const change = 1 / before - 1 / scale();
+    view.x += (x - width / 2) * change;
+    view.y -= (y - height / 2) * change;
+    draw();
+  }
+  const move = (dx, dy) => { view.x -= dx / scale(); view.y += dy / scale(); draw(); };
+
+  let held = null;
+  canvas.addEventListener("pointerdown", (event) => { held = [event.offsetX, event.offsetY]; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerup", () => { held = null; });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!held) return explain(event.offsetX, event.offsetY);
+    tip.hidden = true;
+    move(event.offsetX - held[0], event.offsetY - held[1]);
+    held = [event.offsetX, event.offsetY];
+  });
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, event.offsetX, event.offsetY);
+  }, { passive: false });
+  canvas.addEventListener("dblclick", reset);
+  canvas.addEventListener("keydown", (event) => {
+    const act = { "+": () => zoom(1.2), "-": () => zoom(1 / 1.2), "0": reset, ArrowLeft: () => move(40, 0),
+      ArrowRight: () => move(-40, 0), ArrowUp: () => move(0, 40), ArrowDown: () => move(0, -40) }[event.key];
+    if (act) { event.preventDefault(); act(); }
+  });
+
+  const legend = document.getElementById("legend"), boxes = [];
+  const present = new Set(data.label);
+  data.names.forEach((name, k) => {
+    if (!present.has(k)) return;
+    const [label, box, dot] = ["label", "input", "canvas"].map((tag) => document.createElement(tag));
+    box.type = "checkbox";
+    box.checked = true;
+    box.addEventListener("change", () => { hidden[box.checked ? "delete" : "add"](k); draw(); });
+    dot.width = dot.height = 12;
+    const context = dot.getContext("2d");
+    context.fillStyle = colour(k);
+    context.arc(6, 6, 5, 0, 2 * Math.PI);
+    context.fill();
+    label.append(box, dot, String(name));
+    legend.append(label);
+    boxes.push([box, k]);
+  });
+  const set = (checked) => {
+    for (const [box, k] of boxes) { box.checked = checked; hidden[checked ? "delete" : "add"](k); }
+    draw();
+  };
+  document.getElementById("all").addEventListener("click", () => set(true));
+  document.getElementById("none").addEventListener("click", () => set(false));
+  document.getElementById("reset").addEventListener("click", reset);
+  document.getElementById("images")?.addEventListener("change", (event) => { showImages = event.target.checked; draw(); });
+  const fit = () => { width = canvas.clientWidth; height = canvas.clientHeight; if (view) draw(); else reset(); };
+  new ResizeObserver(fit).observe(canvas);
+  fit();
+  sprite?.decode().then(draw, () => {});
+}

@@ -1,0 +1,18 @@
+"""Draws test results against an option, from methods that differ in it alone."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.figures import option_figure
+        from dpprobe.measured import read_measured
+
+        option_figure(
+            read_measured(Path(path) for path in snakemake.input.metrics),
+            snakemake.wildcards.option,
+            dataset=snakemake.wildcards.dataset,
+            svg=Path(snakemake.output.svg),
+            png=Path(snakemake.output.png),
+        )

@@ -1,0 +1,19 @@
+"""Draws one of the figures that a dataset's summary is enough for."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe import figures
+
+        draw = {
+            "method_comparison": figures.method_comparison,
+            "ceiling_gap": figures.ceiling_gap,
+        }[snakemake.params.figure]
+        draw(
+            Path(snakemake.input[0]),
+            svg=Path(snakemake.output.svg),
+            png=Path(snakemake.output.png),
+        )

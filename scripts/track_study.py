@@ -1,0 +1,26 @@
+"""Writes the run of a whole study to MLflow."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.provenance import git_commit
+        from dpprobe.tracking import ingest_study
+
+        params, paths = snakemake.params, snakemake.input
+        results = Path(snakemake.output[0]).parent.parent
+        ingest_study(
+            uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
+            study=params.study,
+            report=Path(paths.report),
+            summaries=[Path(path) for path in paths.summaries],
+            dataset_infos={Path(path).parent.name: Path(path) for path in paths.infos},
+            figures=[],
+            tables=[Path(path) for path in paths.tables if "tables" in Path(path).parts],
+            artifact_root=results / "mlartifacts",
+            receipt=Path(snakemake.output[0]),
+            lock=results / "mlflow.lock",
+            commit=git_commit(Path(snakemake.scriptdir)),
+        )

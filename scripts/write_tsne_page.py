@@ -1,0 +1,18 @@
+"""Writes the interactive page of one t-SNE embedding."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.tsne_page import write_tsne_page
+
+        wildcards, params, paths = snakemake.wildcards, snakemake.params, snakemake.input
+        write_tsne_page(
+            Path(paths.embedding),
+            Path(snakemake.output[0]),
+            template=Path(snakemake.scriptdir).parent / "resources/tsne",
+            title=f"{wildcards.dataset} {params.split}, {wildcards.backbone}",
+            images=Path(paths.images[0]) if params.thumbnails else None,
+        )

@@ -1,0 +1,322 @@
+"""What people look at after a real run: MLflow's pages, the report, the t-SNE page."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.chromium import (
+    assert_quiet,
+    await_text,
+    await_that,
+    launch,
+    needed,
+    open_page,
+    screen,
+    text_of,
+)
+from tests.mlflow_server import serve
+from tests.workflow.conftest import SMALL, Workspace
+
+from dpprobe.artifacts import read_json
+
+pytestmark = needed
+
+STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
+    "study": "real",
+    "methods": {
+        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 4},
+        "full": {"head": "sgd", "batch_size": "full", "steps": 20, "learning_rate": 0.5},
+        "nonprivate": {"head": "nonprivate"},
+    },
+    "epsilons": [0.5, 2, 8],
+    "tsne": {"points": 100, "thumbnails": True},
+    "tracking": {"register_heads": ["digits/pixels/sgd/eps-2"]},
+}
+
+
+@pytest.fixture(scope="module")
+def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a study that was run."""
+    workspace = Workspace(repository=repository, directory=tmp_path_factory.mktemp("real"))
+    workspace.run(STUDY, "tracking", "html_report")
+    return workspace.directory / "results"
+
+
+@pytest.fixture(scope="module")
+def server(results: Path) -> Iterator[str]:
+    with serve(results) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    driver = launch(tmp_path_factory.mktemp("profile"))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(autouse=True)
+def _desk(browser: Any) -> None:
+    screen(browser, width=1500)
+    browser.get_log("browser")
+    browser.get_log("performance")
+
+
+def receipt(results: Path, name: str = "digits") -> dict[str, Any]:
+    found: dict[str, Any] = read_json(results / f"tracking/{name}.json")
+    return found
+
+
+def run_address(results: Path, page: str, run: str, name: str = "digits") -> str:
+    record = receipt(results, name)
+    experiment = record["pages"][page].split("/")[2]
+    return f"#/experiments/{experiment}/runs/{record['runs'][run]}"
+
+
+def test_runs_are_found_by_a_filter(results: Path, server: str, browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    text = open_page(browser, f"{server}/{receipt(results)['pages']['cells']}", "sgd ε2 pixels")
+    assert "7 matching runs" in " ".join(text.split())
+    (box,) = [
+        e for e in browser.find_elements("css selector", "input")
+        if "tags.current" in (e.get_attribute("value") or "")
+    ]  # fmt: skip
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys('tags.method = "sgd" and tags.private = "true" and tags.epsilon = "2"')
+    box.send_keys(Keys.ENTER)
+    await_that(
+        lambda: "1 matching run" in " ".join(text_of(browser).split()),
+        lambda: f"the filter does not work: {text_of(browser)[:2000]}",
+    )
+    assert "sgd ε2 pixels" in text_of(browser)
+    assert "nonprivate ε∞ pixels" not in text_of(browser)
+    assert_quiet(browser, server)
+
+
+def test_the_private_view_leaves_the_ceiling_out(results: Path, server: str, browser: Any) -> None:
+    page = receipt(results)["pages"]["private"]
+    text = open_page(browser, f"{server}/{page}", "sgd ε2 pixels")
+    assert "6 matching runs" in " ".join(text.split())
+    assert "nonprivate" not in text
+
+
+def test_the_first_chart_is_the_metric_against_epsilon(
+    results: Path, server: str, browser: Any
+) -> None:
+    page = receipt(results)["pages"]["charts"]
+    open_page(browser, f"{server}/{page}", "sgd pixels")
+    lines = await_that(
+        lambda: browser.execute_script(
+            "const first = document.querySelector('.js-plotly-plot');"
+            "return first && first.data.filter((own) => own.x && own.x.length === 3)"
+            ".map((own) => [own.name, [...own.x], own.type]);"
+        ),
+        lambda: f"no chart: {text_of(browser)[:2000]}",
+    )
+    assert {name for name, _, _ in lines} >= {"sgd pixels", "full pixels"}
+    assert all(steps == [50, 200, 800] for _, steps, _ in lines)
+    assert_quiet(browser, server)
+
+
+def test_a_run_shows_its_promise_curves_and_confusion_matrix(
+    results: Path, server: str, browser: Any
+) -> None:
+    run = run_address(results, "cells", "real/digits/pixels/sgd/eps-2")
+    text = open_page(browser, f"{server}/{run}", "privacy/epsilon_realised")
+    assert "(2, 1e-05)-differentially private" in text
+    open_page(browser, f"{server}/{run}/model-metrics", "train_loss")
+    await_that(
+        lambda: browser.find_elements("css selector", ".js-plotly-plot .scatterlayer path.js-line"),
+        lambda: "no learning curve is drawn",
+    )
+    open_page(browser, f"{server}/{run}/artifacts/confusion/matrix.svg", "counts.csv")
+    widths = await_that(
+        lambda: browser.execute_script(
+            "return [...document.images].filter((own) => own.src.startsWith('blob:') ||"
+            " own.src.includes('matrix.svg')).map((own) => own.naturalWidth)"
+        ),
+        lambda: "the confusion matrix is not shown",
+    )
+    assert max(widths) > 200
+    assert_quiet(browser, server)
+
+
+def test_the_tsne_page_opens_as_an_artifact(results: Path, server: str, browser: Any) -> None:
+    run = run_address(results, "summary", "real/digits/pixels/sgd")
+    open_page(browser, f"{server}/{run}/artifacts/figures/tsne_pixels.html", "tsne_pixels.html")
+    frame = await_that(
+        lambda: browser.find_elements("css selector", "iframe"), lambda: "the page is not shown"
+    )[0]
+    browser.switch_to.frame(frame)
+    try:
+        await_text(browser, "digits test, pixels")
+        shown = browser.execute_script("return document.body.dataset.points")
+    finally:
+        browser.switch_to.default_content()
+    assert shown == "100"
+    assert_quiet(browser, server)
+
+
+def test_the_study_has_a_run_with_its_report(results: Path, server: str, browser: Any) -> None:
+    page = receipt(results, "_study")["pages"]["studies"]
+    assert "digits/best_private_eps_2" in open_page(browser, f"{server}/{page}", "real")
+    run = run_address(results, "studies", "real", "_study")
+    open_page(browser, f"{server}/{run}/artifacts/report.html", "report.html")
+    frame = await_that(
+        lambda: browser.find_elements("css selector", "iframe"), lambda: "the page is not shown"
+    )[0]
+    browser.switch_to.frame(frame)
+    try:
+        await_text(browser, "Benchmark mode: not for release.")
+    finally:
+        browser.switch_to.default_content()
+    assert_quiet(browser, server)
+
+
+def test_a_registered_head_says_that_it_is_not_for_release(
+    results: Path, server: str, browser: Any
+) -> None:
+    ((name, version),) = receipt(results)["models"].items()
+    text = open_page(browser, f"{server}/#/models/{name}/versions/{version}", "Not for release")
+    assert "(2, 1e-05)-differentially private" in text
+    assert_quiet(browser, server)
+
+
+def test_the_report_has_its_headline_and_asks_for_nothing(results: Path, browser: Any) -> None:
+    text = open_page(browser, (results / "report.html").as_uri(), "Headline")
+    grid = [
+        read_json(path)["summary"]["accuracy"]["mean"]
+        for path in results.glob("cells/digits/pixels/*/eps-2/metrics.json")
+    ]
+    assert f"{100 * max(grid):.1f}\u00a0%" in text
+    assert "best private test accuracy at ε\u00a0=\u00a02" in text
+    assert browser.execute_script(
+        "return [...document.images].every((own) => own.complete && own.naturalWidth > 100)"
+    )
+    assert_quiet(browser)
+
+
+def test_the_reports_tables_sort(results: Path, browser: Any) -> None:
+    open_page(browser, (results / "report.html").as_uri(), "Headline")
+
+    def column() -> list[str]:
+        cells = browser.find_elements("css selector", "#best tbody tr td:nth-child(3)")
+        return [cell.text for cell in cells]
+
+    assert column() == ["0.5", "2", "8"]
+    (head,) = browser.find_elements("css selector", "#best thead th:nth-child(3)")
+    head.find_element("css selector", "button").click()
+    assert column() == ["8", "2", "0.5"]
+    assert head.get_attribute("aria-sort") == "descending"
+    head.find_element("css selector", "button").click()
+    assert column() == ["0.5", "2", "8"]
+    assert_quiet(browser)
+
+
+def test_the_cells_are_filtered_and_lead_to_their_statements(results: Path, browser: Any) -> None:
+    open_page(browser, (results / "report.html").as_uri(), "Headline")
+    browser.find_element("css selector", "details.cells > summary").click()
+    box = browser.find_element("css selector", "input[data-filter]")
+    box.send_keys("sgd ε=2")
+    rows = [
+        row for row in browser.find_elements("css selector", "#cells-digits tbody tr")
+        if row.is_displayed()
+    ]  # fmt: skip
+    assert len(rows) == 1
+    assert "1 of 7" in text_of(browser)
+    link = rows[0].find_element("css selector", "td a")
+    anchor = link.get_attribute("href").partition("#")[2]
+    link.click()
+    statement = browser.find_element("id", anchor)
+    await_that(lambda: statement.get_attribute("open"), lambda: "the statement stays closed")
+    assert "(2, 1e-05)-differentially private" in statement.text
+    assert_quiet(browser)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_report_is_readable_on_a_phone_and_in_the_dark(
+    results: Path, browser: Any, dark: bool
+) -> None:
+    screen(browser, width=390, dark=dark)
+    open_page(browser, (results / "report.html").as_uri(), "Headline")
+    browser.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    low = browser.execute_script(CONTRAST)
+    assert low == [], "text that is hard to read"
+
+
+@pytest.mark.parametrize("name", ["report.html", "figures/digits/tsne_pixels.html"])
+def test_pages_print(results: Path, browser: Any, name: str) -> None:
+    browser.get((results / name).as_uri())
+    paper = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert base64.b64decode(paper["data"])[:5] == b"%PDF-"
+    assert_quiet(browser)
+
+
+def test_the_tsne_page_shows_images_and_hides_classes(results: Path, browser: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page = (results / "figures/digits/tsne_pixels.html").as_uri()
+    open_page(browser, page, "this file holds the images themselves")
+    boxes = browser.find_elements("css selector", "#legend input")
+    assert len(boxes) == 10
+    boxes[0].click()
+    left = int(browser.execute_script("return document.body.dataset.points"))
+    assert 80 < left < 100
+    browser.find_element("id", "none").click()
+    assert browser.execute_script("return document.body.dataset.points") == "0"
+    browser.find_element("id", "all").click()
+    x, y = browser.execute_script(FIRST_POINT)
+    canvas = browser.find_element("css selector", "#plane > canvas")
+    width, height = canvas.size["width"], canvas.size["height"]
+    ActionChains(browser).move_to_element_with_offset(
+        canvas, round(x - width / 2), round(y - height / 2)
+    ).perform()
+    await_that(
+        lambda: "digits-" in browser.find_element("id", "tip").text,
+        lambda: "no image and id at a point",
+    )
+    assert browser.find_elements("css selector", "#picture canvas")
+    assert_quiet(browser)
+
+
+# Where the point drawn last lies: its colour is found on the canvas.
+FIRST_POINT = """
+const canvas = document.querySelector("#plane > canvas");
+const context = canvas.getContext("2d"), ratio = devicePixelRatio || 1;
+const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
+for (let i = 0; i < data.length; i += 4)
+  if (data[i] < 240 || data[i + 1] < 240 || data[i + 2] < 240)
+    return [(i / 4) % canvas.width / ratio, Math.floor(i / 4 / canvas.width) / ratio + 2];
+"""
+# Texts whose contrast with what lies behind them is below 4.5 (WCAG 2, level AA).
+CONTRAST = """
+const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, k) => sum + v * [0.2126, 0.7152, 0.0722][k], 0);
+const behind = (own) => {
+  for (; own; own = own.parentElement) {
+    const colour = parse(getComputedStyle(own).backgroundColor);
+    if (colour.length === 3 || colour[3] > 0) return colour;
+  }
+  return [255, 255, 255];
+};
+const low = [];
+for (const own of document.querySelectorAll("body *")) {
+  if (![...own.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+  if (!own.checkVisibility() || own.closest("script, style, .skip")) continue;
+  const [a, b] = [light(parse(getComputedStyle(own).color)), light(behind(own))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) low.push([own.textContent.trim().slice(0, 40), ratio]);
+}
+return low;
+"""

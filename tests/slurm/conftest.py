@@ -1,0 +1,204 @@
+"""Real Snakemake runs with the real profile on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .cluster import Cluster, missing, running, wait_until
+
+TIMEOUT = 900  # a run that takes longer hangs; a busy machine is slow
+
+# What a case's jobs do is in study.json: a shell command for each output. A finished file is
+# renamed into place, as every artifact of the real workflow is.
+SNAKEFILE = """
+configfile: "study.json"
+
+rule all:
+    input: expand("out/{name}", name=config["commands"])
+
+rule make:
+    output: "out/{name}"
+    log: "logs/make/{name}.log"
+    params: command=lambda wildcards: config["commands"][wildcards.name]
+    resources:
+        mem_mb=lambda wildcards, attempt: 500 * attempt,
+        runtime=lambda wildcards, attempt: attempt,
+    shell:
+        "({params.command}) > {log} 2>&1; "
+        "echo {wildcards.name} > {output}.part; mv {output}.part {output}"
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A Snakemake that was started, and where its output goes."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def finish(self, timeout: float = TIMEOUT) -> int:
+        """The exit status. A run that hangs is ended, and fails the test."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"hangs after {timeout:g} s:\n{self.output[-4000:]}")
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A working directory with a Snakefile, and the cluster its jobs go to."""
+
+    directory: Path
+    cluster: Cluster
+    profile: str
+
+    def study(self, **commands: str) -> None:
+        """Writes the study of a case: a shell command for each output."""
+        (self.directory / "Snakefile").write_text(SNAKEFILE)
+        (self.directory / "study.json").write_text(json.dumps({"commands": commands}))
+
+    def start(self, *arguments: str) -> Run:
+        """Starts Snakemake with the profile, in a session of its own; quick to ask for states."""
+        log = self.directory / f"output-{time.monotonic_ns()}.txt"
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                [
+                    "snakemake", "--profile", self.profile,
+                    "--seconds-between-status-checks", "1", "--latency-wait", "10",
+                    *arguments,
+                ],
+                cwd=self.directory,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        return Run(process, log)
+
+    def run(self, *arguments: str, succeeds: bool = True) -> str:
+        """The output of a run that ended as expected."""
+        run = self.start(*arguments)
+        status = run.finish()
+        if (status == 0) != succeeds:
+            pytest.fail(f"snakemake exited with {status}:\n{run.output[-6000:]}")
+        return run.output
+
+    def environment(self) -> dict[str, str]:
+        environment = self.cluster.environment()
+        scripts = str(Path(sys.executable).parent)
+        return {**environment, "PATH": f"{scripts}:{environment['PATH']}"}
+
+    def path(self, name: str) -> Path:
+        return self.directory / "out" / name
+
+    def started(self, name: str) -> bool:
+        return (self.directory / "logs/make" / f"{name}.log").exists()
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """Name and final state of each job that ended here, as Slurm wrote them down."""
+        log = self.cluster.jobs_log
+        lines = log.read_text().splitlines() if log.exists() else []
+        mine = f" WorkDir={self.directory} "
+        return [
+            (match.group(1), match.group(2))
+            for line in lines
+            if mine in line and (match := re.search(r" Name=(\S+) JobState=(\S+)", line))
+        ]
+
+    def counts(self) -> Counter[str]:
+        """The jobs that ended, by rule."""
+        return Counter(name.split(".")[1] for name, _ in self.jobs())
+
+    def queued(self) -> dict[str, str]:
+        """The jobs that wait or run: name to id."""
+        listed = self.cluster.command("squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%j %i %Z")
+        fields = [line.split(" ", 2) for line in listed.splitlines()]
+        return {name: job for name, job, folder in fields if folder == str(self.directory)}
+
+
+def skip_or_fail(problem: str | None) -> None:
+    """Without Slurm the tests are skipped, except where somebody asked for them."""
+    if problem and os.environ.get("DPPROBE_REQUIRE_SLURM"):
+        pytest.fail(problem)
+    if problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One node, no accounting database."""
+    skip_or_fail(missing())
+    with running(Cluster(root=tmp_path_factory.mktemp("slurm"))) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def accounting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The same beside it, with mariadb and slurmdbd."""
+    skip_or_fail(missing(accounting=True))
+    root = tmp_path_factory.mktemp("accounting")
+    with running(Cluster(root=root, accounting=True)) as started:
+        yield started
+
+
+@pytest.fixture
+def workspace(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
+    """An empty directory, for small cases."""
+    return Workspace(tmp_path, cluster, str(repository / "slurm"))
+
+
+def checkout(repository: Path, directory: Path) -> Path:
+    """A copy of what a user has after `git clone`."""
+    ignored = shutil.ignore_patterns(
+        ".*", "data", "results", "logs", "build", "dist", "tests", "bench", "__pycache__"
+    )
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        return set() if Path(folder) != repository else set(ignored(folder, names))
+
+    shutil.copytree(repository, directory, symlinks=True, ignore=ignore)
+    return directory
+
+
+@pytest.fixture
+def clone(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
+    """A copy of the repository, run from its root."""
+    return Workspace(checkout(repository, tmp_path / "dpprobe"), cluster, "slurm")
+
+
+def until(
+    condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 90
+) -> None:
+    """Waits for something while a run goes on."""
+
+    def met() -> bool:
+        if condition():
+            return True
+        if run is not None and run.process.poll() is not None:
+            pytest.fail(f"ended before {what}:\n{run.output[-4000:]}")
+        return False
+
+    wait_until(met, what, seconds)

@@ -1,0 +1,406 @@
+"""The workflow on a real Slurm, and what goes wrong there: nothing hangs, nothing finished is lost.
+
+All in one file, so that pytest-xdist runs them one after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+import yaml
+
+from ..workflow.conftest import count_rules
+from .cluster import Cluster
+from .conftest import Run, Workspace, until
+
+pytestmark = pytest.mark.slow
+
+ALLOCATE = "python3 -c \"import time; block = b'x' * 700_000_000; time.sleep(4)\""
+
+
+def interrupt(run: Run) -> None:
+    """Ctrl-C: the whole foreground process group gets it."""
+    os.killpg(run.process.pid, signal.SIGINT)
+
+
+def half_written(workspace: Workspace) -> list[Path]:
+    """Outputs that do not hold what they must."""
+    made = [path for path in workspace.directory.glob("out/*") if path.suffix != ".part"]
+    return [path for path in made if path.read_text() != f"{path.name}\n"]
+
+
+def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace) -> None:
+    """One run: exit 1, scancel, too much memory, too much time, and jobs that have no fault."""
+    workspace.study(
+        good="true",
+        wrong="echo the reason is in here; exit 1",
+        cancelled="test -e seen && exit 0; touch seen; sleep 200",
+        hungry=ALLOCATE,
+        slow="test -e tried && exit 0; touch tried; sleep 200",
+        later="sleep 2",
+    )
+    run = workspace.start("--retries", "1")
+    until(lambda: workspace.started("cancelled"), "the job to cancel", run)
+    workspace.cluster.command("scancel", workspace.queued()["dpprobe.make.cancelled"])
+    assert run.finish(240) != 0
+    output = run.output
+    made = {path.name for path in workspace.directory.glob("out/*")}
+    assert made == {"good", "cancelled", "hungry", "slow", "later"}, output[-4000:]
+    assert not half_written(workspace)
+    for name, reason in {
+        "wrong": "FAILED, exit code 1",
+        "cancelled": "CANCELLED",
+        "hungry": r"\w+, it needed more than its 500 MB",
+        "slow": "TIMEOUT, it needed more than its 1 minutes",
+    }.items():
+        found = re.search(
+            rf"slurm: job \d+ \(dpprobe.make.{name}\): {reason}.*; log: (\S+)", output
+        )
+        assert found, f"{name}:\n{output[-4000:]}"
+        assert (workspace.directory / found.group(1)).is_file()
+    assert "the reason is in here" in output, "the rule's own log is shown"
+    # the next run does what failed, and nothing else
+    workspace.study(good="true", wrong="true")
+    before = len(workspace.jobs())
+    workspace.run()
+    assert [name for name, _ in workspace.jobs()[before:]] == ["dpprobe.make.wrong"]
+
+
+def test_an_impossible_request_is_refused_at_once(workspace: Workspace) -> None:
+    workspace.study(one="true")
+    for wish, answer in {"gpu=1": "gres", "slurm_partition='nowhere'": "partition"}.items():
+        output = workspace.run("--retries", "0", "--set-resources", f"make:{wish}", succeeds=False)
+        assert re.search(rf"dpprobe.make.one was not submitted: .*{answer}", output, re.I), output
+    workspace.run("--set-resources", "make:gpu=0")
+
+
+def test_a_node_drained_in_mid_run(workspace: Workspace) -> None:
+    cluster = workspace.cluster
+    workspace.study(**{f"job{index}": "sleep 4" for index in range(6)})
+    run = workspace.start()
+    until(lambda: len(list(workspace.directory.glob("logs/make/*"))) >= 4, "four jobs", run)
+    node = f"NodeName={cluster.host}"
+    cluster.command("scontrol", "update", node, "State=DRAIN", "Reason=test")
+    try:
+        until(lambda: len(list(workspace.directory.glob("out/job?"))) >= 4, "running jobs", run)
+        time.sleep(5)
+        assert len(list(workspace.directory.glob("out/job?"))) == 4, "a drained node starts nothing"
+        assert run.process.poll() is None
+    finally:
+        cluster.command("scontrol", "update", node, "State=RESUME")
+    assert run.finish(90) == 0, run.output[-4000:]
+    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 6
+    assert not half_written(workspace)
+
+
+def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
+    """Jobs end, and others are ready to be submitted, while nobody answers."""
+    cluster = workspace.cluster
+    workspace.study(**{f"job{index}": f"sleep {3 + 4 * (index % 2)}" for index in range(6)})
+    run = workspace.start("--jobs", "4")
+    until(lambda: len(list(workspace.directory.glob("logs/make/*"))) >= 4, "four jobs", run)
+    cluster.kill_controller()
+    try:
+        time.sleep(30)
+        assert run.process.poll() is None, run.output[-4000:]
+    finally:
+        cluster.start_controller()
+    assert run.finish(150) == 0, run.output[-4000:]
+    assert "Error in rule" not in run.output
+    assert 1 <= run.output.count("waiting") <= 20
+    until(lambda: len(workspace.jobs()) >= 6, "Slurm's own list")
+    assert sorted(workspace.jobs()) == [
+        (f"dpprobe.make.job{index}", "COMPLETED") for index in range(6)
+    ], "each job ran once"
+    assert not half_written(workspace)
+
+
+def test_interrupted_and_started_again(workspace: Workspace) -> None:
+    waiting = dict.fromkeys(("second", "third", "fourth", "fifth", "sixth"), "sleep 100")
+    workspace.study(first="true", **waiting)
+    workspace.run("out/first")
+    # so slow that it is nearly always just asking: Snakemake then cancels nothing by itself
+    run = workspace.start("--max-status-checks-per-second", "1")
+    until(lambda: len(workspace.queued()) == 5, "five jobs", run)
+    until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 5, "four to start", run)
+    interrupt(run)
+    assert run.finish(60) != 0
+    until(lambda: not workspace.queued(), "the jobs to be cancelled", seconds=20)
+    written = workspace.path("first").stat().st_mtime_ns
+    workspace.study(first="true", **dict.fromkeys(waiting, "true"))
+    before = len(workspace.jobs())
+    workspace.run()  # no --unlock needed
+    again = sorted(name for name, _ in workspace.jobs()[before:])
+    assert again == sorted(f"dpprobe.make.{name}" for name in waiting)
+    assert workspace.path("first").stat().st_mtime_ns == written
+    assert not half_written(workspace)
+
+
+def test_killed_outright_and_started_again(workspace: Workspace) -> None:
+    """Jobs go on without their controller; the next one takes over what is still wanted."""
+    commands = {"first": "true"} | {f"long{index}": "sleep 20" for index in range(5)}
+    workspace.study(**commands, stale="sleep 100")
+    workspace.run("out/first")
+    written = workspace.path("first").stat().st_mtime_ns
+    run = workspace.start()
+    until(lambda: len(workspace.queued()) == 6, "six jobs", run)
+    until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 5, "four to start", run)
+    left = workspace.queued()
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    assert "locked" in workspace.run(succeeds=False)
+    workspace.run("--unlock")
+    assert workspace.queued() == left, "jobs go on, or wait for their turn"
+    workspace.study(**commands, stale="echo new")
+    output = workspace.run()
+    for name, job in left.items():
+        wanted = f"{name}: cancelling what was left behind: {job}"
+        if "stale" not in name:
+            wanted = f"job {job} ({name}) is taken over"
+        assert wanted in output
+    names = [name for name, state in workspace.jobs() if state == "COMPLETED"]
+    assert sorted(names) == sorted(f"dpprobe.make.{name}" for name in (*commands, "stale"))
+    assert workspace.path("first").stat().st_mtime_ns == written
+    assert not half_written(workspace)
+    assert "Nothing to be done" in workspace.run()
+
+
+def test_two_controllers_at_once(workspace: Workspace) -> None:
+    workspace.study(one="sleep 8", two="sleep 8")
+    run = workspace.start()
+    until(lambda: len(workspace.queued()) == 2, "two jobs", run)
+    output = workspace.run(succeeds=False)
+    assert "cannot be locked" in output or "locked" in output
+    assert "Traceback" not in output
+    assert run.finish(60) == 0, run.output[-4000:]
+    assert len(workspace.jobs()) == 2
+
+
+def test_with_an_accounting_database(repository: Path, accounting: Cluster, tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, accounting, str(repository / "slurm"))
+    workspace.study(good="true", wrong="exit 3", cancelled="sleep 200")
+    run = workspace.start("--retries", "0")
+    until(lambda: workspace.started("cancelled"), "the job to cancel", run)
+    accounting.command("scancel", workspace.queued()["dpprobe.make.cancelled"])
+    assert run.finish(90) != 0
+    states: dict[str, list[str]] = {}
+
+    def listed() -> bool:
+        lines = accounting.command("sacct", "-n", "-X", "-P", "--format=JobName,State,JobID")
+        states.update((line.split("|")[0], line.split("|")[1:]) for line in lines.splitlines())
+        return len(states) == 3 and not any(state == "RUNNING" for state, _ in states.values())
+
+    until(listed, "sacct")
+    assert states["dpprobe.make.good"][0] == "COMPLETED"
+    assert states["dpprobe.make.wrong"][0] == "FAILED"
+    assert states["dpprobe.make.cancelled"][0].startswith("CANCELLED")
+    # slurmctld forgets; the database does not
+    answers = {name: status(workspace, job, forgotten=True) for name, (_, job) in states.items()}
+    assert {name.split(".")[-1]: answer.stdout for name, answer in answers.items()} == {
+        "good": "success\n",
+        "wrong": "failed\n",
+        "cancelled": "failed\n",
+    }
+    assert "CANCELLED" in answers["dpprobe.make.cancelled"].stderr
+
+
+def status(
+    workspace: Workspace, job: str, *, forgotten: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """What the profile's status command says; `forgotten` has squeue know no job."""
+    environment = workspace.environment()
+    if forgotten:
+        folder = workspace.directory / "empty"
+        folder.mkdir(exist_ok=True)
+        (folder / "squeue").write_text("#!/bin/sh\n")
+        (folder / "squeue").chmod(0o755)
+        environment["PATH"] = f"{folder}:{environment['PATH']}"
+    return subprocess.run(
+        [f"{workspace.profile}/status.py", job],
+        cwd=workspace.directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_a_job_that_slurm_has_forgotten(workspace: Workspace) -> None:
+    """Without a database its own exit code decides, and at last the time that nobody knew it."""
+    state = workspace.directory / ".snakemake/slurm"
+    state.mkdir(parents=True)
+    for code, answer in {"0": "success\n", "1": "failed\n"}.items():
+        (state / "4000000.exit").write_text(f"{code}\n")
+        assert status(workspace, "4000000", forgotten=True).stdout == answer
+    assert status(workspace, "4000000", forgotten=True).stdout == "running\n"
+    an_hour_ago = time.time() - 3600
+    os.utime(state / "4000000.missed", (an_hour_ago, an_hour_ago))
+    lost = status(workspace, "4000000", forgotten=True)
+    assert lost.stdout == "failed\n"
+    assert "LOST" in lost.stderr
+
+
+# The rest runs the real workflow, from the root of a copy of the repository.
+
+SMALL: dict[str, Any] = {
+    "study": "small",
+    "datasets": {name: {"source": "sklearn", "name": "digits"} for name in ("left", "right")},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
+    "epsilons": [2],
+    "seeds": 2,
+    "features": {"shards": 1},
+    "tsne": {"points": 100},
+}
+
+
+# The folders of results whose files are made from each other; logs and MLflow's store are not.
+MADE = (
+    "features",
+    "calibration",
+    "cells",
+    "embeddings",
+    "summary",
+    "tables",
+    "figures",
+    "tracking",
+)
+
+
+def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
+    """Modification time and hash of every file below some folders."""
+    return {
+        str(path.relative_to(workspace.directory)): (
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for folder in folders
+        for path in sorted((workspace.directory / folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def whole(workspace: Workspace) -> None:
+    """Every artifact that has its final name can be read, and nothing else lies about."""
+    results = workspace.directory / "results"
+    for path in results.rglob("*.json"):
+        json.loads(path.read_text())
+    for path in results.rglob("shard-*.h5"):
+        with h5py.File(path) as shard:
+            assert len(shard["features"])
+    assert not [path for path in results.rglob("*staged*") if path.is_dir()]
+
+
+def test_the_default_study(clone: Workspace) -> None:
+    """`snakemake --profile slurm`, word for word."""
+    result = subprocess.run(
+        ["snakemake", "--profile", "slurm"],
+        cwd=clone.directory,
+        env=clone.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-6000:]
+    results = clone.directory / "results"
+    assert (results / "tables/accuracy.md").is_file()
+    assert (results / "mlflow.db").is_file()
+    whole(clone)
+    jobs = clone.jobs()
+    assert {state for _, state in jobs} == {"COMPLETED"}
+    assert len(jobs) == len(set(jobs)), "each ran once"
+    planned = count_rules(result.stdout)
+    here = {"all"}  # everything but the target itself ran as a Slurm job
+    assert clone.counts() == Counter({r: n for r, n in planned.items() if r not in here})
+    assert clone.counts()["train_heads"] == 10
+    assert clone.counts()["train_heads_without_privacy"] == 2
+    assert "Nothing to be done" in clone.run()
+
+
+def test_one_of_two_datasets_again(clone: Workspace) -> None:
+    (clone.directory / "config.yaml").write_text(yaml.safe_dump(SMALL))
+    clone.run()
+    earlier = len(clone.jobs())
+    before = states(clone, "data", "results")
+    for path in before:
+        if "left" in path and path.split("/")[1] in MADE:
+            (clone.directory / path).unlink()
+    clone.run("track_left")
+    after = states(clone, "data", "results")
+    ran = Counter(name.split(".")[1] for name, _ in clone.jobs()[earlier:])
+    assert ran == {
+        "extract_features": 2, "write_manifest": 2, "calibrate": 1, "train_heads": 1,
+        "embed_tsne": 1, "plot_tsne": 1,
+        "summarise": 1, "plot_accuracy": 1, "write_dataset_table": 1, "track": 1,
+    }  # fmt: skip
+    assert not [name for name, _ in clone.jobs()[earlier:] if "right" in name]
+    assert {path for path in before if path.split("/")[1] in MADE} <= after.keys()
+    touched = {path for path in after if after[path] != before.get(path)}
+    shared = {path for path in touched if "left" not in path}
+    assert all(path.startswith(("results/mlflow.db", "results/mlartifacts/")) for path in shared)
+    assert not [path for path in touched if path.startswith("data/")]
+    whole(clone)
+
+
+def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
+    """Whether it ran and failed, was killed in mid-run, or never started."""
+    study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
+    study["methods"] = {
+        **SMALL["methods"],
+        "full": {"head": "sgd", "batch_size": "full", "steps": 5},
+    }
+    write = (clone.directory / "config.yaml").write_text
+    write(yaml.safe_dump(study))
+    clone.run("heads")
+    cells = {path: state for path, (_, state) in states(clone, "results/cells").items()}
+    kept = {path for path in cells if "/sgd/" in path}
+    assert len(kept) == 5
+
+    def unharmed() -> None:
+        now = {path: state for path, (_, state) in states(clone, "results/cells").items()}
+        assert {path: now.get(path) for path in kept} == {path: cells[path] for path in kept}
+        assert "results/cells/left/pixels/.eps-2.done" not in now, "noted as not done"
+
+    # it fails
+    study["methods"]["full"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
+    write(yaml.safe_dump(study))
+    output = clone.run("heads", "--retries", "0", succeeds=False)
+    assert "diverged at learning_rate 1e+38" in output
+    unharmed()
+    # it never starts
+    output = clone.run(
+        "heads", "--retries", "0", "--set-resources", "train_heads:gpu=1", succeeds=False
+    )
+    assert "was not submitted" in output
+    unharmed()
+    # it is killed while it trains
+    study["methods"]["full"] = {"head": "sgd", "batch_size": 64, "steps": 100_000}
+    write(yaml.safe_dump(study))
+    log = clone.directory / "results/logs/train_heads/left/pixels/eps-2.log"
+    log.unlink(missing_ok=True)
+    run = clone.start("heads", "--retries", "0")
+    until(lambda: log.exists() and "full" in log.read_text(), "the second head to train", run)
+    (job,) = clone.queued().values()
+    clone.cluster.command("scancel", job)
+    assert run.finish(90) != 0
+    assert "CANCELLED" in run.output
+    unharmed()
+    study["methods"]["full"] = {"head": "sgd", "batch_size": "full", "steps": 5}
+    write(yaml.safe_dump(study))
+    clone.run("heads")
+    now = {path: state for path, (_, state) in states(clone, "results/cells").items()}
+    assert {path: now[path] for path in kept} == {path: cells[path] for path in kept}
+    whole(clone)

@@ -1,0 +1,106 @@
+"""A shared MLflow server over PostgreSQL, under a dozen writers at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+
+from dpprobe.artifacts import read_json
+from tests.cell_files import write_dataset_info, write_study
+from tests.mlflow_server import serve
+from tests.postgres import postgres
+
+pytestmark = pytest.mark.slow
+
+DATASETS = ("digits", "letters", "signs", "cells")
+STUDIES = ("one", "two", "three")  # that share each dataset's experiment
+CELLS, SUMMARIES = 8, 2
+# A process of its own, as a job on another machine is: the lock file is its own too.
+WRITER = """
+import json, sys
+from pathlib import Path
+from dpprobe.tracking import ingest
+a = json.loads(sys.argv[1])
+root = Path(a["root"])
+ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+       metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
+       dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+       artifact_root=root / "unused", receipt=Path(a["own"]) / "receipt.json",
+       lock=Path(a["own"]) / "lock")
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    store = tmp_path_factory.mktemp("server")
+    with postgres() as backend, serve(store, backend) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cells")
+    for dataset in DATASETS:
+        cells = write_study(
+            root, dataset=dataset, backbones=["pixels"], methods=("sgd", "sgd_full"),
+            epsilons=("0.5", "1", "2", "inf"), seeds=2,
+        )  # fmt: skip
+        assert len(cells) == CELLS
+    write_dataset_info(root / "dataset.json")
+    return root
+
+
+def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """A writer for each study and dataset, all at once; their receipts."""
+    writers = {}
+    for study in STUDIES:
+        for dataset in DATASETS:
+            own = folder / study / dataset
+            own.mkdir(parents=True, exist_ok=True)
+            arguments = {"uri": server, "study": study, "dataset": dataset, "root": str(files),
+                         "own": str(own)}  # fmt: skip
+            writers[study, dataset] = subprocess.Popen(
+                [sys.executable, "-c", WRITER, json.dumps(arguments)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+    assert len(writers) == 12
+    outputs = {key: process.communicate(timeout=400)[0] for key, process in writers.items()}
+    failed = {key: outputs[key][-2000:] for key, p in writers.items() if p.returncode}
+    assert failed == {}
+    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in writers}
+
+
+def test_a_dozen_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+    each = CELLS + SUMMARIES
+    first = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}
+    client = MlflowClient(tracking_uri=server)
+    experiments = client.search_experiments(view_type=ViewType.ALL)
+    names = Counter(experiment.name for experiment in experiments)
+    assert max(names.values()) == 1
+    keys: Counter[str] = Counter()
+    for dataset in DATASETS:
+        for name in (dataset, f"{dataset}/summary"):
+            found = client.get_experiment_by_name(name)
+            assert found is not None
+            runs = client.search_runs([found.experiment_id], max_results=1000)
+            assert {run.info.status for run in runs} == {"FINISHED"}
+            keys.update(run.data.tags["result_key"] for run in runs)
+    assert len(keys) == 12 * each
+    assert max(keys.values()) == 1
+    run_id = first["two", "signs"]["runs"]["two/signs/pixels/sgd/eps-2"]
+    listed = [item.path for item in client.list_artifacts(run_id)]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
+    history = client.get_metric_history(run_id, "curve/test_accuracy")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+    second = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}

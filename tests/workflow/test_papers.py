@@ -1,0 +1,146 @@
+"""The papers' studies are planned; a small one of the same kind makes every table and figure."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from dpprobe.paper_tables import FILES
+
+from .conftest import Workspace
+
+CONFIGS = Path(__file__).parents[2] / "config"
+CLIP = "results/features/pets/clip/text.safetensors"
+STUDY: dict[str, Any] = {
+    "study": "pets",
+    "datasets": {"pets": {"source": "imagefolder", "path": "pets", "prompts": "photo"}},
+    "backbones": {
+        "clip": {"family": "open_clip", "model": "ViT-S-32-alt", "pretrained": False},
+    },
+    "methods": {
+        "small": {"head": "lamb", "batch_size": 8, "epochs": 2},
+        "large": {"head": "lamb", "batch_size": 16, "epochs": 2},
+        "full": {"head": "momentum", "epochs": 2},
+        "ceiling": {"head": "nonprivate"},
+    },
+    "epsilons": [0.5],
+    "delta": 1e-3,
+    "seeds": 2,
+    "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
+    "papers": {"datasets": {"pets": "cifar10"}},
+    "features": {"dtype": "float32"},
+}
+
+
+def _pets(folder: Path) -> None:
+    """Noise that is light for one class and dark for the other."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 10)):
+        for name, level in (("cat", 60), ("dog", 160)):
+            place = folder / split / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                pixels = generator.integers(level - 50, level + 50, (40, 40, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(place / f"{index}.png")
+
+
+@pytest.fixture(scope="module")
+def finished(module_workspace: Any) -> Workspace:
+    workspace: Workspace = module_workspace("papers")
+    _pets(workspace.directory / "pets")
+    workspace.run(STUDY, "zero_shot", "few_shot", "paper_tables", "figures")
+    return workspace
+
+
+def test_zero_shot_is_made_for_backbones_that_read_text(finished: Workspace) -> None:
+    folder = finished.directory / "results/zero_shot/pets"
+    assert [path.name for path in folder.iterdir()] == ["clip"]
+    record = json.loads((folder / "clip/metrics.json").read_text())
+    assert record["private"] is False
+    assert 0 <= record["summary"]["accuracy"]["low"] <= record["summary"]["accuracy"]["high"] <= 1
+    assert (folder / "clip/predictions.parquet").is_file()
+
+
+def test_few_shot_is_made_for_each_n(finished: Workspace) -> None:
+    path = finished.directory / "results/few_shot/pets/clip.json"
+    results = json.loads(path.read_text())["results"]
+    found = [(result["shots"], result["seeds"]) for result in results]
+    assert found == [(1, 2), (4, 2), (None, 1)]
+    assert results[-1]["train_rows"] == [40]
+
+
+def test_the_papers_tables_hold_what_was_run(finished: Workspace) -> None:
+    folder = finished.directory / "results/tables/papers"
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    with (folder / "foundation_features_table2.csv").open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["Data"] == "CIFAR-10"]
+    assert rows[0]["CNN"] == "73.3"
+    assert float(rows[0]["clip + small"]) >= 0
+    assert rows[1]["clip + small"] == ""
+    with (folder / "foundation_features_table3.csv").open(newline="") as stream:
+        shots = list(csv.DictReader(stream))
+    assert [row["Backbone"] for row in shots] == ["clip"]
+    assert all(shots[0][column] for column in ("Zero-shot", "1-shot", "4-shot", "Full"))
+    text = (folder / "large_scale_transfer_table2.md").read_text()
+    assert "2^3" in text
+    assert "dpprobe, large … small" in text
+
+
+def test_every_figure_is_made(finished: Workspace) -> None:
+    folder = finished.directory / "results/figures"
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.png")}
+    assert names == {
+        "pets/accuracy.png", "pets/methods.png", "pets/gap.png", "pets/by_batch_size.png",
+        "pets/tsne_clip.png",
+    }  # fmt: skip
+    assert {path.with_suffix(".svg") for path in folder.rglob("*.png")} == set(
+        folder.rglob("*.svg")
+    )
+
+
+def test_a_rerun_has_nothing_to_do_and_one_file_is_made_again(finished: Workspace) -> None:
+    targets = ("zero_shot", "few_shot", "paper_tables", "figures")
+    assert not finished.planned(STUDY, *targets)
+    (finished.directory / "results/zero_shot/pets/clip/metrics.json").unlink()
+    planned = finished.planned(STUDY, *targets)
+    assert set(planned) - {"paper_tables", "zero_shot"} == {
+        "classify_zero_shot", "write_paper_tables",
+    }  # fmt: skip
+
+
+def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
+    """The file of a head's first weights is the text rule's output: no more has to be said."""
+    study = STUDY | {"backbones": {"clip": STUDY["backbones"]["clip"]}}
+    start = {"head": "sgd", "batch_size": "full", "steps": 1, "init": "file", "init_file": CLIP}
+    study["methods"] = {"start": start | {"learning_rate": 1e-6, "normalize": "l2"}}
+    del study["few_shot"]
+    finished.run(study, "heads", "zero_shot")
+    results = finished.directory / "results"
+    cell = json.loads((results / "cells/pets/clip/start/eps-0.5/metrics.json").read_text())
+    zero = json.loads((results / "zero_shot/pets/clip/metrics.json").read_text())
+    # With next to no step taken the head is the zero-shot classifier.
+    assert cell["seeds"][0]["accuracy"] == zero["metrics"]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("foundation_features", {"classify_zero_shot": 7, "probe_few_shot": 7, "train_heads": 294}),
+        ("large_scale_transfer", {"plot_option": 2, "train_heads": 16, "plot_gap": 1}),
+        ("features_second_order", {"train_heads": 48, "summarise": 3}),
+        ("clip_zero_shot_start", {"embed_text": 2, "train_heads": 12}),
+    ],
+)
+def test_a_paper_s_study_is_planned(
+    name: str, wanted: dict[str, int], workspace: Workspace
+) -> None:
+    study = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    planned = workspace.planned(study)
+    assert {rule: planned[rule] for rule in wanted} == wanted

@@ -1,0 +1,90 @@
+"""The report and Snakemake's own, made from a real run."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json
+
+from .conftest import SMALL, TIMEOUT, Workspace
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def finished(module_workspace: Callable[[str], Workspace]) -> Workspace:
+    workspace = module_workspace("report")
+    workspace.run(SMALL, "html_report")
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def page(finished: Workspace) -> str:
+    return (finished.directory / "results/report.html").read_text(encoding="utf-8")
+
+
+def test_the_report_shows_what_was_measured(finished: Workspace, page: str) -> None:
+    record = read_json(finished.cell("sgd", "2") / "metrics.json")
+    words = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert f"{100 * record['summary']['accuracy']['mean']:.1f} %" in words
+    statement = read_json(finished.cell("sgd", "2") / "privacy.json")
+    assert statement["promise"] in html.unescape(words)
+    for text in (*statement["not_covered"], statement["release"]):
+        assert text in html.unescape(words)
+    manifest = "results/features/digits/pixels/train/manifest.json"
+    assert read_json(finished.directory / manifest)["features_sha256"] in page
+    assert read_json(finished.directory / "data/digits/dataset.json")["fingerprint"] in page
+
+
+def test_a_cell_is_made_again_by_its_command(finished: Workspace, page: str) -> None:
+    cell = finished.cell("sgd", "2")
+    before = read_json(cell / "metrics.json")
+    commands = [
+        html.unescape(found) for found in re.findall(r"<code>(snakemake [^<]*)</code>", page)
+    ]
+    (command,) = [shlex.split(own) for own in commands if "/sgd/eps-2/metrics.json" in own]
+    shutil.rmtree(cell)
+    subprocess.run(
+        [sys.executable, "-m", *command, "--profile", "none"],
+        cwd=finished.directory, check=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    after = read_json(cell / "metrics.json")
+    assert {**after, "seconds": None} == {**before, "seconds": None}
+
+
+def test_snakemakes_own_report_has_every_figure_and_table(finished: Workspace) -> None:
+    finished.run(SMALL, "figures", "tables", "--report", "snakemake.html")
+    text = (finished.directory / "snakemake.html").read_text(encoding="utf-8")
+    categories = _embedded(text, "categories")
+    listed = {path for group in categories.values() for paths in group.values() for path in paths}
+    results = finished.directory / "results"
+    shown = [*results.glob("figures/**/*.png"), *results.glob("tables/*.csv")]
+    assert shown
+    assert {path.relative_to(finished.directory).as_posix() for path in shown} <= listed
+    assert "Other" not in categories, "a figure or table without a category"
+    captions = {name: own["caption"] for name, own in _embedded(text, "results").items()}
+    assert [name for name in listed if not captions[name]] == []
+    assert re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', text) == []
+
+
+def _embedded(text: str, name: str) -> Any:
+    """A value that Snakemake's report holds as JavaScript."""
+    found = re.search(rf"var {name} = (\{{.*?\}});\s*</script>", text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_a_changed_study_writes_the_report_again(finished: Workspace) -> None:
+    finished.run(SMALL, "html_report")
+    assert not finished.planned(SMALL, "html_report")
+    assert finished.planned({**SMALL, "seeds": 3}, "html_report")["write_report"] == 1

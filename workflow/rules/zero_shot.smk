@@ -1,0 +1,70 @@
+# A classifier from the class names alone, and linear probes on a few images a class: neither is private, both
+# are what private heads are read against.
+
+
+rule classify_zero_shot:
+    input:
+        test=f"{RESULTS}/features/{{dataset}}/{{backbone}}/test/manifest.json",
+        shards=lambda wildcards: shard_paths(
+            wildcards.dataset, wildcards.backbone, "test"
+        ),
+        text=f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+    output:
+        metrics=f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/metrics.json",
+        predictions=f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/predictions.parquet",
+    log:
+        f"{RESULTS}/logs/classify_zero_shot/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/classify_zero_shot/{{dataset}}/{{backbone}}.tsv"
+    wildcard_constraints:
+        backbone=names(TEXT_BACKBONES),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(2000, factor=2.0),
+        runtime=minutes(20, per_gb=10),
+    params:
+        metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
+        seed=STUDY.seed,
+        version=VERSIONS["zero_shot"],
+    message:
+        "zero-shot classification of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/classify_zero_shot.py"
+
+
+rule probe_few_shot:
+    input:
+        train=f"{RESULTS}/features/{{dataset}}/{{backbone}}/train/manifest.json",
+        test=f"{RESULTS}/features/{{dataset}}/{{backbone}}/test/manifest.json",
+        shards=lambda wildcards: [
+            path
+            for split in ("train", "test")
+            for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
+        ],
+    output:
+        rows=f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.parquet",
+        record=f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.json",
+    log:
+        f"{RESULTS}/logs/probe_few_shot/{{dataset}}/{{backbone}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/probe_few_shot/{{dataset}}/{{backbone}}.tsv"
+    wildcard_constraints:
+        backbone=names(STUDY.few_shot_backbones()),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 2
+    resources:
+        mem_mb=training_memory,
+        runtime=minutes(60, per_gb=240),
+    params:
+        options=dumped(STUDY.few_shot) if STUDY.few_shot else None,
+        metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
+        seed=STUDY.seed,
+        memory_mb=STUDY.features.memory_mb,
+        version=VERSIONS["few_shot"],
+    message:
+        "few-shot probes of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/probe_few_shot.py"
