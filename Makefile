@@ -11,7 +11,7 @@ CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make test     run the tests"
-	@echo "make slurm-test  run the tests on a real Slurm of one node"
+	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what some tests need beside Python: a browser, PostgreSQL, Slurm. Tests that lack it skip with a
-# reason. With names as arguments (browser, postgresql, slurm) only what these need.
+# reason. With names as arguments (browser, postgresql, slurm) what these need; Slurm only by its name.
 set -eu
 
 missing=""
@@ -12,7 +12,7 @@ need() { # command package...
     missing="$missing $*"
 }
 
-[ $# -gt 0 ] || set -- browser postgresql slurm
+[ $# -gt 0 ] || set -- browser postgresql
 for part in "$@"; do
     case $part in
     browser)

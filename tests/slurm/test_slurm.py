@@ -119,10 +119,11 @@ def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
     assert run.finish(150) == 0, run.output[-4000:]
     assert "Error in rule" not in run.output
     assert 1 <= run.output.count("waiting") <= 20
-    until(lambda: len(workspace.jobs()) >= 6, "Slurm's own list")
-    assert sorted(workspace.jobs()) == [
-        (f"dpprobe.make.job{index}", "COMPLETED") for index in range(6)
-    ], "each job ran once"
+    # slurmctld forgets to write down the end of jobs that it was killed in: the list is not whole.
+    names = [name for name, _ in workspace.jobs()]
+    assert len(names) == len(set(names)), "each job ran once"
+    assert {state for _, state in workspace.jobs()} == {"COMPLETED"}
+    assert len(list(workspace.directory.glob("out/job?"))) == 6
     assert not half_written(workspace)
 
 
