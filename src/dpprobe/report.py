@@ -319,11 +319,15 @@ class _Shown:
         self.names = set(sources.datasets)
 
     def figures(self, dataset: str | None, facts: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The figures of a dataset, or those of none."""
+        """The figures of a dataset, or those of none.
+
+        Overlap figures are left out: they hold private photographs, and a page is sent around.
+        """
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
-            own = path.parent.name if path.parent.name in self.names else None
-            if own == dataset:
+            if path.name.startswith("overlap_"):
+                continue
+            if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
         ordered = sorted(groups, key=lambda name: (name.startswith("tsne"), name))
         return [self._figure(name, groups[name], dataset, facts) for name in ordered]
@@ -354,17 +358,17 @@ class _Shown:
         }  # fmt: skip
 
     def tables(self, dataset: str | None) -> list[dict[str, Any]]:
-        """The tables whose name begins with the dataset's, or with none's."""
+        """The tables of a dataset, or those of none."""
         found = []
         for path in self.sources.tables:
-            if path.suffix != ".md" or self._owner(path.stem) != dataset:
+            if path.suffix != ".md" or self._table_owner(path) != dataset:
                 continue
             content = path.read_bytes()
             digest = hashlib.sha256(content).digest()
             if digest in self.seen:
                 continue  # with one dataset the table of all is that dataset's
             self.seen.add(digest)
-            beside = [p for p in self.sources.tables if p.stem == path.stem]
+            beside = [p for p in self.sources.tables if p.with_suffix(".md") == path]
             name = path.stem if dataset is None else path.stem.removeprefix(f"{dataset}_")
             title = _title(name, dataset)
             whole = len(content) <= TABLE_BYTES
@@ -380,8 +384,16 @@ class _Shown:
             )
         return found
 
-    def _owner(self, stem: str) -> str | None:
-        owners = [name for name in self.names if stem.startswith(f"{name}_")]
+    def _figure_owner(self, path: Path) -> str | None:
+        """The dataset of figures/<dataset>/<name>; none of figures/<name>."""
+        folders = Path(_relative(path, self.folder)).parts[1:-1]
+        return folders[0] if folders and folders[0] in self.names else None
+
+    def _table_owner(self, path: Path) -> str | None:
+        """The dataset of tables/<dataset>_<name>; none of a folder within, the papers' tables."""
+        if len(Path(_relative(path, self.folder)).parts) > 2:
+            return None
+        owners = [name for name in self.names if path.stem.startswith(f"{name}_")]
         return max(owners, key=len, default=None)
 
 

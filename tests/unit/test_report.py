@@ -323,3 +323,34 @@ def test_tables_of_the_papers_fold_away(made: Made) -> None:
     assert "Tables of the papers" in page.words
     assert "<caption>Table 2: accuracy of CLIP</caption>" in page.text
     assert '<td class="">c | d</td>' in page.text
+
+
+def test_private_photographs_are_not_on_the_page(made: Made) -> None:
+    figures = []
+    for suffix, content in ((".svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>"), (".png", PNG)):
+        figures.append(made.results / f"figures/digits/overlap_x{suffix}")
+        figures[-1].write_bytes(content)
+    before = len(made.page().all("img"))
+    page = made.page(figures=[*made.sources.figures, *figures])
+    assert len(page.all("img")) == before
+    assert "overlap_x" not in page.text
+
+
+def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("figures", "large"))
+    overview = made.results / "figures/tsne.svg"
+    write_text(overview, "<svg xmlns='http://www.w3.org/2000/svg'>all</svg>")
+    paper = made.results / "tables/papers/large_scale_transfer_table1.md"
+    write_text(paper, "# Table 1: batches\n\n| a |\n| --- |\n| 1 |\n")
+    sources = replace(
+        made.sources,
+        figures=[*made.sources.figures, overview],
+        tables=[*made.sources.tables, paper],
+    )
+    shown = report._Shown(sources, made.results, report.Budget(left=report.FIGURES_BYTES))
+    assert [item["title"] for item in shown.figures(None, {})] == ["t-SNE"]
+    for name in ("figures", "large"):
+        titles = [item["title"] for item in shown.figures(name, {})]
+        assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
+        assert [item["folder"] for item in shown.tables(name)] == ["tables"]
+    assert {item["folder"] for item in shown.tables(None)} == {"tables", "papers"}

@@ -12,7 +12,15 @@ rule write_report:
             split=["train", "test"],
         ),
         tables=[*rules.tables.input, *target_files("paper_tables")],
-        figures=[*rules.figures.input, *tsne_pages(STUDY.datasets)],
+        # without the overlap figures: private photographs, and people send the page around
+        figures=[
+            *(
+                path
+                for path in rules.figures.input
+                if not Path(path).name.startswith("overlap_")
+            ),
+            *tsne_pages(STUDY.datasets),
+        ],
         zero_shot=target_files("zero_shot"),
     output:
         f"{RESULTS}/report.html",
