@@ -160,3 +160,9 @@ def test_a_killed_run_resumes_and_leaves_nothing_half_written(
     assert (workspace.cell("full", "2") / "metrics.json").is_file()
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
     assert not [path for path in workspace.directory.rglob("*staged*") if path.is_dir()]
+
+
+def test_a_dataset_may_be_called_study(workspace: Workspace, small: dict[str, Any]) -> None:
+    small["datasets"] = {"study": small["datasets"]["digits"]}
+    assert workspace.planned(small, "tracking")["study_run"] == 1
+    assert workspace.planned(small, "track_study")["track"] == 1

@@ -46,3 +46,12 @@ def test_an_unknown_public_dataset_is_named(workspace: Workspace, small: dict[st
     result = workspace.run(small, "heads", check=False)
     assert result.returncode != 0
     assert "overlap.public: 'nowhere' is not under public_datasets" in result.stdout
+
+
+def test_the_report_asks_for_no_private_photographs(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    digits = {"source": "sklearn", "name": "digits", "split_seed": 7}
+    small |= {"public_datasets": {"seen": digits}, "overlap": {"public": ["seen"]}}
+    assert workspace.planned(small, "html_report")["plot_overlap"] == 0
+    assert workspace.planned(small, "figures")["plot_overlap"] == 1

@@ -53,7 +53,7 @@ rule track:
 
 
 # The study as a whole: one run with its report and its tables.
-rule track_study:
+rule study_run:
     input:
         report=f"{RESULTS}/report.html",
         summaries=rules.summaries.input,
@@ -64,9 +64,9 @@ rule track_study:
     output:
         f"{RESULTS}/tracking/_study.json",
     log:
-        f"{RESULTS}/logs/track_study.log",
+        f"{RESULTS}/logs/study_run.log",
     benchmark:
-        f"{RESULTS}/benchmarks/track_study.tsv"
+        f"{RESULTS}/benchmarks/study_run.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
