@@ -25,6 +25,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.images import convert
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import DataError
+from dpprobe.headline import best_ceiling
 from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.measured import Measured
 from dpprobe.metrics import SEED_INTERVAL
@@ -143,7 +144,9 @@ def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
     """
     grid, dataset = _one_dataset(summary)
     ceilings = {
-        backbone: entry.mean for (_, _, backbone, _), entry in grid.entries.items() if entry.ceiling
+        backbone: best.mean
+        for backbone in unique(backbone for backbone, _ in grid.columns)
+        if (best := best_ceiling(e for key, e in grid.entries.items() if key[2] == backbone))
     }
     if not ceilings:
         raise DataError(f"{summary}: no non-private ceiling; add a method with head: nonprivate")

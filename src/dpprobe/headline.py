@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from dpprobe.config import epsilon_token, epsilon_value
 from dpprobe.summary import Entry, Grid, Measure
@@ -21,7 +22,7 @@ class Best:
     method: str
     entry: Entry
     ceiling: Entry | None  # of the same backbone
-    zero_shot: tuple[str, float] | None  # backbone, percent: the best of the dataset
+    zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
 
     @property
     def gap(self) -> float | None:
@@ -29,8 +30,28 @@ class Best:
         return None if self.ceiling is None else self.ceiling.mean - self.entry.mean
 
 
-def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], float]) -> list[Best]:
-    """The best private result of each dataset and finite epsilon, in the order of the grid."""
+class _Result(Protocol):
+    @property
+    def mean(self) -> float: ...
+    @property
+    def ceiling(self) -> bool: ...
+
+
+_AnyResult = TypeVar("_AnyResult", bound=_Result)
+
+
+def best_ceiling(results: Iterable[_AnyResult]) -> _AnyResult | None:
+    """The best non-private ceiling among the results of one dataset and backbone."""
+    ceilings = [result for result in results if result.ceiling]
+    return max(ceilings, key=lambda result: result.mean, default=None)
+
+
+def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, float]]) -> list[Best]:
+    """The best private result of each dataset and finite epsilon, in the order of the grid.
+
+    Args:
+      zero_shot: metric and percent of each (dataset, backbone).
+    """
     found = []
     for dataset, epsilon in grid.rows:
         private = {
@@ -41,8 +62,6 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], float]) -> list
         if not private:
             continue
         backbone, method = max(private, key=lambda column: private[column].mean)
-        own = {name: value for (of, name), value in zero_shot.items() if of == dataset}
-        best = max(own, key=lambda name: own[name]) if own else None
         found.append(
             Best(
                 dataset=dataset,
@@ -51,23 +70,24 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], float]) -> list
                 backbone=backbone,
                 method=method,
                 entry=private[backbone, method],
-                ceiling=_ceiling(grid, dataset, backbone),
-                zero_shot=None if best is None else (best, own[best]),
+                ceiling=best_ceiling(
+                    entry
+                    for (of, _, name, _), entry in grid.entries.items()
+                    if (of, name) == (dataset, backbone)
+                ),
+                zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             )
         )
     return found
 
 
-def _ceiling(grid: Grid, dataset: str, backbone: str) -> Entry | None:
-    """The best non-private ceiling of a backbone."""
-    entries = [
-        entry
-        for column in grid.columns
-        if column[0] == backbone
-        and (entry := grid.get((dataset, math.inf), column)) is not None
-        and entry.ceiling
-    ]
-    return max(entries, key=lambda entry: entry.mean, default=None)
+def _best_zero_shot(
+    dataset: str, measure: Measure, zero_shot: Mapping[tuple[str, str], tuple[str, float]]
+) -> tuple[str, str, float] | None:
+    """The best of a dataset in its own metric; in another only where none has its own."""
+    own = [(name, *found) for (of, name), found in zero_shot.items() if of == dataset]
+    own = [found for found in own if found[1] == measure.headline] or own
+    return max(own, key=lambda found: found[2], default=None)
 
 
 def highlights(bests: Sequence[Best]) -> list[Best]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import write_text
+from dpprobe.headline import best_ceiling
 from dpprobe.measured import Measured, difference
 from dpprobe.papers import TABLES
 from dpprobe.published import Number, PrintedTable, Published, Row, bibliography
@@ -112,6 +113,8 @@ def paper_tables(run: Run, published: Published) -> list[Sheet]:
 
 # Table 2 of the foundation-features paper.
 
+_Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes it
+
 
 def _literature(run: Run, published: Published) -> Sheet:
     """Datasets by epsilon and source: published columns, then a column a backbone + method."""
@@ -130,8 +133,8 @@ def _literature(run: Run, published: Published) -> Sheet:
         "Accuracy in percent, AUC as a fraction. Published columns as printed: CNN is the row's "
         f"source, SN+LC and SN+CNN are {cited['tramer_boneh_2021']}, the next three the "
         f"{cited[FOUNDATION]}, which prints them once a dataset. Measured: mean over seeds ± half "
-        f"of the 95 % interval{_deltas(table.cells)}, in the published row of the same epsilon, "
-        "else in a row of their own."
+        f"of the 95 % interval{_deltas(table.cells)}, in the published row of the same epsilon and "
+        "metric, else in a row of their own."
     ]
     if missing:
         notes.append(_missing(run, missing))
@@ -161,19 +164,19 @@ class _Literature:
             if cell.private and (not run.methods or cell.method in run.methods)
         ]
         self.columns = unique((cell.backbone, cell.method) for cell in self.cells)
-        self._found = {(c.dataset, c.epsilon, c.backbone, c.method): c for c in self.cells}
+        self._found = {(*_place(c), c.backbone, c.method): c for c in self.cells}
 
     def rows(self, name: str, printed: Sequence[Row]) -> list[tuple[Entry, ...]]:
-        """A dataset's published rows, measured cells in the first of their epsilon; then others."""
+        """A dataset's published rows, measured cells in the first of their place; then others."""
         own = _datasets_of(self._run, name)
         rows = []
-        taken: set[tuple[str, float]] = set()
+        taken: set[_Place] = set()
         for row in printed:
             numbers = self._numbers(row)
             first = next(iter(numbers.values()))
-            cell = (own[0] if own else "", first.single_epsilon or 0.0)
-            entries = [BLANK] * len(self.columns) if cell in taken else self._measured(*cell)
-            taken.add(cell)
+            place = (own[0] if own else "", first.single_epsilon or 0.0, _metric(first.metric))
+            entries = [BLANK] * len(self.columns) if place in taken else self._measured(place)
+            taken.add(place)
             source = _source(self._published, row.citation or self._printed.paper)
             rows.append(
                 _row(
@@ -185,24 +188,24 @@ class _Literature:
 
     def blank(self, name: str, printed: Sequence[Row]) -> list[float]:
         """The epsilons of published rows that were not measured."""
-        measured = {c.epsilon for c in self.cells if self._run.published_name(c.dataset) == name}
+        own = [cell for cell in self.cells if self._run.published_name(cell.dataset) == name]
+        measured = {_place(cell)[1:] for cell in own}
         wanted = [
-            number.single_epsilon for row in printed for number in self._numbers(row).values()
+            (number.single_epsilon, _metric(number.metric))
+            for row in printed
+            for number in self._numbers(row).values()
         ]
-        return [e for e in unique(wanted) if e is not None and e not in measured]
+        return unique(e for e, metric in wanted if e is not None and (e, metric) not in measured)
 
-    def _own_rows(
-        self, dataset: str, taken: Container[tuple[str, float]]
-    ) -> list[tuple[Entry, ...]]:
-        cells = [cell for cell in self.cells if cell.dataset == dataset]
+    def _own_rows(self, dataset: str, taken: Container[_Place]) -> list[tuple[Entry, ...]]:
+        places = {_place(cell) for cell in self.cells if cell.dataset == dataset}
         return [
             _row(
-                self._run.title(dataset), _metric(cells[0].measure.headline), _epsilon(epsilon),
-                self._run.source, *[BLANK] * len(self._printed.columns),
-                *self._measured(dataset, epsilon),
+                self._run.title(dataset), place[2], _epsilon(place[1]), self._run.source,
+                *[BLANK] * len(self._printed.columns), *self._measured(place),
             )
-            for epsilon in sorted({cell.epsilon for cell in cells})
-            if (dataset, epsilon) not in taken
+            for place in sorted(places)
+            if place not in taken
         ]  # fmt: skip
 
     def _numbers(self, row: Row) -> dict[str, Number]:
@@ -210,8 +213,12 @@ class _Literature:
         found = self._published.select(paper=table.paper, table=table.table, row=row.row)
         return {number.column: number for number in found}
 
-    def _measured(self, dataset: str, epsilon: float) -> list[Entry]:
-        return [_shown(self._found.get((dataset, epsilon, *column))) for column in self.columns]
+    def _measured(self, place: _Place) -> list[Entry]:
+        return [_shown(self._found.get((*place, *column))) for column in self.columns]
+
+
+def _place(cell: Measured) -> _Place:
+    return cell.dataset, cell.epsilon, _metric(cell.measure.headline)
 
 
 def _datasets_of(run: Run, name: str) -> list[str]:
@@ -252,12 +259,21 @@ def _shots(run: Run, published: Published) -> Sheet:
         own = [c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone)]
         best = [_best(c for c in own if c.private and c.epsilon == budget) for budget in budgets]
         records = zero.get((dataset, backbone)), few.get((dataset, backbone))
-        metric = next(record["headline"] for record in records if record)
+        metrics = unique(
+            [
+                *(cell.measure.headline for cell in own),
+                *(record["headline"] for record in reversed(records) if record),
+            ]
+        )
         probes = {probe["shots"]: probe for probe in records[1]["results"]} if records[1] else {}
         rows.append(
             _row(
-                run.title(dataset), _metric(metric), backbone, _summarised(records[0], metric),
-                *(_summarised(probes.get(count), metric) for count in shots),
+                run.title(dataset), " or ".join(map(_metric, metrics)), backbone,
+                _summarised(records[0], records[0]["headline"]) if records[0] else BLANK,
+                *(
+                    _summarised(probes.get(count), records[1]["headline"]) if records[1] else BLANK
+                    for count in shots
+                ),
                 *(_shown(cell) for cell in best),
                 ", ".join(unique(cell.method for cell in best if cell)),
                 _own_published(published, run.published_name(dataset)),
@@ -266,7 +282,9 @@ def _shots(run: Run, published: Published) -> Sheet:
     notes = [
         "Zero-shot and N examples a class (a linear probe on the same features): not private. DP: "
         "the best method of the study at that epsilon, chosen by its test result. The paper's own "
-        "N-shot numbers could not be read and are not here; its private ones are of CLIP+LC."
+        "N-shot numbers could not be read and are not here; its private ones are of CLIP+LC. Two "
+        "metrics: accuracy is in percent, AUC a fraction; zero-shot is AUC where a row has several "
+        "labels and the model no threshold."
     ]
     if not rows:
         notes.append(
@@ -308,6 +326,7 @@ class _BatchRow:
     best: Entry = BLANK
     entries: dict[int, Entry] = field(default_factory=dict)
     dimension: int | None = None
+    chosen: bool = False  # whether an entry is the best of several
 
 
 def _batch_table(run: Run, published: Published, table: str) -> Sheet:
@@ -339,6 +358,7 @@ def _batch_table(run: Run, published: Published, table: str) -> Sheet:
             " Best, published: momentum, batch size 512, without privacy; measured: logistic "
             "regression to convergence."
         )
+    notes += _chosen(rows)
     if all(row.source.citation for row in rows):
         small = " and batches below 2^17" if table == "9" else ""
         notes.append(_none(run, f"no method with head {printed.optimiser}{small}"))
@@ -396,6 +416,7 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
                 for c in cells
                 if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
             ]
+            sizes = _by_batch_size(same)
             rows.append(
                 _BatchRow(
                     dataset=run.title(dataset),
@@ -404,11 +425,30 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
                     source=Entry(text=f"{OURS}, {_group_name(group)}"),
                     epsilon=epsilon,
                     best=_ceiling(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
-                    entries={c.batch_size: _shown(c) for c in same if c.batch_size},
+                    entries={size: _shown(_best(cells)) for size, cells in sizes.items()},
                     dimension=same[0].dimension,
+                    chosen=any(len(cells) > 1 for cells in sizes.values()),
                 )
             )
     return rows
+
+
+def _by_batch_size(cells: Sequence[Measured]) -> dict[int, list[Measured]]:
+    found: dict[int, list[Measured]] = {}
+    for cell in cells:
+        if cell.batch_size:
+            found.setdefault(cell.batch_size, []).append(cell)
+    return found
+
+
+def _chosen(rows: Iterable[_BatchRow]) -> list[str]:
+    """A note where methods share a batch size, as those of a sweep of learning rates do."""
+    if not any(row.chosen for row in rows):
+        return []
+    return [
+        "Measured, where several methods of a row have one batch size: the best of several by its "
+        "test result, at each ε on its own."
+    ]
 
 
 def _group_name(group: Sequence[str]) -> str:
@@ -416,10 +456,8 @@ def _group_name(group: Sequence[str]) -> str:
 
 
 def _ceiling(run: Run, dataset: str, backbone: str) -> Entry:
-    for cell in run.cells:
-        if cell.ceiling and (cell.dataset, cell.backbone) == (dataset, backbone):
-            return _shown(cell)
-    return BLANK
+    own = (cell for cell in run.cells if (cell.dataset, cell.backbone) == (dataset, backbone))
+    return _shown(best_ceiling(own))
 
 
 def _size(size: int) -> str:
@@ -440,11 +478,13 @@ def _model_sizes(run: Run, published: Published) -> Sheet:
                 _printed(numbers["inf_20"]), _epsilon(one.epsilon), _printed(one),
             )
         )  # fmt: skip
-    ours = _largest_batches(run)
+    measured_rows = _measured_batches(run, "lamb")
+    ours = _largest_batches(measured_rows)
     notes = [
         "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best as in "
         "table 2. The published models were trained on JFT, which is not public."
     ]
+    notes += _chosen(measured_rows)
     if not ours:
         notes.append(_none(run, "no method with head lamb"))
     return _sheet(
@@ -459,9 +499,9 @@ def _model_sizes(run: Run, published: Published) -> Sheet:
     )  # fmt: skip
 
 
-def _largest_batches(run: Run) -> list[tuple[Entry, ...]]:
+def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[Entry, ...]]:
     groups: dict[tuple[str, str, str], list[_BatchRow]] = {}
-    for found in _measured_batches(run, "lamb"):
+    for found in batches:
         groups.setdefault((found.dataset, found.model, found.source.text), []).append(found)
     rows = []
     for (dataset, model, source), group in groups.items():

@@ -179,7 +179,10 @@ def _sentence(best: Best) -> dict[str, str]:
         )
     zero = ""
     if best.zero_shot is not None:
-        zero = f"zero-shot {best.zero_shot[0]} reaches {best.zero_shot[1]:.1f}\u00a0%"
+        backbone, metric, value = best.zero_shot
+        zero = f"zero-shot {backbone} reaches {value:.1f}\u00a0%"
+        if metric != best.measure.headline:
+            zero += f" {HEADLINES[metric]}"
     return {
         "dataset": best.dataset,
         "value": f"{best.entry.mean:.1f}\u00a0%",
@@ -191,8 +194,8 @@ def _sentence(best: Best) -> dict[str, str]:
     }
 
 
-def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
-    """The zero-shot result of each (dataset, backbone) in percent: its headline metric.
+def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
+    """The zero-shot result of each (dataset, backbone): its own headline metric, and percent.
 
     Raises:
       DataError: when a file has none.
@@ -201,8 +204,9 @@ def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
     for path in paths:
         record = read_json(path)
         try:
-            value = record["metrics"][record["headline"]]
-            found[record["dataset"], record["backbone"]] = 100 * float(value)
+            name = str(record["headline"])
+            value = 100 * float(record["metrics"][name])
+            found[record["dataset"], record["backbone"]] = name, value
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{path}: not a zero-shot record; delete it and run again") from None
     return found
@@ -508,7 +512,6 @@ def _what_was_run(
             "name": name,
             "options": _short(options),
             "dimension": ", ".join(str(int(d)) for d in dimensions.get(name, ())),
-            **_public_data(name, statements),
         }
         for name, options in study["backbones"].items()
     ]
@@ -519,22 +522,26 @@ def _what_was_run(
     return {
         "datasets": datasets,
         "backbones": backbones,
+        "public_data": _public_data(statements),
         "methods": methods,
         "epsilons": ", ".join(map(str, study["epsilons"])),
     }
 
 
-def _public_data(backbone: str, statements: Sequence[Statement]) -> dict[str, str]:
-    """What the statements assume of a backbone's pretraining, and whether that was checked."""
+def _public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
+    """What is assumed of a backbone's pretraining for each dataset, and whether it was checked."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for item in statements:
-        for name, path in item.cells:
-            if name == backbone:
+        for backbone, path in item.cells:
+            if (item.dataset, backbone) not in found:
                 public = read_json(path).get("public_data", {})
-                return {
+                found[item.dataset, backbone] = {
+                    "dataset": item.dataset,
+                    "backbone": backbone,
                     "assumption": str(public.get("assumption", "")),
                     "check": _near_duplicates(public.get("near_duplicate_check", "not run")),
                 }
-    return {"assumption": "", "check": "not run"}
+    return [found[key] for key in sorted(found)]
 
 
 def _near_duplicates(check: Any) -> str:

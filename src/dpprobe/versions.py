@@ -17,10 +17,10 @@ VERSIONS = {
     "summary": 3,
     "zero_shot": 1,
     "few_shot": 1,
-    "figures": 3,
+    "figures": 4,
     "tables": 1,
-    "papers": 1,
+    "papers": 2,
     "tracking": 3,
-    "report": 1,
+    "report": 2,
     "tsne_page": 1,
 }

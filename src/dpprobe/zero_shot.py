@@ -50,7 +50,8 @@ def zero_shot(
       text: what `features.text.write_text_embeddings` wrote.
       output: metrics, with an interval over test rows (bootstrap), as JSON.
       predictions: parquet with id, label, scores and the subgroups.
-      metric: what the dataset wants to be shown by, None for the usual.
+      metric: what the dataset wants to be shown by, None for the usual. With several labels a
+        row and a model without a logit bias it is AUC in any case.
       seed: of the bootstrap.
 
     Raises:
@@ -70,15 +71,18 @@ def zero_shot(
         scores=scores,
         seed=seed,
     )
-    if store.multi_label and link == "none":
+    ranked = store.multi_label and link == "none"
+    if ranked:
         found, summary = (
             {name: part[name] for name in RANKED if name in part} for part in (found, summary)
         )
     shown = headline(metric, num_classes=store.num_classes, multi_label=store.multi_label)
+    if ranked:
+        shown = "auc"  # an accuracy needs a threshold, which a model without a bias has none of
     if shown not in summary:
         raise DataError(
             f"{test}: no {shown} to show: no label that some test rows have and others have not; "
-            "add test rows, or write metric: accuracy"
+            "add test rows" + ("" if ranked else ", or write metric: accuracy")
         )
     write_table(predictions, _predictions(store, labels, scores))
     write_json(

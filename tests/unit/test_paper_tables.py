@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from dpprobe import published, sheets
+from dpprobe import figures, published, sheets
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.headline import best_private
 from dpprobe.measured import difference, read_measured
 from dpprobe.paper_tables import FILES, Run, paper_tables, write_paper_tables
 from dpprobe.papers import TABLES
 from dpprobe.sheets import Sheet
+from dpprobe.summary import read_grid, summarise_cells
 from dpprobe.variants import best_base, changes, families, varied
 from tests.cell_files import write_cell
 
@@ -364,3 +366,70 @@ def test_a_difference_has_welch_s_interval() -> None:
     assert (gap - half, gap + half) == pytest.approx((reference.low, reference.high))
     assert difference((0.5,), (0.75,)) == (0.25, None)
     assert difference((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
+
+
+def test_an_accuracy_is_in_no_published_row_of_an_auc(tmp_path: Path) -> None:
+    cell = _cell(tmp_path, dataset="chest_xray", epsilon="0.5", class_names=("ill", "well"))
+    sheet = _sheet(_run([cell]), "foundation_features_table2")
+    (row,) = [row for row in _rows(sheet) if row["pixels + sgd"]]
+    assert (row["Metric"], row["Source"], row["ViT+LC"]) == ("accuracy", "dpprobe, mine", "")
+    assert "Chest X-Ray at ε 0.5" in sheet.notes[1], "the published AUC was not measured"
+
+
+def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) -> None:
+    cells = [
+        _cell(
+            tmp_path, method=f"lamb_{rate}", epsilon="8", head="lamb", quality=quality,
+            options=LAMB | {"batch_size": 64, "learning_rate": rate},
+        )
+        for rate, quality in ((0.1, 1.0), (0.2, 4.0), (0.3, 0.5))
+    ]  # fmt: skip
+    best = 100 * max(cell.mean for cell in read_measured(cells))
+    for name, column in (("table2", "2^6"), ("table3", "Private")):
+        sheet = _sheet(_run(cells), f"large_scale_transfer_{name}")
+        (row,) = [row for row in _rows(sheet) if row["Data"] == "digits"]
+        assert row[column].startswith(f"{best:.1f} ")
+        assert any("the best of several by its test result" in note for note in sheet.notes)
+        alone = _sheet(_run(cells[:1]), f"large_scale_transfer_{name}")
+        assert not any("best of several" in note for note in alone.notes)
+
+
+@pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
+def test_of_several_ceilings_every_reader_takes_the_best(
+    qualities: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [
+        _cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
+        for i, quality in enumerate(qualities)
+    ]
+    options = LAMB | {"batch_size": 64}
+    cells += [
+        _cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")
+    ]
+    best = 100 * max(cell.mean for cell in read_measured(cells) if cell.ceiling)
+    rows = _rows(_sheet(_run(cells), "large_scale_transfer_table2"))
+    (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
+    assert row["Best"].startswith(f"{best:.1f} ")
+    summarise_cells(cells, tmp_path / "s.parquet", study="mine")
+    (found,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
+    assert found.ceiling is not None
+    assert found.ceiling.mean == pytest.approx(best)
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        figures, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
+    )
+    figures.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert drawn[0]["pixels", "lamb"][8.0].mean == pytest.approx(best - found.entry.mean)
+
+
+def test_zero_shot_has_its_own_metric_among_shots(tmp_path: Path) -> None:
+    entry = {"mean": 0.5, "low": None, "high": None}
+    zero = {"dataset": "d", "backbone": "clip", "headline": "auc", "summary": {"auc": entry}}
+    probe = {"shots": 1, "summary": {"accuracy": entry, "auc": entry | {"mean": 0.9}}}
+    few = {"dataset": "d", "backbone": "clip", "headline": "accuracy", "results": [probe]}
+    cells = [_cell(tmp_path)]
+    run = _run(cells, zero_shot=[zero], few_shot=[few])
+    (row,) = _rows(_sheet(run, "foundation_features_table3"))
+    assert (row["Metric"], row["Zero-shot"]) == ("accuracy or AUC", "0.500")
+    assert row["1-shot"] == "50.0"

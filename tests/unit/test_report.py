@@ -168,6 +168,33 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> 
         made.page(zero_shot=files)
 
 
+def test_zero_shot_of_another_metric_says_which(made: Made) -> None:
+    files = []
+    for backbone, metric, value in (("clip_a", "auc", 0.95), ("clip_b", "accuracy", 0.72)):
+        files.append(made.results / f"zero_shot/digits/{backbone}.json")
+        write_json(
+            files[-1],
+            {"dataset": "digits", "backbone": backbone, "headline": metric,
+             "metrics": {metric: value}},
+        )  # fmt: skip
+    assert "Zero-shot clip_a reaches 95.0 % AUC" in made.page(zero_shot=files[:1]).words
+    assert "Zero-shot clip_b reaches 72.0 %" in made.page(zero_shot=files).words
+
+
+def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("digits", "letters"))
+    for path in made.results.glob("cells/letters/pixels/*/*/privacy.json"):
+        record = read_json(path)
+        record["public_data"]["near_duplicate_check"] = {"near": 12, "private_rows": 345}
+        write_json(path, record)
+    words = re.sub(r"<[^>]+>", " ", made.page().text)
+    _, _, shown = " ".join(words.split()).partition("not covered by any guarantee")
+    found = "letters pixels The weights are fixed. 12 of 345 private rows look like public ones"
+    assert found in shown
+    for pair in ("digits pixels", "digits scattering", "letters scattering"):
+        assert f"{pair} The weights are fixed. not run" in shown
+
+
 def test_nothing_is_asked_for_from_outside(made: Made) -> None:
     page = made.page()
     assert page.all("script") == [{}]

@@ -134,6 +134,8 @@ def test_several_labels_a_row_are_ranked_and_not_decided(tmp_path: Path) -> None
     assert record["headline"] == "auc"
     assert set(record["summary"]) == {"auc", "mean_average_precision"}
     assert 0.6 < record["summary"]["auc"]["low"] < record["summary"]["auc"]["mean"] < 1
+    asked = _run(tmp_path, manifest, tmp_path / "t", metric="accuracy")
+    assert asked["headline"] == "auc", "no accuracy to show"
     biased = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(3), logit_bias=-50.0))
     assert biased["summary"]["auc"]["mean"] == pytest.approx(record["summary"]["auc"]["mean"])
     assert "accuracy" in biased["summary"]
