@@ -34,7 +34,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
-from dpprobe import artifacts, heads
+from dpprobe import artifacts, backbones, heads
 from dpprobe.backbones import Runtime, timm_models
 from dpprobe.config import HEADS, options_class
 from dpprobe.heads.second_order import rule_ridge
@@ -132,7 +132,7 @@ def embedded(which: str, checkpoint: str) -> Features:
     options = timm_models.Options(
         model="mobilenetv2_100", checkpoint=checkpoint, model_args={"pad_type": "same"}
     )
-    backbone = timm_models.load(options, Runtime(device="cpu"))
+    backbone = backbones.load(options, runtime=Runtime(device="cpu"))
     images = list(digits() if which == "digits" else crops())
     parts: list[tuple[torch.Tensor, torch.Tensor]] = []
     for start in range(0, len(images), 16):

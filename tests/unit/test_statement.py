@@ -150,7 +150,10 @@ def test_a_search_says_what_is_repeated_and_what_does_not_leave() -> None:
     assert Selection.from_dict(values["selection"]) == best
     promise = values["promise"]
     assert "with the options and the noisy score of the trial they are from" in promise
-    assert "by 1 noisy release of covariance, and by each of a random number of trials" in promise
+    assert (
+        "through 1 noisy release of covariance, and through each of a random number of trials"
+        in promise
+    )
     assert "only the best one's outputs are released" in promise
     assert any("how many trials there were" in line for line in values["not_covered"])
     assert any("space that hyperparameters are searched in" in fact for fact in values["public"])

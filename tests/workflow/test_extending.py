@@ -22,7 +22,7 @@ from .conftest import TIMEOUT
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the page's file and line in it."""
     folder = tmp_path_factory.mktemp("extended")
-    for name in ("src", "workflow", "scripts", "envs"):
+    for name in ("src", "workflow", "scripts", "envs", "resources"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(repository / name, folder / name, ignore=ignored)
     shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
