@@ -49,6 +49,7 @@ rule write_report:
 rule html_report:
     input:
         f"{RESULTS}/report.html",
+        tsne_pages(STUDY.datasets),
 
 
 # The plane to move about in. Images are in it only where the study allows it: they are private.
