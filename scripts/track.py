@@ -17,7 +17,7 @@ if __name__ == "__main__":
             dataset=snakemake.wildcards.dataset,
             metrics_files=[Path(path) for path in paths.metrics],
             dataset_info=Path(paths.info),
-            figures=[Path(path) for path in paths.accuracy],
+            figures=[Path(path) for path in paths.figures],
             embeddings={
                 backbone: [
                     Path(path) for path in paths.tsne if Path(path).stem == f"tsne_{backbone}"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what some tests need beside Python: a browser, PostgreSQL, Slurm. Tests that lack it skip with a
-# reason. With names as arguments (browser, postgresql, slurm) what these need; Slurm only by its name.
+# Installs what some tests need beside Python: a browser, PostgreSQL, LaTeX, Slurm. Tests that lack it skip with
+# a reason. With names as arguments (browser, postgresql, latex, slurm) what these need; Slurm only by its name.
 set -eu
 
 missing=""
@@ -12,7 +12,7 @@ need() { # command package...
     missing="$missing $*"
 }
 
-[ $# -gt 0 ] || set -- browser postgresql
+[ $# -gt 0 ] || set -- browser postgresql latex
 for part in "$@"; do
     case $part in
     browser)
@@ -21,6 +21,9 @@ for part in "$@"; do
         ;;
     postgresql)
         ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
+        ;;
+    latex)
+        need pdflatex texlive-latex-base texlive-latex-recommended
         ;;
     slurm)
         need munged munge

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpprobe.errors import DataError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -75,6 +77,22 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
+    """A JSON object that names its own `format` and `format_version`.
+
+    Raises:
+      DataError: when it is none, or of another format or version.
+    """
+    try:
+        record = read_json(path)
+        found = record.get("format"), record.get("format_version")
+        if found != (kind, version):
+            raise ValueError(f"{found[0]} {found[1]}, not {kind} {version}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: unreadable ({error}); delete it and run again") from error
+    return dict(record)
 
 
 def write_table(path: Path, table: pa.Table) -> None:

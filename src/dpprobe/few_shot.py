@@ -18,7 +18,7 @@ import torch
 
 from dpprobe import metrics
 from dpprobe.analysis import read_rows
-from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.artifacts import read_record, write_json, write_table
 from dpprobe.config import headline
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
@@ -143,10 +143,7 @@ def read_few_shot(path: Path) -> dict[str, Any]:
     Raises:
       DataError: when it is not one of this version.
     """
-    record = read_json(path)
-    if (record.get("format"), record.get("format_version")) != (FORMAT, FORMAT_VERSION):
-        raise DataError(f"{path}: not a few-shot result of this version; delete it and run again")
-    return dict(record)
+    return read_record(path, kind=FORMAT, version=FORMAT_VERSION)
 
 
 def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

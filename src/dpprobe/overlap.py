@@ -235,12 +235,9 @@ def read_overlap(path: Path, train: FeatureStore) -> dict[str, Any]:
     Raises:
       DataError: when the file is not one of `write_overlap`, or was found on other features.
     """
-    try:
-        summary = artifacts.read_json(path)
-        if (summary.pop("format"), summary.pop("format_version")) != (FORMAT, FORMAT_VERSION):
-            raise ValueError("of another format")
-        if summary["private_features"] != train.fingerprint:
-            raise ValueError(f"found on other features than those of {train.path}")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(f"{path}: unreadable ({error}); delete it and run again") from error
-    return dict(summary)
+    summary = artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
+    if summary.get("private_features") != train.fingerprint:
+        raise DataError(
+            f"{path}: found on other features than those of {train.path}; delete it and run again"
+        )
+    return {name: fact for name, fact in summary.items() if not name.startswith("format")}

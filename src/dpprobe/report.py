@@ -374,13 +374,14 @@ class _Shown:
             self.seen.add(digest)
             beside = [p for p in self.sources.tables if p.with_suffix(".md") == path]
             name = path.stem if dataset is None else path.stem.removeprefix(f"{dataset}_")
-            title = _title(name, dataset)
+            heading, text = _headed(content.decode())
+            title = heading or _title(name, dataset)
             whole = len(content) <= TABLE_BYTES
             found.append(
                 {
                     "title": title,
                     "folder": path.parent.name,
-                    "html": markdown(content.decode(), title) if whole else None,
+                    "html": markdown(text, title) if whole else None,
                     "links": [
                         (own.suffix[1:].upper(), _relative(own, self.folder)) for own in beside
                     ],
@@ -399,6 +400,12 @@ class _Shown:
             return None
         owners = [name for name in self.names if path.stem.startswith(f"{name}_")]
         return max(owners, key=len, default=None)
+
+
+def _headed(text: str) -> tuple[str, str]:
+    """The heading that a Markdown file begins with, if any, and what follows it."""
+    first, _, rest = text.partition("\n")
+    return (first.removeprefix("# "), rest) if first.startswith("# ") else ("", text)
 
 
 def markdown(text: str, title: str) -> Markup:

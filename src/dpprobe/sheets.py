@@ -181,7 +181,11 @@ def _cell(entry: Entry) -> str:
 def _prose(text: str) -> str:
     """A sentence, what stands in backticks in typewriter letters."""
     parts = text.split("`")
-    return "".join(
-        rf"\texttt{{{escape(part)}}}" if index % 2 else escape(part)
-        for index, part in enumerate(parts)
-    )
+    return "".join(_code(part) if index % 2 else escape(part) for index, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    """A command as it is typed: without ligatures, which join two hyphens and bend quotes."""
+    verbatim = {'"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}"}
+    escaped = "".join(verbatim.get(character) or escape(character) for character in text)
+    return rf"\texttt{{{escaped.replace('--', '-{}-')}}}"

@@ -19,8 +19,8 @@ VERSIONS = {
     "few_shot": 1,
     "figures": 4,
     "tables": 1,
-    "papers": 2,
-    "tracking": 3,
-    "report": 2,
+    "papers": 3,
+    "tracking": 4,
+    "report": 3,
     "tsne_page": 1,
 }

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dpprobe import metrics
-from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.artifacts import read_record, write_json, write_table
 from dpprobe.config import headline
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
@@ -118,10 +118,7 @@ def read_zero_shot(path: Path) -> dict[str, Any]:
     Raises:
       DataError: when it is not one of this version.
     """
-    record = read_json(path)
-    if (record.get("format"), record.get("format_version")) != (FORMAT, FORMAT_VERSION):
-        raise DataError(f"{path}: not a zero-shot result of this version; delete it and run again")
-    return dict(record)
+    return read_record(path, kind=FORMAT, version=FORMAT_VERSION)
 
 
 def scored_blocks(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.chromium import assert_quiet, launch, needed, open_page
+from tests.browser.chromium import assert_quiet, needed, open_page
 from tests.cell_files import write_cell, write_dataset_info, write_study
 from tests.mlflow_server import serve
 
@@ -56,15 +56,6 @@ def server(store: Path) -> Iterator[str]:
     """The address of an MLflow server over the store."""
     with serve(store) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = launch(tmp_path_factory.mktemp("profile"))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 def test_cells_page_lists_the_runs_with_their_accuracy(

@@ -13,7 +13,6 @@ from tests.browser.chromium import (
     assert_quiet,
     await_text,
     await_that,
-    launch,
     needed,
     open_page,
     screen,
@@ -51,15 +50,6 @@ def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(results: Path) -> Iterator[str]:
     with serve(results) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    driver = launch(tmp_path_factory.mktemp("profile"))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +298,32 @@ def test_latex_is_well_formed(tmp_path: Path) -> None:
         cited |= set(re.findall(r"\\cite\{([^}]*)\}", text))
     assert cited <= set(published.read().citations)
     assert "nasr_2020" in cited
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+def test_latex_compiles(tmp_path: Path) -> None:
+    found = paper_tables(_run([*_ablation(tmp_path), *_batches(tmp_path)]), published.read())
+    for sheet in found:
+        sheets.write_sheet(sheet, tmp_path / "tables")
+    inputs = "".join(rf"\input{{tables/{sheet.name}}}\clearpage" for sheet in found)
+    (tmp_path / "main.tex").write_text(
+        r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs}"
+        rf"\begin{{document}}{inputs}\end{{document}}"
+    )
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
+    for _ in range(2):
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "main.pdf").stat().st_size > 10_000
+
+
+def test_latex_prints_a_command_as_it_is_typed() -> None:
+    column = sheets.Column(title="x")
+    note = "Run `snakemake --cores all --configfile 'a b.yaml'`, or not -- as you like."
+    sheet = sheets.Sheet(name="one", title="One", columns=(column,), rows=[], notes=[note])
+    quoted = r"\textquotesingle{}a b.yaml\textquotesingle{}"
+    expected = rf"\texttt{{snakemake -{{}}-cores all -{{}}-configfile {quoted}}}, or not -- as you"
+    assert expected in sheets.latex(sheet)
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,7 @@ def test_tables_of_the_papers_fold_away(made: Made) -> None:
     page = made.page(tables=[*made.sources.tables, paper])
     assert "Tables of the papers" in page.words
     assert "<caption>Table 2: accuracy of CLIP</caption>" in page.text
+    assert re.findall("<summary>(Table 2.*?)</summary>", page.text) == ["Table 2: accuracy of CLIP"]
     assert '<td class="">c | d</td>' in page.text
 
 

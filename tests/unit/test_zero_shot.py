@@ -164,6 +164,6 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
 
 def test_a_record_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metrics.json").write_text("{}")
-    with pytest.raises(DataError, match="not a zero-shot result of this version"):
+    with pytest.raises(DataError, match="not dpprobe-zero-shot 1"):
         read_zero_shot(tmp_path / "metrics.json")
     assert read_json(tmp_path / "metrics.json") == {}
