@@ -39,7 +39,7 @@ test: $(READY)
 # A test that is skipped fails this: what is missing must not pass for tested.
 slurm-test: $(READY)
 	sh tests/install_system_packages.sh slurm
-	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v tests/slurm
+	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v -n 2 tests/slurm
 
 check: $(READY)
 	$(BIN)/ruff check .

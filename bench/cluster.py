@@ -1,13 +1,15 @@
 """What a cluster's time goes into: `bench/results/cluster.md`.
 
-Runs the training jobs of a study on a real Slurm of one node, one job a (dataset, backbone,
-epsilon), then in groups of three, and compares the time Slurm gave with the time that heads were
-trained. Then it times the plan of a large grid. Needs root and what
-tests/install_system_packages.sh installs.
+Runs the training jobs of a study on a real Slurm of one node: a job a cell, as a workflow does that
+does not batch them (at one epsilon); a job a (dataset, backbone, epsilon), as this one does; and
+these in groups of three. It compares the time Slurm gave with the time that heads were trained,
+and times the plan of a large grid. Needs root and what `tests/install_system_packages.sh slurm`
+installs.
 
-    python bench/cluster.py --directory DIRECTORY [--study config/cifar10_methods.yaml]
+    python bench/cluster.py --directory DIRECTORY [--study STUDY] [--epsilons 0.5 2 8]
 
 DIRECTORY is a working directory of the study. Its features are made first where they are missing.
+Its cells are deleted.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ GRID_EPSILONS = [0.1, 0.25, 0.5, 1, 2, 4, 8, "inf"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way to run the training jobs. Times in seconds."""
+    """One way to run the training jobs. Times in seconds; `given` is CPUs times seconds."""
 
     name: str
     cells: int
@@ -70,30 +72,35 @@ def call(words: list[str], log: Path, environment: dict[str, str]) -> float:
 
 
 def ended(log: Path) -> list[tuple[str, float]]:
-    """Name and seconds of every job that Slurm noted down."""
+    """Name and CPU-seconds given of every training job that Slurm noted down."""
     jobs = []
     for line in log.read_text().splitlines():
         fields = dict(re.findall(r"(\w+)=(\S*)", line))
         if fields["JobState"] != "COMPLETED":
             raise SystemExit(f"a job did not complete: {line}")
         start, end = (datetime.fromisoformat(fields[name]) for name in ("StartTime", "EndTime"))
-        jobs.append((fields["Name"], (end - start).total_seconds()))
+        if ".calibrate." not in fields["Name"]:
+            seconds = (end - start).total_seconds() * int(fields["ProcCnt"])
+            jobs.append((fields["Name"], seconds))
     return jobs
 
 
-def measure(name: str, options: tuple[str, ...], arguments: argparse.Namespace) -> Outcome:
-    """Trains every cell of the study from scratch."""
-    study = yaml.safe_load(arguments.study.read_text())
-    cells = arguments.directory / study.get("results_dir", "results") / "cells"
+def measure(
+    name: str, studies: list[dict[str, Any]], directory: Path, options: tuple[str, ...] = ()
+) -> Outcome:
+    """Trains every cell of some studies from scratch, one study after another."""
+    cells = directory / studies[0].get("results_dir", "results") / "cells"
     shutil.rmtree(cells, ignore_errors=True)
     root = Path(tempfile.mkdtemp(prefix="slurm-"))
-    log = arguments.directory / f"bench-{name.replace(' ', '-')}.log"
+    log = directory / f"bench-{name.replace(' ', '-')}.log"
     subprocess.run([sys.executable, CLUSTER, "up", root], check=True, stdout=subprocess.DEVNULL)
     try:
         environment = {**os.environ, "SLURM_CONF": str(root / "slurm.conf")}
-        words = ["heads", "--profile", str(ROOT / "slurm"), *options]
-        words += ["--configfile", str(arguments.study)]
-        wall = call(command(*words, directory=arguments.directory), log, environment)
+        wall = 0.0
+        for study in studies:
+            words = ["heads", "--profile", str(ROOT / "slurm"), *options]
+            words += ["--configfile", str(written(study, directory))]
+            wall += call(command(*words, directory=directory), log, environment)
         jobs = ended(root / "log/jobs.log")
     finally:
         subprocess.run([sys.executable, CLUSTER, "down", root], check=True)
@@ -106,6 +113,12 @@ def measure(name: str, options: tuple[str, ...], arguments: argparse.Namespace) 
         given=sum(seconds for _, seconds in jobs),
         trained=sum(record["seconds"] for record in records),
     )
+
+
+def written(study: dict[str, Any], directory: Path) -> Path:
+    path = directory / "bench-study.yaml"
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
+    return path
 
 
 def grid() -> dict[str, Any]:
@@ -150,12 +163,12 @@ def report(outcomes: list[Outcome], planned: tuple[int, int, float], study: str)
 `bench/cluster.py` on a real Slurm of one node that declares 4 CPUs on {os.cpu_count()} cores,
 Python {platform.python_version()}. The machine is shared: shares travel, absolute times do not.
 
-Training jobs of {study}, features and calibration made before. A job is a (dataset,
-backbone, epsilon) with all its methods and seeds; *in training* is the part of the time that Slurm
-gave in which heads were trained and evaluated. The rest is two starts of Python, imports, and
-reading and checking features.
+{study}: features are made before, and calibration is left out, but for the wall time.
+*CPU time given* is what Slurm set aside, CPUs times seconds; *in training* is the part of it in
+which heads were trained and evaluated. The rest is two starts of Python, imports, reading and
+checking features, and in a group CPUs that wait for its longest member.
 
-| | cells | Slurm jobs | wall time | time given | in training | overhead a cell |
+| | cells | Slurm jobs | wall time | CPU time given | in training | overhead a cell |
 |---|---|---|---|---|---|---|
 {rows}
 
@@ -168,21 +181,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--study", type=Path, default=ROOT / "config/cifar10_methods.yaml")
+    parser.add_argument("--epsilons", nargs="+", type=float, help="default: those of the study")
     parser.add_argument("--title", help="what the report calls the study")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    arguments.directory = arguments.directory.resolve()
-    arguments.study = arguments.study.resolve()
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    title = arguments.title or arguments.study.stem
-    words = ["features", "calibrations", "--cores", "all", "--configfile", str(arguments.study)]
-    before = command(*words, directory=arguments.directory)
-    call(before, arguments.directory / "bench-features.log", dict(os.environ))
+    directory = arguments.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    study = yaml.safe_load(arguments.study.read_text())
+    if arguments.epsilons:
+        study["epsilons"] = arguments.epsilons
+    one = study | {"epsilons": study["epsilons"][:1]}
+    methods = {
+        name: each for name, each in study["methods"].items() if each["head"] != "nonprivate"
+    }
+    alone = [one | {"methods": {name: each}} for name, each in methods.items()]
+    words = ["features", "--cores", "all", "--configfile", str(written(study, directory))]
+    call(command(*words, directory=directory), directory / "bench-features.log", dict(os.environ))
     outcomes = [
-        measure("one job each", (), arguments),
-        measure("groups of three", (*GROUPS, "--group-components", "train=3"), arguments),
+        measure("a job a cell", alone, directory),
+        measure("a job all methods of an epsilon", [study], directory),
+        measure(
+            "in groups of three", [study], directory, (*GROUPS, "--group-components", "train=3")
+        ),
     ]
-    arguments.output.write_text(report(outcomes, plan(), title))
+    arguments.output.write_text(report(outcomes, plan(), arguments.title or arguments.study.stem))
     print(arguments.output.read_text())
 
 

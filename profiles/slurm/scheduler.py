@@ -1,13 +1,15 @@
-"""What the profile's commands share. Standard library only: they start often, with any Python."""
+"""What the profile's commands share. Standard library only, Python 3.8 or later."""
 
 from __future__ import annotations
 
-import getpass
+import json
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STATE = Path(".snakemake/slurm")
 COMMAND_TIMEOUT = 60
@@ -20,12 +22,43 @@ ALIVE = frozenset(
     {
         "PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING",
         "RESIZING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "STAGE_OUT",
+        "REVOKED",
     }
 )  # fmt: skip
+# Our own, for jobs that stay in the queue for ever: one that its node could not start is
+# held, one that asks for what there never is waits.
+LAUNCH_FAILED = "LAUNCH_FAILED"
+IMPOSSIBLE = "IMPOSSIBLE"
+STUCK = frozenset({LAUNCH_FAILED, IMPOSSIBLE, "SPECIAL_EXIT"})
+QUEUED = ALIVE | STUCK
+IMPOSSIBLE_REASONS = re.compile(
+    "Partition(Time|Node)Limit|BadConstraints|DependencyNeverSatisfied|Invalid(QOS|Account)|"
+    r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"
+)
+# Somebody's decision: such jobs are waited for, and named.
+HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "REQUEUE_HOLD", "RESV_DEL_HOLD")
+
+# What passes by itself: slurmctld is away or busy, or a limit on jobs in the queue is reached.
+TRANSIENT = re.compile(
+    "contact slurm controller|timed out|connection (refused|reset|failure)|zero bytes|"
+    "no answer in|communication|temporarily|please retry|resource busy|standby|"
+    "protocol authentication|configuration source|fetch_config|resolve|MaxSubmitJob",
+    re.IGNORECASE,
+)
+# The user's own wishes for what these commands show or do would change what is asked here.
+WISHES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SBATCH_WAIT", "SBATCH_ARRAY")
 
 
 class SlurmError(Exception):
     """A Slurm command failed: slurmctld is away, or it refuses."""
+
+    @property
+    def passes(self) -> bool:
+        return TRANSIENT.search(str(self)) is not None
+
+    @property
+    def last_line(self) -> str:
+        return str(self).splitlines()[-1]
 
 
 @dataclass(frozen=True)
@@ -33,15 +66,17 @@ class Comment:
     """What a job's comment says.
 
     `work` is what the job makes, `version` from what, `folder` the one under .snakemake of the
-    Snakemake that it belongs to.
+    Snakemake that it belongs to. `token` is of this one submission: ids of jobs come back where
+    slurmctld lost its state.
     """
 
     work: str
     version: str
     folder: str
+    token: str
 
     def __str__(self) -> str:
-        return ":".join((MARK, self.work, self.version, self.folder))
+        return ":".join((MARK, self.work, self.version, self.folder, self.token))
 
 
 @dataclass(frozen=True)
@@ -50,6 +85,7 @@ class Queued:
 
     job: str
     state: str
+    reason: str
     submitted: float
     comment: Comment | None
 
@@ -60,14 +96,15 @@ def run(*words: str, text: str | None = None) -> str:
     Raises:
         SlurmError: It failed, with what it said.
     """
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(WISHES)}
     try:
         result = subprocess.run(
             words,
             input=text,
-            env=environment,
+            env={**environment, "SLURM_TIME_FORMAT": "%s"},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=COMMAND_TIMEOUT,
             check=False,
         )
@@ -81,28 +118,56 @@ def run(*words: str, text: str | None = None) -> str:
 
 
 def queue(*filters: str) -> list[Queued]:
-    """The user's jobs that slurmctld remembers, finished ones too."""
+    """The user's jobs that slurmctld remembers, finished or in hidden partitions too."""
     lines = run(
         "squeue",
-        f"--user={getpass.getuser()}",
+        "--all",
+        "--local",
+        f"--user={os.getuid()}",
         "--states=all",
         "--noheader",
-        "--format=%i|%T|%V|%k",
+        "--format=%i|%T|%V|%j|%r|%k",
         *filters,
-    )
-    return [parse_line(line) for line in lines.splitlines() if line]
+    ).splitlines()
+    return [found for line in lines if (found := parse_line(line)) is not None]
 
 
-def parse_line(line: str) -> Queued:
-    job, state, submitted, comment = line.split("|", 3)
-    mark, *fields = comment.split(":")
-    ours = mark == MARK and len(fields) == 3
-    return Queued(
-        job=job,
-        state=state,
-        submitted=float(submitted),
-        comment=Comment(*fields) if ours else None,
-    )
+def parse_line(line: str) -> Queued | None:
+    """None where it is none: others' comments may hold anything, line ends too."""
+    try:
+        job, state, submitted, name, reason, text = line.split("|", 5)
+        time_submitted = float(submitted)
+    except ValueError:
+        return None
+    if state == "PENDING" and reason.startswith("launch failed"):
+        state = LAUNCH_FAILED
+    if state == "PENDING" and IMPOSSIBLE_REASONS.fullmatch(reason):
+        state = IMPOSSIBLE
+    # what was noted here comes first: some sites write comments of their own
+    comment = parse_comment(read_record(job, name).get("comment") or text)
+    return Queued(job=job, state=state, reason=reason, submitted=time_submitted, comment=comment)
+
+
+def parse_comment(text: str) -> Comment | None:
+    mark, *fields = text.split(":")
+    return Comment(*fields) if mark == MARK and len(fields) == 4 else None
+
+
+def read_record(job: str, name: str | None = None) -> dict[str, Any]:
+    """What submit.py noted down about a job, if the job has that name."""
+    try:
+        record = dict(json.loads(record_file(job).read_text()))
+    except (OSError, ValueError):
+        return {}
+    return record if name in (None, record.get("name")) else {}
+
+
+def write_record(job: str, record: dict[str, object]) -> None:
+    write(record_file(job), json.dumps(record))
+
+
+def record_file(job: str) -> Path:
+    return STATE / f"{job}.json"
 
 
 def exit_file(job: str) -> Path:
@@ -110,9 +175,13 @@ def exit_file(job: str) -> Path:
     return STATE / f"{job}.exit"
 
 
-def record_file(job: str) -> Path:
-    """What submit.py noted down about a job for status.py."""
-    return STATE / f"{job}.json"
+def exit_code(job: str, token: str | None) -> int | None:
+    """The exit code that a job wrote; None before, and where an earlier job of this id wrote it."""
+    try:
+        code, written = exit_file(job).read_text().split()
+        return int(code) if written == token else None
+    except (OSError, ValueError):
+        return None
 
 
 def write(path: Path, text: str) -> None:
@@ -120,12 +189,14 @@ def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_text(text)
+    os.utime(part)  # by this machine's clock, not that of a file server
     part.replace(path)
 
 
 def age(path: Path) -> float:
-    """Seconds since a file was written; infinite when there is none."""
+    """Seconds since a file was written; infinite when there is none, or it is of the future."""
     try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
+        seconds = time.time() - path.stat().st_mtime
+    except OSError:
         return float("inf")
+    return seconds if seconds > -1 else float("inf")

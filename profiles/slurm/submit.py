@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -S -E
 """Submits one of Snakemake's jobs with sbatch and prints its id.
 
     submit.py JOBSCRIPT
@@ -14,29 +14,32 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import scheduler
 
 LOGS = Path("logs/slurm")
+FORGOTTEN = "FORGOTTEN"  # by slurmctld; not one of Slurm's states
 NAME_LENGTH = 128
 OUTAGE = 3600  # seconds that a submission waits for slurmctld
 PAUSE = 5  # seconds between two tries
+NOTE = 60  # seconds between two notes of the same submission
 GONE = 120  # seconds for a cancelled job to end
-TRANSIENT = re.compile(
-    "contact slurm controller|timed out|connection (refused|reset|failure)|zero bytes|"
-    "no answer in|communication|temporarily|please retry|resource busy",
-    re.IGNORECASE,
-)
-# Options of a job's command that differ from run to run.
-PASSING = ("attempt", "runtime-source-cache-path", "wait-for-files", "wait-for-files-file")
+# Where a workflow's code is, seen from its Snakefile.
+CODE = ("Snakefile", "workflow", "scripts", "src/dpprobe")
+# Options of a job's command that decide what it makes; parameters are compared by themselves.
+DECIDING = (
+    "snakefile", "target-jobs", "allowed-rules", "configfiles", "configfile", "config", "directory",
+    "replace-workflow-config", "software-deployment-method", "sdm", "conda-prefix",
+)  # fmt: skip
 # How resources of Snakemake become options of sbatch.
 OPTIONS = {
     "mem_mb": "--mem={}M",
@@ -61,6 +64,15 @@ class Job:
     comment: scheduler.Comment
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A job in the queue, or one that ended well already. Seconds since the epoch."""
+
+    job: str
+    comment: scheduler.Comment
+    at: float
+
+
 class Stopped(Exception):
     """The controller is gone, or told to stop."""
 
@@ -82,19 +94,36 @@ def label(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
-    """What a job makes, and from what; resources may differ between two tries of the same."""
-    made = [str(Path.cwd()), job.get("rule"), job.get("wildcards"), job.get("groupid")]
+    """What a job makes, and from what; resources may differ between two tries of the same.
+
+    The log tells studies in one folder apart; outputs would not, for a method more changes them.
+    """
+    made = [str(Path.cwd()), *(job.get(key) for key in ("rule", "wildcards", "groupid", "log"))]
     if job["type"] == "group":
         made.append(job["jobid"])
     described = {key: job.get(key) for key in ("input", "output", "params", "log", "threads")}
-    return digest(made), digest([described, command(script)])
+    words = command(script)
+    return digest(made), digest([described, words, code(words)])
 
 
 def command(script: str) -> list[list[str]]:
-    """What a jobscript runs, without what differs from run to run; values come in any order."""
+    """The options in a jobscript that decide what it makes; values come in any order."""
     words = " ".join(shlex.split(script.split("\n", 2)[2]))
     parts = (part.split() for part in words.split(" --"))
-    return sorted([part[0], *sorted(part[1:])] for part in parts if part[0] not in PASSING)
+    return sorted([part[0], *sorted(part[1:])] for part in parts if part and part[0] in DECIDING)
+
+
+def code(words: list[list[str]]) -> list[tuple[str, str]]:
+    """The files of the workflow that a command runs, with hashes."""
+    roots = [Path(each[1]).parent for each in words if each[0] == "snakefile" and len(each) == 2]
+    files = [
+        path
+        for root in roots
+        for place in (root / name for name in CODE)
+        for path in ([place] if place.is_file() else sorted(place.rglob("*")))
+        if path.suffix in ("", ".py", ".smk") and path.is_file()
+    ]
+    return [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
 
 
 def digest(value: object) -> str:
@@ -111,13 +140,17 @@ def options(job: dict[str, Any]) -> list[str]:
     return [f"--cpus-per-task={job['threads']}", *asked, *extra]
 
 
-def wrapped(script: str) -> str:
-    """The jobscript, and after it the exit code in a file of its own."""
-    path = shlex.quote(f"{Path.cwd()}/{scheduler.STATE}") + "/$SLURM_JOB_ID.exit"
+def wrapped(script: str, token: str) -> str:
+    """The jobscript, and after it the exit code in a file of its own.
+
+    Slurm may start a job again whose node it lost: one that had ended well does not run again.
+    """
+    path = shlex.quote(f"{Path.cwd()}/{scheduler.STATE}/") + '"$SLURM_JOB_ID.exit"'
     return (
         "#!/bin/sh\n"
+        f'test "$(cat {path} 2>/dev/null)" = "0 {token}" && exit 0\n'
         f"rm -f {path}\n(\n{script}\n)\ncode=$?\n"
-        f"echo $code >{path}.part && mv {path}.part {path}\nexit $code\n"
+        f"echo $code {token} >{path}.part && mv {path}.part {path}\nexit $code\n"
     )
 
 
@@ -138,38 +171,100 @@ def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
         return False
     if not unchanged(job, left.submitted):
         return False
-    ended = scheduler.exit_file(left.job).exists()
+    code = scheduler.exit_code(left.job, comment.token)
     if left.state in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"):
         # one that waits also needs the folder of the controller that submitted it
-        return not ended and Path(".snakemake", comment.folder).is_dir()
-    # it ended well while nobody looked: status.py forgets what it has reported
-    return left.state == scheduler.SUCCESS and ended and present(job["output"])
+        return code is None and Path(".snakemake", comment.folder).is_dir()
+    # It ended well while nobody looked. What was noted of it goes when its end is reported, or when
+    # another job makes the same files.
+    ended = left.state in (scheduler.SUCCESS, "COMPLETING", FORGOTTEN)
+    noted = scheduler.record_file(left.job).exists()
+    return ended and code == 0 and noted and made(left.job, job["output"])
 
 
-def present(paths: list[str] | None) -> bool:
-    return paths is not None and all(Path(path).exists() for path in paths)
+def made(identifier: str, paths: list[str] | None) -> bool:
+    """Whether files are there that nobody wrote after a job had ended."""
+    try:
+        end = scheduler.exit_file(identifier).stat().st_mtime
+        return paths is not None and all(Path(path).stat().st_mtime <= end + 1 for path in paths)
+    except FileNotFoundError:
+        return False
 
 
-def submit(job: Job) -> str:
-    """One try: the id of a job that was taken over, or of a new one.
+def submit(job: Job) -> Submitted:
+    """One try: a job that was taken over, or a new one.
 
     Raises:
-        scheduler.SlurmError: slurmctld did not answer, or refused.
+        scheduler.SlurmError: slurmctld did not answer, or refused, or somebody else is at it.
     """
     listed = scheduler.queue(f"--name={job.name}")
+    listed += forgotten(job.name, {each.job for each in listed})
     same = [each for each in listed if each.comment and each.comment.work == job.comment.work]
     for left in same:
-        if usable(left, job.properties, job.comment.version):
+        if left.comment and usable(left, job.properties, job.comment.version):
             print(f"slurm: job {left.job} ({job.name}) is taken over", file=sys.stderr)
-            if left.state in scheduler.ALIVE:
-                scheduler.run("scontrol", "update", f"JobId={left.job}", f"Comment={job.comment}")
-            return left.job
-    alive = [left.job for left in same if left.state in scheduler.ALIVE]
-    if alive:
-        discard(alive, job.name)
+            comment = replace(job.comment, token=left.comment.token)
+            forget([each.job for each in same if each.job != left.job])
+            return Submitted(left.job, comment, left.submitted)
+    queued = [left for left in same if left.state in scheduler.QUEUED]
+    for left in queued:
+        refuse_if_watched(left, job)
+    if queued:
+        discard([left.job for left in queued], job.name)
+    forget([each.job for each in same])
     words = ["sbatch", "--parsable", f"--job-name={job.name}", f"--comment={job.comment}"]
     words += [f"--output={job.log}", "--open-mode=append", *options(job.properties)]
-    return scheduler.run(*words, text=wrapped(job.script)).strip().split(";")[0]
+    script = wrapped(job.script, job.comment.token)
+    identifier = scheduler.run(*words, text=script).strip().split(";")[0]
+    return Submitted(identifier, job.comment, time.time())
+
+
+def forgotten(name: str, known: set[str]) -> list[scheduler.Queued]:
+    """Jobs of a name that were noted down here and that slurmctld no longer knows."""
+    found = []
+    for path in scheduler.STATE.glob("*.json"):
+        record = {} if path.stem in known else scheduler.read_record(path.stem, name)
+        comment = scheduler.parse_comment(str(record.get("comment")))
+        if comment:
+            submitted = float(record.get("submitted", 0))
+            found.append(scheduler.Queued(path.stem, FORGOTTEN, "", submitted, comment))
+    return found
+
+
+def forget(jobs: list[str]) -> None:
+    """What was noted down of jobs whose files another job makes."""
+    for job in jobs:
+        scheduler.record_file(job).unlink(missing_ok=True)
+
+
+def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
+    """A job of a Snakemake that still runs is not cancelled.
+
+    Raises:
+        scheduler.SlurmError: It is one.
+    """
+    folder = left.comment.folder if left.comment else ""
+    if folder == job.comment.folder:
+        return
+    try:
+        noted = Path(".snakemake", folder, "watched").read_text().strip()
+    except OSError:
+        return
+    process = noted.split(" ")[0]
+    if noted and noted == born(process):
+        raise scheduler.SlurmError(
+            f"job {left.job} of another Snakemake, process {process}, does the same; wait for it"
+        )
+
+
+def born(process: int | str) -> str:
+    """A process, when it started, and the boot of its machine; empty when there is none."""
+    try:
+        start = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+    return f"{process} {start} {boot}"
 
 
 def discard(jobs: list[str], name: str) -> None:
@@ -178,7 +273,7 @@ def discard(jobs: list[str], name: str) -> None:
     scheduler.run("scancel", *jobs)
     deadline = time.monotonic() + GONE
     chosen = f"--jobs={','.join(jobs)}"
-    while any(each.state in scheduler.ALIVE for each in scheduler.queue(chosen)):
+    while any(each.state in scheduler.QUEUED for each in scheduler.queue(chosen)):
         if time.monotonic() > deadline:
             raise scheduler.SlurmError(f"job {' '.join(jobs)} does not end; cancel it by hand")
         time.sleep(0.5)
@@ -193,21 +288,23 @@ def controller() -> int:
 
 
 def watch(folder: str) -> None:
-    """Starts the run's watcher, once."""
+    """Starts the run's watcher, once, and notes down whose run it is."""
+    snakemake = controller()
     try:
-        Path(".snakemake", folder, "watched").touch(exist_ok=False)
+        with Path(".snakemake", folder, "watched").open("x") as stream:
+            stream.write(born(snakemake))
     except FileExistsError:
         return
+    (scheduler.STATE / "refused").unlink(missing_ok=True)
     subprocess.Popen(
-        [Path(__file__).with_name("watch.py"), str(controller()), folder],
+        [Path(__file__).with_name("watch.py"), str(snakemake), folder],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
 
 
-def persist(job: Job) -> str:
+def persist(job: Job) -> Submitted:
     """Tries until slurmctld answers.
 
     Raises:
@@ -215,22 +312,21 @@ def persist(job: Job) -> str:
         scheduler.SlurmError: slurmctld refuses, or stays away.
     """
     deadline = time.monotonic() + OUTAGE
+    quiet_until = 0.0
     parent = os.getppid()
     while True:
         try:
             return submit(job)
         except scheduler.SlurmError as error:
-            if not TRANSIENT.search(str(error)) or time.monotonic() > deadline:
+            if not error.passes or time.monotonic() > deadline:
                 raise
-            print(f"slurm: {job.name}: waiting: {last_line(error)}", file=sys.stderr)
+            if time.monotonic() > quiet_until:
+                print(f"slurm: {job.name}: waiting: {error.last_line}", file=sys.stderr)
+                quiet_until = time.monotonic() + NOTE
         for _ in range(PAUSE):
             time.sleep(1)
             if interrupted or os.getppid() != parent:
                 raise Stopped
-
-
-def last_line(error: Exception) -> str:
-    return str(error).splitlines()[-1]
 
 
 interrupted: list[int] = []
@@ -248,27 +344,41 @@ def described(path: Path) -> Job:
         script=script,
         name=".".join(filter(None, (scheduler.MARK, rule, wildcards))),
         log=f"{LOGS / rule / wildcards}/%j.log",
-        comment=scheduler.Comment(work=work, version=version, folder=folder),
+        comment=scheduler.Comment(
+            work=work, version=version, folder=folder, token=secrets.token_hex(8)
+        ),
     )
 
 
 def main() -> None:
     # Ctrl-C reaches every process: a submission is brought to its end, so that its id is not lost.
-    signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     job = described(Path(sys.argv[1]))
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
     scheduler.STATE.mkdir(parents=True, exist_ok=True)
     watch(job.comment.folder)
     try:
-        identifier = persist(job)
+        submitted = persist(job)
     except scheduler.SlurmError as error:
         sys.exit(f"slurm: {job.name} was not submitted: {error}")
     except Stopped:
         sys.exit(f"slurm: {job.name} was not submitted: stopped")
-    record = {"name": job.name, "log": job.log.replace("%j", identifier)}
-    record |= {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
-    scheduler.write(scheduler.record_file(identifier), json.dumps(record))
-    print(identifier)
+    note_down(submitted, job)
+    print(submitted.job)
+
+
+def note_down(submitted: Submitted, job: Job) -> None:
+    """What status.py, and a later run, must know of a job."""
+    record = {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
+    record.update(
+        name=job.name,
+        log=job.log.replace("%j", submitted.job),
+        comment=str(submitted.comment),
+        token=submitted.comment.token,
+        submitted=submitted.at,
+    )
+    scheduler.write_record(submitted.job, record)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -S -E
 """Waits for Snakemake to end and cancels the jobs that it leaves behind.
 
     watch.py PID FOLDER
 
 Snakemake's own cancelling misses the jobs it is just asking about, and gives up after two seconds.
-Snakemake removes its FOLDER under .snakemake when it ends, interrupted or not. When it is killed
-outright the folder stays and so do the jobs: the next run takes them over. submit.py starts one
-watcher a run.
+Snakemake removes its FOLDER under .snakemake when it ends, interrupted or not; interrupted twice it
+does not, but then this was interrupted too. When it is killed outright the folder stays and so do
+the jobs: the next run takes them over. submit.py starts one watcher a run.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import scheduler
 
 PATIENCE = 300  # seconds for slurmctld to answer
+KEPT = 30 * 86_400  # seconds that exit codes are kept: longer than a job runs
 
 
 def left(folder: str) -> list[str]:
@@ -25,7 +27,7 @@ def left(folder: str) -> list[str]:
     return [
         each.job
         for each in scheduler.queue()
-        if each.state in scheduler.ALIVE - {"COMPLETING"}
+        if each.state in scheduler.QUEUED - {"COMPLETING"}
         and each.comment
         and each.comment.folder == folder
     ]
@@ -45,9 +47,20 @@ def cancel(folder: str) -> None:
 
 
 def main() -> None:
+    # In Snakemake's process group, so Ctrl-C comes here too; a closed terminal is no reason to end.
+    interrupted: list[int] = []
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # not so in the background of a script
+        signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    for path in scheduler.STATE.glob("*.exit"):
+        if scheduler.age(path) > KEPT:
+            path.unlink(missing_ok=True)
     snakemake, folder = Path("/proc", sys.argv[1]), sys.argv[2]
     while Path(".snakemake", folder).is_dir():
         if not snakemake.exists():
+            if interrupted or not Path(".snakemake", folder).is_dir():
+                break
             return
         time.sleep(1)
     cancel(folder)

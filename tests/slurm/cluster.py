@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import secrets
 import shlex
@@ -72,6 +73,8 @@ InactiveLimit=0
 # more CPUs than the machine has, so that jobs overlap on a small one
 SlurmdParameters=config_overrides
 {accounting}
+# fails where a test says so
+Prolog={root}/prolog
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 """
@@ -110,6 +113,15 @@ def processes(name: str) -> Iterator[Path]:
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if path.read_text().strip() == name:
+                yield path.parent
+
+
+def jobs_of(setting: bytes) -> Iterator[Path]:
+    """The processes of jobs that have a setting in their environment."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            values = path.read_bytes().split(b"\0")
+            if setting in values and any(value.startswith(b"SLURM_JOB_ID=") for value in values):
                 yield path.parent
 
 
@@ -165,20 +177,45 @@ class Cluster:
         """Brings everything up; returns when the node takes jobs."""
         for name in ("state", "spool", "log", "pid", "munge", "database"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        self._start_munge()
-        if not self.config.is_file():
-            self._write_config()
-        if self.accounting:
-            self._start_database()
-        self.start_controller()
+        with one_at_a_time():
+            self._start_munge()
+            if not self.config.is_file():
+                self._write_config()
+            if self.accounting:
+                self._start_database()
+            self.start_controller()
+        self.start_node()
+        wait_until(self._idle, "the node to become idle")
+
+    def resume_node(self) -> None:
+        self.command("scontrol", "update", f"NodeName={self.host}", "State=RESUME")
+
+    def start_node(self) -> None:
         if not self._alive("slurmd"):
             self.command("slurmd", "-N", self.host, "-f", str(self.config))
-        wait_until(self._idle, "the node to become idle")
+
+    def crash_node(self) -> None:
+        """What a power cut does: slurmd is gone, the jobs with it, and it is noticed."""
+        self._stop("slurmd", signal.SIGKILL)
+        mine = f"SLURM_CONF={self.config}".encode()
+        for path in [*processes("slurmstepd"), *jobs_of(mine)]:
+            with contextlib.suppress(OSError):
+                if mine in (path / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(path.name), signal.SIGKILL)
+        self.command("scontrol", "update", f"NodeName={self.host}", "State=DOWN", "Reason=test")
 
     def start_controller(self) -> None:
         if not self._alive("slurmctld"):
             self.command("slurmctld", "-f", str(self.config))
         wait_until(lambda: "UP" in self.command("scontrol", "ping", check=False), "slurmctld")
+
+    def saved(self, text: str) -> int:
+        """How often a text is in the jobs that slurmctld would still know after a crash.
+
+        It writes them down every few seconds; the others it forgets, and uses their ids again.
+        """
+        path = self.root / "state/job_state"
+        return path.read_bytes().count(text.encode()) if path.exists() else 0
 
     def kill_controller(self) -> None:
         """What a crash of slurmctld does."""
@@ -192,10 +229,11 @@ class Cluster:
             self.command("scancel", "--user=root", check=False)
             with contextlib.suppress(TimeoutError):
                 wait_until(lambda: not self.command("squeue", "-h", check=False), "jobs", 15)
-        for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd"):
-            self._stop(name, signal.SIGTERM)
-        if not any(processes("slurmctld")):  # no other cluster here needs it
-            self._stop("munged", signal.SIGTERM)
+        with one_at_a_time():
+            for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd"):
+                self._stop(name, signal.SIGTERM)
+            if not any(processes("slurmctld")):  # no other cluster here needs it
+                self._stop("munged", signal.SIGTERM)
 
     def _idle(self) -> bool:
         state = self.command("sinfo", "-h", "-o", "%T", "-n", self.host, check=False)
@@ -219,6 +257,9 @@ class Cluster:
         (self.root / "cgroup.conf").write_text(
             f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={self.root}/none\n"
         )
+        prolog = self.root / "prolog"
+        prolog.write_text(f"#!/bin/sh\ntest ! -e {self.root}/broken\n")
+        prolog.chmod(0o755)
         self.config.write_text(
             CONFIG.format(
                 host=self.host,
@@ -342,6 +383,14 @@ class Cluster:
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
         self._pid_file(name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Clusters on a machine share munged, and look for free ports: they do so one by one."""
+    with Path("/run/dpprobe-tests.lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:

@@ -35,7 +35,7 @@ rule make:
     params: command=lambda wildcards: config["commands"][wildcards.name]
     resources:
         mem_mb=lambda wildcards, attempt: 500 * attempt,
-        runtime=lambda wildcards, attempt: attempt,
+        runtime=lambda wildcards, attempt: attempt * (1 if wildcards.name == "slow" else 15),
     shell:
         "({params.command}) > {log} 2>&1; "
         "echo {wildcards.name} > {output}.part; mv {output}.part {output}"
@@ -140,27 +140,22 @@ class Workspace:
 
 
 def skip_or_fail(problem: str | None) -> None:
-    """They run where somebody asks for them: they are the only ones that time can fail."""
+    """They take minutes of waiting and a machine's root: they run where somebody asks for them."""
     if not os.environ.get("DPPROBE_REQUIRE_SLURM"):
         pytest.skip("run by `make slurm-test`")
     if problem:
         pytest.fail(problem)
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One node, no accounting database."""
-    skip_or_fail(missing())
-    with running(Cluster(root=tmp_path_factory.mktemp("slurm"))) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def accounting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The same beside it, with mariadb and slurmdbd."""
-    skip_or_fail(missing(accounting=True))
-    root = tmp_path_factory.mktemp("accounting")
-    with running(Cluster(root=root, accounting=True)) as started:
+@pytest.fixture(scope="session", params=["plain", "database"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One node, without and with an accounting database (mariadb and slurmdbd)."""
+    accounting = request.param == "database"
+    skip_or_fail(missing(accounting=accounting))
+    root = tmp_path_factory.mktemp(request.param)
+    with running(Cluster(root=root, accounting=accounting)) as started:
         yield started
 
 
@@ -190,7 +185,7 @@ def clone(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
 
 
 def until(
-    condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 90
+    condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 300
 ) -> None:
     """Waits for something while a run goes on."""
 

@@ -3,14 +3,17 @@
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.persistence import PersistenceBase
 
 import dpprobe.config
 import dpprobe.papers
-from dpprobe.artifacts import fingerprint
+from dpprobe.artifacts import fingerprint, read_json
 from dpprobe.config import INFINITE
+from dpprobe.environment import put_own_python_first
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
 from dpprobe.variants import VARIED, varied
@@ -26,6 +29,9 @@ try:
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
+
+# The commands of profiles/slurm are in Python.
+put_own_python_first()
 
 DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
@@ -44,6 +50,9 @@ SHARDS = [
     for index in range(STUDY.features.shards)
 ]
 
+
+# Where only a download tells how many rows a dataset has: ImageNet's.
+UNKNOWN_ROWS = (1_281_167, 50_000)
 
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
@@ -122,6 +131,36 @@ def dataset_figures():
         if any(method.head == "nonprivate" for method in STUDY.methods.values()):
             found.append("gap")
     return [*found, *(f"by_{option}" for option in VARIED_OPTIONS)]
+
+
+def figure_paths(dataset):
+    """Every figure of one dataset."""
+    figures = [
+        *dataset_figures(),
+        *(f"tsne_{backbone}" for backbone in STUDY.backbones),
+        *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
+    ]
+    return expand(
+        f"{RESULTS}/figures/{dataset}/{{name}}.{{extension}}",
+        name=figures,
+        extension=["svg", "png"],
+    )
+
+
+def zero_shot_paths(dataset):
+    return expand(
+        f"{RESULTS}/zero_shot/{dataset}/{{backbone}}/{{file}}",
+        backbone=TEXT_BACKBONES,
+        file=["metrics.json", "predictions.parquet"],
+    )
+
+
+def few_shot_paths(dataset):
+    return expand(
+        f"{RESULTS}/few_shot/{dataset}/{{backbone}}.{{extension}}",
+        backbone=STUDY.few_shot_backbones(),
+        extension=["parquet", "json"],
+    )
 
 
 def privacy_params(wildcards):
@@ -224,6 +263,44 @@ def training_memory(wildcards, input, attempt):
     return int((2000 + features) * attempt)
 
 
+@cache
+def expected_rows(dataset):
+    """The rows of a dataset's two tables before they are made."""
+    return DATASETS[dataset].count_rows() or UNKNOWN_ROWS
+
+
+def table_rows(wildcards):
+    """The rows of a dataset's two tables."""
+    info = Path(f"{DATA}/{wildcards.dataset}/dataset.json")
+    if not info.exists():
+        return expected_rows(wildcards.dataset)
+    splits = read_json(info)["splits"]
+    return splits["train"]["rows"], splits["test"]["rows"]
+
+
+def preparation_minutes(wildcards, attempt):
+    """Every image is decoded: large photographs pass at 40 a second."""
+    return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
+
+
+def extraction_memory(wildcards, input, attempt):
+    """Weights are there twice while they are loaded; those named only are taken for ViT-L's."""
+    return int((4000 + 3 * size_mb(input.weights)) * attempt)
+
+
+def extraction_minutes(wildcards, attempt):
+    """A shard through a large network on four CPUs: four images a second; the others are quick."""
+    rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
+    rate = 4 if STUDY.backbones[wildcards.backbone].network else 200
+    return int((20 + rows / STUDY.features.shards / rate / 60) * attempt)
+
+
+def training_minutes(wildcards, input, attempt):
+    """Three times what nine methods with five seeds took: two minutes a GB, method and seed."""
+    heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds
+    return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
+
+
 def keep_restored(persistence):
     """Lets a file marked with update() that has no backup pass for restored when it is there."""
     restore = persistence.restore_output
@@ -233,6 +310,16 @@ def keep_restored(persistence):
         return restore(path) if backed_up else path.exists()
 
     persistence.restore_output = restore_output
+
+
+async def leave_to_main_process(persistence, job):
+    """Notes down nothing of a job's end."""
+
+
+# A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
+# gone by then, the next one would take them for current, whatever had changed in between.
+if workflow.remote_exec:
+    PersistenceBase.finished = leave_to_main_process
 
 
 # A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A

@@ -44,7 +44,7 @@ rule prepare_data:
     threads: 8
     resources:
         mem_mb=memory(3000),
-        runtime=minutes(600),
+        runtime=preparation_minutes,
     params:
         options=lambda wildcards: DATASETS[wildcards.dataset].preparation_params(),
         state=source_state,

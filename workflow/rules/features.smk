@@ -16,8 +16,8 @@ rule extract_features:
         "../../envs/dpprobe.yaml"
     threads: network_threads
     resources:
-        mem_mb=memory(4000),
-        runtime=minutes(60, per_gb=240),
+        mem_mb=extraction_memory,
+        runtime=extraction_minutes,
     params:
         backbone=lambda wildcards: STUDY.backbones[
             wildcards.backbone

@@ -89,22 +89,12 @@ rule tables:
 
 rule zero_shot:
     input:
-        expand(
-            f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/{{file}}",
-            dataset=STUDY.datasets,
-            backbone=TEXT_BACKBONES,
-            file=["metrics.json", "predictions.parquet"],
-        ),
+        [path for dataset in STUDY.datasets for path in zero_shot_paths(dataset)],
 
 
 rule few_shot:
     input:
-        expand(
-            f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.{{extension}}",
-            dataset=STUDY.datasets,
-            backbone=STUDY.few_shot_backbones(),
-            extension=["parquet", "json"],
-        ),
+        [path for dataset in STUDY.datasets for path in few_shot_paths(dataset)],
 
 
 rule paper_tables:
@@ -122,16 +112,7 @@ rule figures:
                 else []
             ),
         ),
-        [
-            f"{RESULTS}/figures/{dataset}/{name}.{extension}"
-            for dataset in STUDY.datasets
-            for name in (
-                *dataset_figures(),
-                *(f"tsne_{backbone}" for backbone in STUDY.backbones),
-                *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
-            )
-            for extension in ("svg", "png")
-        ],
+        [path for dataset in STUDY.datasets for path in figure_paths(dataset)],
 
 
 rule tracking:
@@ -147,4 +128,6 @@ for dataset in STUDY.datasets:
             f"track_{dataset}"
         input:
             f"{RESULTS}/tracking/{dataset}.json",
-            f"{RESULTS}/figures/{dataset}/accuracy.svg",
+            figure_paths(dataset),
+            zero_shot_paths(dataset),
+            few_shot_paths(dataset),

@@ -19,9 +19,8 @@ rule track:
             f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
             f"{RESULTS}/tables/{{dataset}}_accuracy.md",
         ],
-        accuracy=expand(
-            f"{RESULTS}/figures/{{{{dataset}}}}/accuracy.{{format}}",
-            format=["png", "svg"],
+        figures=expand(
+            f"{RESULTS}/figures/{{{{dataset}}}}/{{name}}.png", name=dataset_figures()
         ),
         tsne=expand(
             f"{RESULTS}/figures/{{{{dataset}}}}/tsne_{{backbone}}.{{format}}",

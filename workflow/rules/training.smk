@@ -42,7 +42,7 @@ rule train_heads:
     threads: 1
     resources:
         mem_mb=training_memory,
-        runtime=minutes(30, per_gb=120),
+        runtime=training_minutes,
     params:
         methods=lambda wildcards: methods_params(wildcards.epsilon),
         seeds=STUDY.seeds,

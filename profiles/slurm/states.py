@@ -1,0 +1,207 @@
+"""What has become of a job: running, success or failed.
+
+Asked in this order, the first that knows decides: the exit code that the job itself wrote; one
+squeue for all jobs, kept for a few seconds; sacct, where there is an accounting database, of how it
+ended. So it needs neither a database nor a long MinJobAge. While slurmctld is away a job counts as
+running. A job that nobody knows for a minute has failed, and so has one that Slurm can never start:
+it is cancelled, for it must not run beside the next attempt. Why a job failed, and where its log
+is, goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sys
+from pathlib import Path
+
+import scheduler
+from status import FRESH
+
+NOTE = 60  # seconds between two notes about an outage
+MISSED = 60  # seconds after which a job that nobody knows has failed
+REFUSED = 600  # seconds after which an error that does not pass by itself ends the wait
+LOG_TAIL = 10_000  # bytes
+MEMORY = re.compile(rb"slurmstepd.*(exceeded.* memory limit|oom.kill)", re.IGNORECASE)
+LISTING = scheduler.STATE / "queue"
+OUTAGE = scheduler.STATE / "outage"
+REFUSAL = scheduler.STATE / "refused"
+
+
+def listed() -> dict[str, tuple[str, str]]:
+    """State and, where it matters, reason of each job, from squeue's last answer when it is fresh.
+
+    Raises:
+        scheduler.SlurmError: slurmctld does not answer.
+    """
+    if scheduler.age(LISTING) < FRESH:
+        lines = [line.split() for line in LISTING.read_text().splitlines() if line]
+        return {job: (state, reason) for job, state, reason in lines}
+    if scheduler.age(OUTAGE) < FRESH:
+        raise scheduler.SlurmError("no answer in the last seconds")
+    states = {each.job: (each.state, telling(each)) for each in scheduler.queue()}
+    lines = [f"{job} {state} {reason}" for job, (state, reason) in states.items()]
+    with contextlib.suppress(OSError):  # a full disk
+        scheduler.write(LISTING, "\n".join(["", *lines, ""]))
+    for path in (OUTAGE, REFUSAL):
+        path.unlink(missing_ok=True)
+    return states
+
+
+def telling(job: scheduler.Queued) -> str:
+    """Why a job waits, when nobody would guess."""
+    if job.state in scheduler.HELD:
+        return job.state
+    tells = job.state == scheduler.IMPOSSIBLE or job.reason in scheduler.HELD
+    return job.reason if tells else "-"
+
+
+def accounted(job: str) -> str | None:
+    """How a job ended, from the accounting database.
+
+    None without one, and while it does not know of an end: it takes a job that slurmctld has lost
+    for running until an administrator mends that.
+    """
+    try:
+        lines = scheduler.run(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State"
+        ).split("\n")
+    except scheduler.SlurmError:
+        return None
+    state = lines[0].split(" ")[0]  # "CANCELLED by 1000"
+    return state if state and state not in scheduler.ALIVE else None
+
+
+def exit_code(job: str) -> int | None:
+    return scheduler.exit_code(job, scheduler.read_record(job).get("token"))
+
+
+def state(job: str) -> tuple[str, str]:
+    """A job's state as Slurm calls it, and why it waits where that matters.
+
+    Raises:
+        scheduler.SlurmError: slurmctld does not answer.
+    """
+    if exit_code(job) == 0:
+        return scheduler.SUCCESS, "-"
+    found = listed().get(job)
+    if found is None and scheduler.age(LISTING) > 0.5:
+        LISTING.unlink(missing_ok=True)  # the job may be younger than the answer
+        found = listed().get(job)
+    known, reason = found or (accounted(job), "-")
+    if known is None:
+        return unknown(job), "-"
+    (scheduler.STATE / f"{job}.missed").unlink(missing_ok=True)
+    if known in scheduler.ALIVE and exit_code(job) is not None:
+        # what ended a job is known a moment after its exit code, unless its node hangs
+        ended = scheduler.age(scheduler.exit_file(job)) > MISSED
+        return ("FAILED" if ended else "COMPLETING"), "-"
+    return known, reason
+
+
+def unknown(job: str) -> str:
+    """The state of a job that neither slurmctld nor a database knows."""
+    if exit_code(job) is not None:
+        return "FAILED"
+    missed = scheduler.STATE / f"{job}.missed"
+    if not missed.exists():
+        scheduler.write(missed, "")
+    return "LOST" if scheduler.age(missed) > MISSED else "COMPLETING"
+
+
+def explain(job: str, state: str, reason: str) -> str:
+    """One line on a failed job: why, and where to read on."""
+    record = scheduler.read_record(job)
+    code = exit_code(job)
+    memory = f"it needed more than its {record.get('mem_mb')} MB"
+    reasons = {
+        "OUT_OF_MEMORY": memory,
+        "TIMEOUT": f"it needed more than its {record.get('runtime')} minutes",
+        "CANCELLED": "somebody, or a limit of the cluster, cancelled it",
+        "NODE_FAIL": "its node went down",
+        scheduler.LAUNCH_FAILED: "its node could not start it",
+        scheduler.IMPOSSIBLE: f"it would wait for ever: {reason}",
+        "PREEMPTED": "a job of higher priority took its place",
+        "LOST": "neither slurmctld nor an accounting database knows it any more"
+        if reason == "-"
+        else reason,
+    }
+    why = reasons.get(state, f"exit code {code}" if code is not None else "no exit code")
+    if state == "FAILED" and over_memory(record.get("log")):
+        why = memory
+    return f"slurm: job {job} ({record.get('name')}): {state}, {why}; log: {record.get('log')}"
+
+
+def over_memory(log: str | None) -> bool:
+    """Whether Slurm killed a job for its memory; without cgroups only its log says so."""
+    try:
+        with Path(str(log)).open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - LOG_TAIL))
+            return MEMORY.search(stream.read()) is not None
+    except FileNotFoundError:
+        return False
+
+
+def forget(job: str) -> None:
+    """All but its exit code, which keeps a job that Slurm starts again from running again."""
+    for path in scheduler.STATE.glob(f"{job}.*"):
+        if path != scheduler.exit_file(job):
+            path.unlink(missing_ok=True)
+
+
+def outage(error: scheduler.SlurmError) -> None:
+    """Says now and then that slurmctld is away, and keeps the next calls from asking again."""
+    if scheduler.age(OUTAGE) < FRESH:
+        return
+    note("outage", f"no answer, waiting: {error.last_line}")
+    scheduler.write(OUTAGE, "")
+
+
+def note(name: str, text: str, every: float = NOTE) -> None:
+    """Says something, once in so many seconds."""
+    noted = scheduler.STATE / f"{name}.noted"
+    if scheduler.age(noted) >= every:
+        scheduler.write(noted, "")
+        print(f"slurm: {text}", file=sys.stderr)
+
+
+def refused(error: scheduler.SlurmError) -> bool:
+    """Whether Slurm has answered with an error for long that does not pass by itself."""
+    if error.passes:
+        REFUSAL.unlink(missing_ok=True)
+        return False
+    if not REFUSAL.exists():
+        scheduler.write(REFUSAL, "")
+    return scheduler.age(REFUSAL) > REFUSED
+
+
+def cancel(job: str) -> None:
+    """It must not run beside the next attempt."""
+    try:
+        scheduler.run("scancel", job)
+    except scheduler.SlurmError as error:
+        if error.passes:
+            raise
+
+
+def survey(job: str) -> str:
+    """What Snakemake asks for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Snakemake
+    try:
+        current, reason = state(job)
+        if current in scheduler.STUCK or current == "LOST":
+            cancel(job)
+    except scheduler.SlurmError as error:
+        outage(error)
+        if not refused(error):
+            return "running"
+        current, reason = "LOST", error.last_line
+    if current in scheduler.ALIVE:
+        if reason != "-":
+            note(job, f"job {job} is held: {reason}", every=float("inf"))
+        return "running"
+    if current != scheduler.SUCCESS:
+        print(explain(job, current, reason), file=sys.stderr)
+    forget(job)
+    return "success" if current == scheduler.SUCCESS else "failed"

@@ -1,0 +1,573 @@
+"""What the Slurm profile's commands make of Slurm's answers: a fake one gives them.
+
+What a real one does is in tests/slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.environment import put_own_python_first
+
+PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
+COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
+TOKEN = "0123456789abcdef"
+# Prints <command>.out, or fails with <command>.error; notes down how it was called.
+FAKE = """#!/bin/sh
+name=$(basename "$0"); here=$(dirname "$0")
+echo "$name $*" >>"$here/calls"
+test "$name" = sbatch && cat >"$here/script"
+if test -e "$here/$name.error"; then cat "$here/$name.error" >&2; exit 1; fi
+cat "$here/$name.out"
+"""
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A fake one, and a folder from which it is asked."""
+
+    bin: Path
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        return self.folder / ".snakemake/slurm"
+
+    def says(self, command: str, *lines: str) -> None:
+        (self.bin / f"{command}.error").unlink(missing_ok=True)
+        (self.bin / f"{command}.out").write_bytes(
+            "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+        )
+
+    def refuses(self, command: str, error: str) -> None:
+        (self.bin / f"{command}.error").write_text(error)
+
+    def calls(self, command: str) -> list[str]:
+        path = self.bin / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.split()[0] == command]
+
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(
+            [str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
+        return subprocess.run(
+            [PROFILE / words[0], *words[1:]],
+            cwd=self.folder,
+            env={**os.environ, "PATH": path, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
+        """What status.py prints, and notes; asked anew, not from an answer a moment old."""
+        (self.state / "queue").unlink(missing_ok=True)
+        (self.state / "outage").unlink(missing_ok=True)
+        result = self.run("status.py", job, **variables)
+        assert result.returncode == 0, result.stderr
+        return result.stdout, result.stderr
+
+    def record(self, job: str = "17", name: str = "dpprobe.train.a") -> None:
+        record = {"name": name, "log": "x.log", "mem_mb": 500, "runtime": 1, "token": TOKEN}
+        self.state.mkdir(parents=True, exist_ok=True)
+        (self.state / f"{job}.json").write_text(json.dumps(record))
+
+    def exits(self, code: int, token: str = TOKEN, job: str = "17") -> None:
+        (self.state / f"{job}.exit").write_text(f"{code} {token}\n")
+
+    def missed(self, job: str = "17") -> None:
+        path = self.state / f"{job}.missed"
+        path.touch()
+        an_hour_ago = time.time() - 3600
+        os.utime(path, (an_hour_ago, an_hour_ago))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    found = Slurm(tmp_path / "bin", tmp_path / "folder")
+    found.bin.mkdir()
+    found.state.mkdir(parents=True)
+    for name in COMMANDS:
+        (found.bin / name).write_text(FAKE)
+        (found.bin / name).chmod(0o755)
+        found.says(name)
+    found.refuses("sacct", "Slurm accounting storage is disabled")
+    found.record()
+    return found
+
+
+def line(
+    state: str = "RUNNING", job: str = "17", name: str = "dpprobe.train.a", reason: str = "None"
+) -> str:
+    return f"{job}|{state}|{int(time.time())}|{name}|{reason}|dpprobe:w:v:tmp.x:{TOKEN}"
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
+def test_a_job_in_the_queue_runs(slurm: Slurm, state: str) -> None:
+    slurm.says("squeue", line(state))
+    assert slurm.status() == ("running\n", "")
+    # and from that answer again, without asking
+    asked = len(slurm.calls("squeue"))
+    slurm.says("squeue")
+    assert slurm.run("status.py", "17").stdout == "running\n"
+    assert len(slurm.calls("squeue")) == asked
+
+
+def test_its_own_exit_code_decides(slurm: Slurm) -> None:
+    slurm.says("squeue", line("RUNNING"))
+    slurm.status()
+    slurm.exits(0)
+    assert slurm.run("status.py", "17").stdout == "success\n", "though squeue's answer is fresh"
+    assert [path.name for path in slurm.state.glob("17.*")] == ["17.exit"]
+    slurm.record()
+    slurm.says("squeue", line("PENDING"))
+    assert slurm.status()[0] == "success\n"
+
+
+def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) -> None:
+    """Where slurmctld lost its state, or a folder came from another cluster, ids come again."""
+    slurm.says("squeue", line("PENDING"))
+    for content in (f"0 {TOKEN[::-1]}\n", "0\n", ""):
+        (slurm.state / "17.exit").write_text(content)
+        assert slurm.status()[0] == "running\n"
+    slurm.says("squeue", line("FAILED"))
+    assert slurm.status()[0] == "failed\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("OUT_OF_MEMORY", "it needed more than its 500 MB"),
+        ("TIMEOUT", "it needed more than its 1 minutes"),
+        ("CANCELLED", "cancelled it"),
+        ("NODE_FAIL", "its node went down"),
+    ],
+)
+def test_a_failed_job_is_explained(slurm: Slurm, state: str, why: str) -> None:
+    slurm.says("squeue", line(state))
+    answer, note = slurm.status()
+    assert answer == "failed\n"
+    assert state in note
+    assert why in note
+    assert "x.log" in note
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "PartitionTimeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
+        "AssocMaxCpuPerJobLimit", "InvalidQOS", "launch failed requeued held",
+    ],
+)  # fmt: skip
+def test_a_job_that_can_never_start_has_failed_and_is_cancelled(slurm: Slurm, reason: str) -> None:
+    slurm.says("squeue", line("PENDING", reason=reason))
+    answer, note = slurm.status()
+    assert answer == "failed\n"
+    assert reason in note or "could not start it" in note
+    assert slurm.calls("scancel") == ["scancel 17"]
+
+
+def test_a_job_that_somebody_holds_is_waited_for_and_named_once(slurm: Slurm) -> None:
+    slurm.says("squeue", line("PENDING", reason="JobHeldUser"))
+    assert slurm.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
+    assert slurm.status() == ("running\n", "")
+
+
+@pytest.mark.parametrize(
+    "reason", ["Priority", "Resources", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "BeginTime"]
+)
+def test_a_job_that_waits_for_its_turn_is_waited_for(slurm: Slurm, reason: str) -> None:
+    slurm.says("squeue", line("PENDING", reason=reason))
+    assert slurm.status() == ("running\n", "")
+
+
+def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
+    slurm.says("squeue", line("COMPLETING"))
+    slurm.exits(1)
+    assert slurm.status()[0] == "running\n"
+    os.utime(slurm.state / "17.exit", (0, 0))
+    assert slurm.status()[0] == "failed\n"
+
+
+def test_a_full_disk_is_no_end(slurm: Slurm) -> None:
+    """Root may write anywhere: a folder in the place of each file refuses in the same way."""
+    slurm.says("squeue", line())
+    for name in ("queue", "error.noted", "outage", "outage.noted"):
+        (slurm.state / name).mkdir()
+    result = slurm.run("status.py", "17")
+    assert (result.returncode, result.stdout) == (0, "running\n")
+    slurm.refuses("squeue", "Unable to contact slurm controller")
+    result = slurm.run("status.py", "17")
+    assert (result.returncode, result.stdout) == (0, "running\n")
+
+
+def test_a_file_servers_clock_does_not_matter(slurm: Slurm) -> None:
+    slurm.says("squeue", line())
+    slurm.status()
+    ahead = time.time() + 3600
+    os.utime(slurm.state / "queue", (ahead, ahead))
+    slurm.says("squeue", line("CANCELLED"))
+    assert slurm.run("status.py", "17").stdout == "failed\n"
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_minute_and_cancelled(slurm: Slurm) -> None:
+    slurm.refuses("scancel", "scancel: error: Kill job error on job id 17: Invalid job id")
+    assert slurm.status()[0] == "running\n"
+    slurm.missed()
+    answer, note = slurm.status()
+    assert answer == "failed\n"
+    assert "LOST" in note
+    assert slurm.calls("scancel") == ["scancel 17"]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
+def test_a_database_that_takes_a_lost_job_for_running_is_not_believed(
+    slurm: Slurm, state: str
+) -> None:
+    slurm.says("sacct", state)
+    assert slurm.status()[0] == "running\n"
+    slurm.missed()
+    assert slurm.status()[0] == "failed\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [("COMPLETED", "success\n"), ("CANCELLED by 1000", "failed\n"), ("FAILED", "failed\n")],
+)
+def test_a_database_tells_how_a_job_ended(slurm: Slurm, state: str, answer: str) -> None:
+    slurm.says("sacct", state)
+    assert slurm.status()[0] == answer
+
+
+def test_jobs_run_while_slurmctld_is_away(slurm: Slurm) -> None:
+    slurm.refuses("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+    slurm.missed()
+    assert "no answer, waiting" in slurm.status()[1]
+    assert slurm.status() == ("running\n", ""), "one note a minute"
+    (slurm.state / "refused").touch()
+    os.utime(slurm.state / "refused", (0, 0))
+    assert slurm.status()[0] == "running\n"
+    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
+    assert slurm.status()[0] == "running\n", "counted from its first refusal after the outage"
+
+
+def test_an_error_that_does_not_pass_ends_the_wait(slurm: Slurm) -> None:
+    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
+    assert slurm.status()[0] == "running\n"
+    os.utime(slurm.state / "refused", (0, 0))
+    answer, note = slurm.status()
+    assert answer == "failed\n"
+    assert "Invalid user id" in note
+
+
+def test_comments_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
+    slurm.says(
+        "squeue",
+        "3|RUNNING|N/A|other|None|x",
+        f"4|RUNNING|{int(time.time())}|other|None|two",
+        "lines | and | bars",
+        f"5|RUNNING|{int(time.time())}|other|None|\udcff\udcfe",
+        f"6_[1-9%2]|PENDING|{int(time.time())}|other|Priority|",
+        "",
+        line(),
+    )
+    assert slurm.status() == ("running\n", "")
+
+
+def test_an_error_of_its_own_is_noted_and_the_run_goes_on(slurm: Slurm) -> None:
+    (slurm.state / "queue").mkdir()
+    result = slurm.run("status.py", "17")
+    assert (result.returncode, result.stdout) == (0, "running\n")
+    assert "the state of job 17 is unknown" in result.stderr
+
+
+def test_the_users_own_wishes_for_squeue_change_nothing(slurm: Slurm) -> None:
+    (slurm.bin / "squeue").write_text('#!/bin/sh\nenv >"$(dirname "$0")/environment"\n')
+    slurm.status(SQUEUE_PARTITION="gpu", SACCT_FORMAT="x", LOGNAME="somebody")
+    seen = (slurm.bin / "environment").read_text()
+    assert "SQUEUE_PARTITION" not in seen
+    assert "SACCT_FORMAT" not in seen
+
+
+# Submission.
+
+SCRIPT = """#!/bin/sh
+# properties = {properties}
+cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train:name=a --attempt 1
+"""
+
+
+def script(slurm: Slurm, *, folder: str = "tmp.new", **changes: Any) -> Path:
+    """A jobscript as Snakemake writes it."""
+    properties = {
+        "type": "single", "rule": "train", "wildcards": {"name": "a"}, "threads": 2,
+        "input": [], "output": ["out/a"], "params": {}, "log": ["logs/a.log"],
+        "resources": {"mem_mb": 500, "runtime": 7, "gpu": 0, "tmpdir": "/tmp"}, "jobid": 1,
+    } | changes  # fmt: skip
+    path = slurm.folder / ".snakemake" / folder / "snakejob.train.1.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    snakefile = slurm.folder / "Snakefile"
+    if not snakefile.exists():
+        snakefile.write_text("rule all:\n")
+    path.write_text(SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile))
+    return path
+
+
+def submitted(slurm: Slurm, path: Path) -> subprocess.CompletedProcess[str]:
+    (path.parent / "watched").touch()  # no watcher
+    return slurm.run("submit.py", str(path))
+
+
+def comment_of(call: str) -> str:
+    return next(word for word in call.split() if word.startswith("--comment=")).partition("=")[2]
+
+
+def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18;cluster")
+    result = submitted(slurm, script(slurm))
+    assert result.stdout == "18\n", result.stderr
+    (call,) = slurm.calls("sbatch")
+    assert "--mem=500M" in call
+    assert "--time=7" in call
+    assert "--cpus-per-task=2" in call
+    assert "--gres" not in call
+    token = comment_of(call).split(":")[-1]
+    assert f"echo $code {token}" in (slurm.bin / "script").read_text()
+    assert json.loads((slurm.state / "18.json").read_text())["token"] == token
+
+
+def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
+    slurm.says("squeue", left)
+    result = submitted(slurm, script(slurm))
+    assert "is taken over" in result.stderr
+    assert result.stdout == "18\n"
+    assert len(slurm.calls("sbatch")) == 1
+    record = json.loads((slurm.state / "18.json").read_text())
+    assert record["token"] == comment.split(":")[-1], "the job writes the token it was given"
+    assert ":tmp.new:" in record["comment"], "it belongs to the new run"
+
+
+@pytest.mark.parametrize("what", ["params", "code"])
+def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
+    slurm.says("squeue", left)
+    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    if what == "code":
+        (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
+    changes: dict[str, Any] = {"params": {"x": 1}} if what == "params" else {}
+    result = submitted(slurm, script(slurm, **changes))
+    assert "cancelling what was left behind: 18" in result.stderr
+    assert len(slurm.calls("sbatch")) == 2
+
+
+def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
+    slurm.says("squeue", left)
+    slurm.says("sbatch", "19")
+    other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1})
+    assert submitted(slurm, other).stdout == "19\n"
+    assert not slurm.calls("scancel")
+
+
+def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.train.a|None|{comment}")
+    words = [sys.executable, "-c", "import time; time.sleep(60)", "snakemake"]
+    with subprocess.Popen(words) as process:
+        start = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        watched = slurm.folder / ".snakemake/tmp.old/watched"
+        watched.write_text(f"{process.pid} {start} {boot}")
+        result = submitted(slurm, script(slurm, params={"x": 1}))
+        assert result.returncode == 1
+        assert "another Snakemake" in result.stderr
+        assert not slurm.calls("scancel")
+        # a process that got its number later
+        (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+        watched.write_text(f"{process.pid} 1 {boot}")
+        submitted(slurm, script(slurm, params={"x": 1}))
+        process.kill()
+    assert slurm.calls("scancel") == ["scancel 18"]
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "what", "taken"),
+    [
+        ("RUNNING", None, "", True),
+        ("PENDING", None, "", True),
+        ("PENDING", None, "no folder", False),
+        ("RUNNING", None, "younger input", False),
+        ("RUNNING", None, "no input", False),
+        ("COMPLETED", 0, "", True),
+        ("COMPLETING", 0, "", True),
+        ("COMPLETED", 0, "no output", False),
+        ("COMPLETED", 0, "reported", False),
+        ("COMPLETED", 0, "younger output", False),
+        ("COMPLETED", 0, "younger input", False),
+        ("COMPLETED", None, "", False),
+        ("FAILED", 1, "", False),
+        ("forgotten", 0, "", True),
+        ("forgotten", 0, "younger input", False),
+        ("forgotten", None, "", False),
+    ],
+)
+def test_what_may_stand_for_a_new_job(
+    slurm: Slurm, state: str, code: int | None, what: str, taken: bool
+) -> None:
+    for name in ("in", "out/a"):
+        (slurm.folder / name).parent.mkdir(exist_ok=True)
+        (slurm.folder / name).touch()
+        os.utime(slurm.folder / name, (0, 0))
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old", input=["in"]))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    if state != "forgotten":
+        slurm.says("squeue", f"18|{state}|{int(time.time())}|dpprobe.train.a|None|{comment}")
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    if code is not None:
+        slurm.exits(code, comment.split(":")[-1], "18")
+    if what.startswith("younger"):
+        later = time.time() + 60
+        path = slurm.folder / {"younger input": "in", "younger output": "out/a"}[what]
+        os.utime(path, (later, later))
+    elif what == "reported":
+        assert slurm.status("18")[0] == "success\n"
+    elif what:
+        gone = {"no folder": ".snakemake/tmp.old", "no input": "in", "no output": "out"}[what]
+        path = slurm.folder / gone
+        path.rename(path.with_name("gone"))
+    slurm.says("sbatch", "19")
+    result = submitted(slurm, script(slurm, input=["in"]))
+    assert result.stdout == ("18\n" if taken else "19\n"), result.stderr
+    assert ("is taken over" in result.stderr) == taken
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
+    slurm: Slurm, remembered: bool
+) -> None:
+    """Its end was never reported; then the study was changed, and changed back."""
+    (slurm.folder / "out").mkdir()
+    (slurm.folder / "out/a").touch()
+    lines = []
+    for job, value in (("18", 1), ("19", 2), ("20", 1)):
+        slurm.says("sbatch", job)
+        result = submitted(slurm, script(slurm, folder=f"tmp.{job}", params={"x": value}))
+        assert result.stdout == f"{job}\n", result.stderr
+        comment = comment_of(slurm.calls("sbatch")[-1])
+        slurm.exits(0, comment.split(":")[-1], job)
+        lines.append(f"{job}|COMPLETED|{int(time.time())}|dpprobe.train.a|None|{comment}")
+        if remembered:
+            slurm.says("squeue", *lines)
+
+
+def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}")
+    again = script(slurm)
+    text = again.read_text().replace("--attempt 1", "--attempt 2 --latency-wait 5 -p --verbose")
+    again.write_text(text)
+    assert "is taken over" in submitted(slurm, again).stderr
+    again.write_text(text.replace("train:name=a", "train:name=b"))
+    assert "is taken over" not in submitted(slurm, again).stderr
+
+
+def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
+    """What was noted here stands for them."""
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|(null)")
+    result = submitted(slurm, script(slurm))
+    assert "is taken over" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "AssocMaxSubmitJobLimit",
+        "slurm controller in standby mode",
+    ],
+)
+def test_a_submission_waits_for_what_passes(slurm: Slurm, error: str) -> None:
+    slurm.refuses("sbatch", f"sbatch: error: {error}")
+    path = script(slurm)
+    (path.parent / "watched").touch()
+    environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
+    words = [sys.executable, str(PROFILE / "submit.py"), str(path)]
+    with subprocess.Popen(
+        words, cwd=slurm.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr
+        assert b"waiting" in process.stderr.readline()
+        slurm.says("sbatch", "18")
+        output, notes = process.communicate(timeout=60)
+    assert output == b"18\n", notes
+
+
+def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
+    slurm.refuses("sbatch", "sbatch: error: invalid partition specified: nowhere")
+    result = submitted(slurm, script(slurm))
+    assert result.returncode == 1
+    assert "dpprobe.train.a was not submitted: sbatch: error: invalid partition" in result.stderr
+
+
+# The watcher.
+
+
+@pytest.mark.parametrize("ending", ["orderly", "killed", "interrupted twice"])
+def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
+    slurm: Slurm, ending: str
+) -> None:
+    mine = line().replace("tmp.x", "tmp.run")
+    slurm.says("squeue", mine, line(job="18"))
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    folder = slurm.folder / ".snakemake/tmp.run"
+    folder.mkdir()
+    environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
+    with subprocess.Popen(["sleep", "100"]) as snakemake:
+        words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
+        watcher = subprocess.Popen(words, cwd=slurm.folder, env=environment)
+        time.sleep(1.5)
+        assert watcher.poll() is None
+        if ending == "interrupted twice":
+            watcher.send_signal(signal.SIGINT)
+        if ending == "orderly":
+            folder.rmdir()
+        snakemake.kill()
+    assert watcher.wait(timeout=60) == 0
+    assert slurm.calls("scancel") == ([] if ending == "killed" else ["scancel 17"])
+
+
+def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    put_own_python_first()
+    found = shutil.which("python3")
+    assert found is not None
+    assert Path(found).parent == Path(sys.executable).parent

@@ -1,0 +1,52 @@
+"""Jobs on a cluster that end while no main process looks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+from .conftest import Workspace
+
+# Runs the job at once, and does not come back until long after it has ended.
+SBATCH = """#!/bin/sh
+export SLURM_JOB_ID=17
+sh >job.log 2>&1
+sleep 100
+"""
+
+
+def test_what_nobody_noted_down_is_not_taken_for_current(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    folder = workspace.directory / "bin"
+    folder.mkdir()
+    for name, text in {"sbatch": SBATCH, "squeue": "#!/bin/sh\n", "scancel": "#!/bin/sh\n"}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    profile = str(workspace.repository / "slurm")
+    words = [word if word != "none" else profile for word in workspace.command("data")]
+    study = str(workspace.write(small))
+    log = workspace.directory / "snakemake.log"
+    with log.open("w") as stream:
+        main = subprocess.Popen(
+            [*words, "--configfile", study],
+            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+    ended = workspace.directory / ".snakemake/slurm/17.exit"
+    deadline = time.monotonic() + 300
+    while not ended.exists() and main.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(main.pid, signal.SIGKILL)
+    main.wait()
+    assert ended.exists(), log.read_text()
+    info = workspace.directory / "data/digits/dataset.json"
+    assert info.is_file(), (workspace.directory / "job.log").read_text()
+    workspace.run(small, "--unlock")
+    small["datasets"]["digits"]["test_fraction"] = 0.4
+    assert workspace.planned(small, "data", "--rerun-incomplete")["prepare_data"] == 1
