@@ -467,7 +467,7 @@ class _Writer:
             self.client.log_batch(run_id, params=params[start : start + 90])
         for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
             self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
-        self.client.log_inputs(run_id, list(item.inputs))
+        _upsert(lambda: self.client.log_inputs(run_id, list(item.inputs)))
         for path, folder in item.artifacts:
             self._log_artifact(run, path, folder)
         for name, text in (item.drawn() if item.drawn else {}).items():
@@ -520,11 +520,9 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:
-        client.set_experiment_tag(experiment.experiment_id, "mlflow.note.content", wanted.note)
+        _set_tag(client, experiment, "mlflow.note.content", wanted.note)
     if present.get("mlflow.experimentKind") is None:
-        client.set_experiment_tag(
-            experiment.experiment_id, "mlflow.experimentKind", "custom_model_development"
-        )
+        _set_tag(client, experiment, "mlflow.experimentKind", "custom_model_development")
     for key, view in wanted.views.items():
         _set_view(client, experiment, key, view)
     return experiment
@@ -541,6 +539,24 @@ def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Ex
         return found
 
 
+def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str) -> None:
+    _upsert(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
+
+
+def _upsert(call: Callable[[], None]) -> None:
+    """Calls again when refused: MLflow looks for a row, then inserts it.
+
+    Between the two another writer of the server may insert the same, and the database refuses the
+    second one; called again, MLflow finds the row.
+    """
+    try:
+        call()
+    except MlflowException as error:
+        if error.error_code != "BAD_REQUEST":  # what MLflow makes of a broken constraint
+            raise
+        call()
+
+
 def _set_view(
     client: MlflowClient, experiment: Experiment, key: str, view: Mapping[str, Any]
 ) -> None:
@@ -555,7 +571,7 @@ def _set_view(
     if present != state:
         now = int(1000 * time.time())
         value = {"name": key, "createdAt": now, "updatedAt": now, "state": state}
-        client.set_experiment_tag(experiment.experiment_id, tag, json.dumps(value))
+        _set_tag(client, experiment, tag, json.dumps(value))
 
 
 def _view(

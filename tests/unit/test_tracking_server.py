@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +41,14 @@ ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    store = tmp_path_factory.mktemp("server")
-    with postgres() as backend, serve(store, backend) as address:
+def backend() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def server(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("server"), backend) as address:
         yield address
 
 
@@ -104,3 +110,59 @@ def test_a_dozen_writers_lose_nothing(server: str, files: Path, tmp_path: Path) 
     assert [point.step for point in history] == [10, 20, 30, 40]
     second = write_all(server, files, tmp_path)
     assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "insert"),
+    [
+        (
+            "ward",
+            "INSERT INTO experiment_tags (experiment_id, key, value)"
+            " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')",
+        ),
+        (
+            "clinic",
+            "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid, dataset_source_type,"
+            " dataset_source) VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')",
+        ),
+    ],
+    ids=["tag", "dataset"],
+)
+def test_a_row_that_another_writer_inserts_in_between(
+    backend: str, server: str, tmp_path: Path, dataset: str, insert: str
+) -> None:
+    import psycopg2
+
+    write_study(
+        tmp_path, dataset=dataset, backbones=["pixels"], methods=["sgd"], epsilons=["1"], seeds=2
+    )
+    info = write_dataset_info(tmp_path / "dataset.json")
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.create_experiment(dataset)
+    values = {"experiment": int(experiment), "digest": read_json(info)["fingerprint"][:36]}
+    arguments = {"uri": server, "study": "one", "dataset": dataset, "root": str(tmp_path),
+                 "own": str(tmp_path)}  # fmt: skip
+    with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
+        watch.autocommit = True
+        other.cursor().execute(insert, values)
+        # Our writer does not see the row yet, and waits in its own insert until that one is decided.
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, json.dumps(arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        limit = time.monotonic() + 120
+        with watch.cursor() as cursor:
+            cursor.execute(waiting)
+            while cursor.fetchone() == (0,):
+                assert writer.poll() is None, writer.communicate()[0]
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+                cursor.execute(waiting)
+        other.commit()
+    output = writer.communicate(timeout=120)[0]
+    assert writer.returncode == 0, output[-2000:]
+    (run,) = client.search_runs([experiment])
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == [dataset]
+    note = client.get_experiment(experiment).tags["mlflow.note.content"]
+    assert "of another writer" not in note
