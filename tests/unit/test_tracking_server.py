@@ -145,7 +145,7 @@ def test_a_row_that_another_writer_inserts_in_between(
     with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
         watch.autocommit = True
         other.cursor().execute(insert, values)
-        # Our writer does not see the row yet, and waits in its own insert until that one is decided.
+        # Our writer does not see the row yet; its own insert waits until that one is decided.
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, json.dumps(arguments)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
