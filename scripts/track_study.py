@@ -18,7 +18,11 @@ if __name__ == "__main__":
             summaries=[Path(path) for path in paths.summaries],
             dataset_infos={Path(path).parent.name: Path(path) for path in paths.infos},
             figures=[],
-            tables=[Path(path) for path in paths.tables if "tables" in Path(path).parts],
+            tables=[
+                path
+                for path in map(Path, paths.tables)
+                if "tables" in path.relative_to(results).parts
+            ],
             artifact_root=results / "mlartifacts",
             receipt=Path(snakemake.output[0]),
             lock=results / "mlflow.lock",

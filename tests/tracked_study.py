@@ -38,13 +38,17 @@ class Study:
 
     def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
         """Runs by result key; fails where one key has two."""
-        client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(experiment)
-        assert found is not None
-        runs = client.search_runs([found.experiment_id], run_view_type=view)
+        runs = self.all_runs(experiment, view)
         keys = [run.data.tags["result_key"] for run in runs]
         assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
         return dict(zip(keys, runs, strict=True))
+
+    def all_runs(self, experiment: str, view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
+        """The runs of all studies."""
+        client = MlflowClient(tracking_uri=self.uri)
+        found = client.get_experiment_by_name(experiment)
+        assert found is not None
+        return list(client.search_runs([found.experiment_id], run_view_type=view))
 
     def artifacts(self, run: Run) -> list[str]:
         folder = Path(run.info.artifact_uri.removeprefix("file://"))

@@ -645,6 +645,11 @@ class Study(Options):
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
         self._check_registered()
+        if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
+            raise ValueError(
+                "study: 'study' is every unnamed study's name, and on a server studies of one "
+                "name replace each other's runs; write a name of its own"
+            )
         return self
 
     def _check_registered(self) -> None:

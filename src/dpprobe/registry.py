@@ -9,14 +9,16 @@ import logging
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient, pyfunc
+from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.types import Schema, TensorSpec
@@ -24,6 +26,7 @@ from mlflow.types import Schema, TensorSpec
 from dpprobe.artifacts import read_json
 from dpprobe.serving import write_head
 from dpprobe.summary import is_private
+from dpprobe.tracking import models_of, pages
 
 logger = logging.getLogger("dpprobe")
 
@@ -61,6 +64,23 @@ def register_heads(
     return found
 
 
+def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collection[str]) -> None:
+    """Takes the alias `current` from heads of a dataset whose cell has another run, or none.
+
+    Args:
+      runs: ids of the dataset's present runs.
+    """
+    chosen = models_of(study, dataset)
+    models: Iterator[RegisteredModel] = pages(partial(client.search_registered_models, chosen))
+    for model in models:
+        version = model.aliases.get(CURRENT_ALIAS)
+        # in the filter an underscore stands for any character
+        if version is None or not model.name.startswith(f"{study}.{dataset}."):
+            continue
+        if client.get_model_version(model.name, version).run_id not in runs:
+            client.delete_registered_model_alias(model.name, CURRENT_ALIAS)
+
+
 def choose(records: Sequence[Record], which: bool | Sequence[str]) -> list[Record]:
     """The cells whose heads are registered."""
     if which is True:
@@ -90,10 +110,14 @@ def _register(
     _ensure_model(client, name, record)
     for version in client.search_model_versions(f"name = '{name}'"):
         if version.run_id == run_id:
+            if not client.list_artifacts(run_id, FOLDER):
+                _log_model(client, path, record, run_id)
+            # a crash may have come between the version and its alias
+            current = client.get_registered_model(name).aliases.get(CURRENT_ALIAS)
+            if str(current) != str(version.version):  # a store may give either as a number
+                client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
             return str(version.version)
-    with tempfile.TemporaryDirectory() as temporary:
-        _save(Path(temporary), path.parent, record)
-        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
+    _log_model(client, path, record, run_id)
     private = is_private(record)
     version = client.create_model_version(
         name,
@@ -109,6 +133,12 @@ def _register(
     client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
     logger.info("MLflow: registered %s, version %s", name, version.version)
     return str(version.version)
+
+
+def _log_model(client: MlflowClient, path: Path, record: dict[str, Any], run_id: str) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        _save(Path(temporary), path.parent, record)
+        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
 
 
 def _ensure_model(client: MlflowClient, name: str, record: Mapping[str, Any]) -> None:

@@ -298,3 +298,11 @@ def _rows(record: dict[str, Any], study: str) -> list[dict[str, Any]]:
         {**shared, "seed_index": seed["index"], **{name: seed.get(name) for name in MEASURED}}
         for seed in record["seeds"]
     ]
+
+
+def rounded_up(loss: float) -> float:
+    """Four significant digits of a privacy loss, never less than it is."""
+    shown = float(f"{loss:.4g}")
+    if shown >= loss:
+        return shown
+    return float(f"{loss + 10.0 ** (math.floor(math.log10(loss)) - 3):.4g}")

@@ -16,13 +16,15 @@ import os
 import re
 import shutil
 import sqlite3
+import ssl
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -65,6 +67,7 @@ from dpprobe.summary import (
     is_private,
     read_cell,
     read_grid,
+    rounded_up,
 )
 from dpprobe.versions import VERSIONS
 
@@ -72,6 +75,11 @@ logger = logging.getLogger("dpprobe")
 
 RESULT_KEY = "result_key"  # tag: which result a run shows
 CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
+OUTSIDE = (
+    "Not private: test results, learning curves, confusion counts and pictures are computed "
+    "without noise. No promise covers them, nor a choice that was made by looking at them."
+)
+RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
 VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
 PRIVATE_VIEW = "dpprobe-private"  # of the same with private cells alone
@@ -81,7 +89,11 @@ NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
 _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 METRICS_A_CALL = 900  # MLflow takes 1000 entities, params and tags counted
-LOCK_SECONDS = 600.0
+TAG_LENGTH = 7900  # of a run's tags; PostgreSQL refuses more than 8000 characters, SQLite does not
+BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
+STUDY_COLUMNS = 12  # of the view of all studies
+LOCK_SECONDS = 3600.0
+LOCK_NOTE_SECONDS = 60.0
 HTTP_SECONDS = 10.0
 
 SCALARS = {
@@ -157,7 +169,8 @@ def ingest(
       tables: shown with each (backbone, method).
       artifact_root: where artifacts go, unless a server decides that.
       receipt: written last: the run of each result, and the pages to open.
-      lock: a file beside the store; two ingesters wait for each other.
+      lock: a file beside a SQLite store; two ingesters wait for each other. A server takes many
+        writers at once: there only those of the same receipt wait.
       tags: more tags of every run. Another value makes every run anew.
       commit: of the workflow, for runs that are written; it makes no run anew.
       register: heads for the model registry: True for the best private one of each epsilon, or
@@ -178,20 +191,23 @@ def ingest(
     for (backbone, _), group in _by_curve(records).items():
         own = [(path, "figures") for path in embeddings.get(backbone, ())]
         summaries.append(_summary_run(group, study, shared, [*attached, *own], source))
-    with _locked(lock), _readable_errors(uri):
+    with _locked(_lock_file(uri, lock, receipt)), _readable_errors(uri):
         initialise(uri)
         where = None if _is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
         writer = _Writer(client, study=study, commit=commit)
         page = writer.write(_cells_experiment(dataset, where, cells, measured), cells)
         pages = {"cells": page, "private": page.replace(VIEW_KEY, PRIVATE_VIEW)}
-        page = writer.write(_summary_experiment(dataset, where, summaries, measured), summaries)
+        beside = writer.metrics_beside(f"{dataset}/summary")
+        wanted = _summary_experiment(dataset, where, summaries, measured, beside)
+        page = writer.write(wanted, summaries)
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = {}
         if register:
             from dpprobe.registry import register_heads
 
             models = register_heads(client, records, writer.runs, study=study, which=register)
+        _retire_heads(client, study, dataset, writer.runs.values())
         _checkpoint(uri)
     _finish(
         receipt, writer, pages, uri=uri, study=study, dataset=dataset,
@@ -232,11 +248,13 @@ def ingest_study(
         files.append((path, "tables" if own == "tables" else f"tables/{own}"))
     files += [(path, "figures") for path in figures]
     run = _study_run(study, read_grid(summaries), dataset_infos, files)
-    with _locked(lock), _readable_errors(uri):
+    with _locked(_lock_file(uri, lock, receipt)), _readable_errors(uri):
         initialise(uri)
         where = None if _is_server(uri) else artifact_root / STUDY_FOLDER
         writer = _Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
-        pages = {"studies": writer.write(_studies_experiment(where, run), [run])}
+        wanted = _studies_experiment(where, run, writer.metrics_beside(STUDIES))
+        pages = {"studies": writer.write(wanted, [run])}
+        writer.retire(dataset_infos)
         _checkpoint(uri)
     _finish(
         receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
@@ -335,6 +353,14 @@ def public_uri(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
+def _cut(note: str) -> str:
+    """A note that fits a tag: whole lines, and word of the rest."""
+    if len(note) <= TAG_LENGTH:
+        return note
+    whole, _, _ = note[:TAG_LENGTH].rpartition("\n")
+    return f"{whole or note[:TAG_LENGTH]}\n\nToo long for MLflow: the rest is in the artifacts."
+
+
 def run_name(*words: str) -> str:
     """Words in one run name of at most 22 characters; the longest are shortened in the middle."""
     texts = list(words)
@@ -367,6 +393,30 @@ def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
         last = max(last + 1, round(100 * epsilon))
         steps[epsilon] = last
     return steps
+
+
+def pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """All that one of MLflow's searches finds."""
+    token = None
+    while True:
+        page = search(max_results=1000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def models_of(study: str, dataset: str) -> str:
+    """MLflow's filter for a study's models of a dataset, and perhaps a few more."""
+    return f"name LIKE '{study}.{dataset}.%'"
+
+
+def _retire_heads(client: MlflowClient, study: str, dataset: str, runs: Collection[str]) -> None:
+    """Takes the alias `current` from registered heads whose run is none of these."""
+    if client.search_registered_models(models_of(study, dataset), max_results=1):
+        from dpprobe.registry import retire_heads
+
+        retire_heads(client, study=study, dataset=dataset, runs=set(runs))
 
 
 class _Writer:
@@ -402,20 +452,39 @@ class _Writer:
     def _present(self, experiment: Experiment) -> dict[str, list[Run]]:
         """The study's runs by result key, finished or not, read once."""
         found: dict[str, list[Run]] = {}
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [experiment.experiment_id],
-                filter_string=f"tags.study = '{self.study}'",
-                run_view_type=ViewType.ACTIVE_ONLY,
-                max_results=1000,
-                page_token=token,
-            )
-            for run in page:
-                found.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
-            token = page.token
-            if not token:
-                return found
+        for run in self._search(experiment.experiment_id, f"tags.study = '{self.study}'"):
+            found.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
+        return found
+
+    def _search(self, experiment_id: str, chosen: str) -> Iterator[Run]:
+        search = partial(
+            self.client.search_runs,
+            [experiment_id],
+            filter_string=chosen,
+            run_view_type=ViewType.ACTIVE_ONLY,
+        )
+        return pages(search)
+
+    def metrics_beside(self, name: str) -> set[str]:
+        """The metrics of other studies' current runs in an experiment."""
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
+            return set()
+        chosen = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
+        runs = self._search(experiment.experiment_id, chosen)
+        return {metric for run in runs for metric in run.data.metrics}
+
+    def retire(self, datasets: Iterable[str]) -> None:
+        """Marks the runs of datasets that the study no longer has."""
+        kept = {STUDIES, *(name for own in datasets for name in (own, f"{own}/summary"))}
+        chosen = f"tags.study = '{self.study}' and tags.{CURRENT} = 'true'"
+        for experiment in pages(self.client.search_experiments):
+            if experiment.name not in kept:
+                left = list(self._search(experiment.experiment_id, chosen))
+                for run in left:
+                    self._mark(run, current=False)
+                if left:
+                    _retire_heads(self.client, self.study, experiment.name, ())
 
     def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
         current = next((run for run in present if _is_current(run, item)), None)
@@ -453,7 +522,7 @@ class _Writer:
                 RESULT_KEY: item.key,
                 CONTENT_HASH: item.content_hash,
                 CURRENT: "true",
-                "mlflow.note.content": item.note,
+                "mlflow.note.content": _cut(item.note),
                 "mlflow.source.name": "dpprobe",
                 "mlflow.source.type": "PROJECT",
                 **self.commit,
@@ -511,7 +580,7 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         client, wanted.name, location
     )
     if experiment.lifecycle_stage == "deleted":
-        client.restore_experiment(experiment.experiment_id)
+        _restore(client, experiment)
     if location is not None and experiment.artifact_location != location:
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
@@ -537,6 +606,15 @@ def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Ex
         if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
             raise
         return found
+
+
+def _restore(client: MlflowClient, experiment: Experiment) -> None:
+    """Takes an experiment out of the trash, unless another writer just did."""
+    try:
+        client.restore_experiment(experiment.experiment_id)
+    except MlflowException:
+        if client.get_experiment(experiment.experiment_id).lifecycle_stage == "deleted":
+            raise
 
 
 def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str) -> None:
@@ -630,10 +708,15 @@ def _cells_experiment(
 
 
 def _summary_experiment(
-    dataset: str, where: Path | None, summaries: Sequence[RunContents], measured: Measure
+    dataset: str,
+    where: Path | None,
+    summaries: Sequence[RunContents],
+    measured: Measure,
+    beside: Set[str],
 ) -> _Experiment:
+    """`beside` has the metrics of other studies' runs: the view is for all."""
     prefix = f"{measured.headline}/eps_"
-    names = {name for item in summaries for name, _, _ in item.metrics}
+    names = {name for item in summaries for name, _, _ in item.metrics} | beside
     columns = sorted(
         (name for name in names if name.startswith(prefix)),
         key=lambda name: epsilon_value(name.removeprefix(prefix)),
@@ -653,18 +736,43 @@ def _summary_experiment(
     )
 
 
-def _studies_experiment(where: Path | None, run: RunContents) -> _Experiment:
-    best = [name for name, _, _ in run.metrics if "/best_private_eps_" in name]
+def _studies_experiment(where: Path | None, run: RunContents, beside: Set[str]) -> _Experiment:
+    """`beside` has the metrics of other studies' runs: the view is for all."""
+    columns = _best_columns({name for name, _, _ in run.metrics} | beside)
     return _Experiment(
         name=STUDIES,
         location=where,
         note="One run a study: its report and tables, the best private result at each epsilon.",
         views={
             VIEW_KEY: _view(
-                ["study", "datasets", "cells"], best[:12], best[-1] if best else "", runs=[run]
+                ["study", "datasets", "cells"], columns, columns[0] if columns else "", runs=[run]
             )
         },
     )
+
+
+def _best_columns(metrics: Iterable[str]) -> list[str]:
+    """The best private results that a view has room for.
+
+    Where there are many, each dataset's at the epsilon nearest to 1, then at the next nearest.
+    """
+    found: dict[str, list[tuple[float, str]]] = {}
+    for name in metrics:
+        dataset, best, epsilon = name.partition(BEST)
+        if best:
+            found.setdefault(dataset, []).append((epsilon_value(epsilon), name))
+    ranked = [
+        (rank, dataset, epsilon, name)
+        for dataset, own in found.items()
+        for rank, (epsilon, name) in enumerate(sorted(own, key=lambda each: _from_one(each[0])))
+    ]
+    room = max(STUDY_COLUMNS, len(found))
+    chosen = sorted(ranked)[:room]
+    return [name for _, _, _, name in sorted(chosen, key=lambda each: each[1:])]
+
+
+def _from_one(epsilon: float) -> float:
+    return abs(math.log(epsilon))
 
 
 def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -711,7 +819,7 @@ def _cell_run(
         note=(
             f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, {guarantee}: "
             f"{Measure.of(record).title} {percent:.1f} %, mean of {len(record['seeds'])} seeds."
-            f"\n\n{statement['promise']}\n\n{statement['release']}"
+            f"\n\n{statement['promise']}\n\n{statement['release']}\n\n{OUTSIDE}"
         ),
         params=params,
         tags={
@@ -771,7 +879,8 @@ def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
             values[title] = entry["mean"]
             values |= {f"{title}_{part}": entry[part] for part in ("std", "low", "high")}
     values["privacy/epsilon_target"] = epsilon_value(record["cell"]["epsilon"])
-    values["privacy/epsilon_realised"] = record["realised_epsilon"]
+    realised = record["realised_epsilon"]
+    values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)
     values["privacy/noise_multiplier"] = record["noise_multiplier"]
     values["time/train_seconds"] = record["seconds"]
     if len(record["class_names"]) <= CLASSES_LOGGED:
@@ -789,9 +898,12 @@ def _class_metrics(record: dict[str, Any], metric: str) -> dict[str, float | Non
     """A metric of each class, the mean over seeds; equal cleaned names are told apart by index."""
     found = [seed[metric] for seed in record["seeds"]]
     names = [metric_name(str(name)) for name in record["class_names"]]
+    numbered = [f"{name} {index}" for index, name in enumerate(names)]
+    titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
+    if len(set(titles)) < len(titles):  # a class is called what another became
+        titles = numbered
     result: dict[str, float | None] = {}
-    for index, name in enumerate(names):
-        title = f"{name} {index}" if names.count(name) > 1 else name
+    for index, title in enumerate(titles):
         values = [own[index] for own in found]
         known = None not in values
         result[f"{metric}/{title}"] = float(np.mean(values)) if known else None
@@ -808,7 +920,8 @@ def _curve_metrics(path: Path) -> list[tuple[str, float, int]]:
         ) from None
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
-        means = table.groupby("step")[column].mean().dropna()
+        # without the seeds that diverged it would be a mean of the others
+        means = table.groupby("step")[column].mean(skipna=False).dropna()
         result += [(f"curve/{column}", _rounded(value), int(step)) for step, value in means.items()]
     return [item for item in result if math.isfinite(item[1])]
 
@@ -841,6 +954,7 @@ def _summary_run(
         note=(
             f"{cell['method']} on {cell['backbone']} features of {cell['dataset']} at epsilon "
             f"{', '.join(record['cell']['epsilon'] for record in ordered)}."
+            f"\n\n{RELEASE}\n\n{OUTSIDE}"
         ),
         params={
             **{name: cell[name] for name in ("dataset", "backbone", "method")},
@@ -852,7 +966,7 @@ def _summary_run(
             **shared,
             **{name: cell[name] for name in ("dataset", "backbone", "method")},
             "head": ordered[0]["head"],
-            "private": str(any(map(is_private, ordered))).lower(),
+            "private": _private_tag(map(is_private, ordered)),
         },
         metrics=metrics,
         artifacts=artifacts,
@@ -872,7 +986,7 @@ def _study_run(
     infos = {name: read_info(path) for name, path in dataset_infos.items()}
     metrics, sentences = [], []
     for best in best_private(grid, {}):
-        name = f"{best.dataset}/best_private_eps_{best.epsilon}"
+        name = f"{best.dataset}{BEST}{best.epsilon}"
         metrics.append((name, _rounded(best.entry.mean / 100), 0))
         if best.gap is not None:
             metrics.append((f"{best.dataset}/gap_eps_{best.epsilon}", _rounded(best.gap / 100), 0))
@@ -888,15 +1002,24 @@ def _study_run(
         name=run_name(study),
         note="\n".join(
             [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
-             "", "Best private results:", "", *sentences]
+             "", RELEASE, "", OUTSIDE, "", "Best private results:", "", *sentences]
         ),
         params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},
-        tags={"study": study},
+        tags={
+            "study": study,
+            "private": _private_tag(entry.private for entry in grid.entries.values()),
+        },
         metrics=metrics,
         artifacts=artifacts,
         inputs=[_dataset_input(name, info) for name, info in infos.items()],
         finished=artifacts[0][0].stat().st_mtime,
     )  # fmt: skip
+
+
+def _private_tag(cells: Iterable[bool]) -> str:
+    """What the tag `private` says of a run that stands for several cells."""
+    found = set(cells)
+    return "mixed" if len(found) > 1 else str(found == {True}).lower()
 
 
 def _by_curve(
@@ -956,12 +1079,16 @@ def _dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
     )
 
 
+def _lock_file(uri: str, lock: Path, receipt: Path) -> Path:
+    return receipt.with_suffix(".lock") if _is_server(uri) else lock
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on a file; the system frees it when the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
-        started = time.monotonic()
+        started = noted = time.monotonic()
         while True:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -973,6 +1100,9 @@ def _locked(path: Path) -> Iterator[None]:
                         f"{path}: held by another process for {LOCK_SECONDS:.0f} s; "
                         "wait for it or end it"
                     ) from None
+                if time.monotonic() - noted > LOCK_NOTE_SECONDS:
+                    noted = time.monotonic()
+                    logger.info("%s: held by another process for %.0f s; waiting", path, waited)
                 time.sleep(0.1)
         yield
 
@@ -982,9 +1112,14 @@ def _readable_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
+        remedy = (
+            "mend that at the server, then run `snakemake tracking`; what was written stays"
+            if _is_server(uri)
+            else "repair the store, or delete it and run `snakemake tracking`: the runs are made "
+            "anew from the cells' files"
+        )
         raise TrackingError(
-            f"{public_uri(uri)}: MLflow refused: {_line(error)}; repair the store, or delete "
-            "it and run `snakemake tracking`: the runs are made anew from the cells' files"
+            f"{public_uri(uri)}: MLflow refused: {_line(error)}; {remedy}"
         ) from error
 
 
@@ -1004,6 +1139,8 @@ def _reach(uri: str) -> None:
     except urllib.error.HTTPError:
         return  # an answer, if only a request to log in
     except OSError as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # an answer too; MLflow has settings of its own for certificates
         raise TrackingError(
             f"tracking.uri: {public_uri(uri)}: no answer ({_line(error)}); start the MLflow server "
             "or write another URI"

@@ -154,7 +154,15 @@ def test_a_password_is_not_repeated() -> None:
     "uri", ["sqlite:///results/mlflow.db", "sqlite:////abs/a.db", "http://h:5000", "https://h/x"]
 )
 def test_stores_that_are_known(uri: str) -> None:
-    assert config.load(STUDY | {"tracking": {"uri": uri}}).tracking.uri == uri
+    study = STUDY | {"study": "mine", "tracking": {"uri": uri}}
+    assert config.load(study).tracking.uri == uri
+
+
+def test_on_a_server_a_study_has_a_name_of_its_own() -> None:
+    unnamed = {key: value for key, value in STUDY.items() if key != "study"}
+    config.load(unnamed)
+    with pytest.raises(ConfigError, match="study: 'study' is every unnamed study's name"):
+        config.load(unnamed | {"tracking": {"uri": "http://server:5000"}})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -91,6 +92,48 @@ def test_a_head_is_registered_once_and_anew_when_its_cell_changes(study: Study) 
     run_id = study.runs()["study/digits/pixels/sgd/eps-2"].info.run_id
     client = MlflowClient(tracking_uri=study.uri)
     assert client.get_model_version_by_alias(name, "current").run_id == run_id
+
+
+def test_a_crash_between_version_and_alias_is_mended(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ["digits/pixels/sgd/eps-2"]
+    (name,) = study.ingest(register=chosen)["models"]
+    write_cell(study.root, epsilon="2", quality=9.0, note="retrained")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            MlflowClient, "set_registered_model_alias", Mock(side_effect=KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest(register=chosen)
+    receipt = study.ingest(register=chosen)
+    version = MlflowClient(tracking_uri=study.uri).get_model_version_by_alias(name, "current")
+    assert str(version.version) == receipt["models"][name] == "2"
+    assert version.run_id == receipt["runs"]["study/digits/pixels/sgd/eps-2"]
+
+
+def test_lost_files_of_a_head_are_written_again(study: Study) -> None:
+    chosen = ["digits/pixels/sgd/eps-2"]
+    study.ingest(register=chosen)
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    shutil.rmtree(Path(run.info.artifact_uri.removeprefix("file://"), "model"))
+    receipt = study.ingest(register=chosen)
+    assert receipt["created"] == receipt["replaced"] == 0
+    assert "model/MLmodel" in study.artifacts(run)
+
+
+@pytest.mark.parametrize("register", [["digits/scattering/sgd/eps-2"], False])
+def test_a_head_whose_run_is_gone_is_not_current(study: Study, register: Any) -> None:
+    (name,) = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
+    client = MlflowClient(tracking_uri=study.uri)
+    study.ingest(register=register)
+    assert "current" in client.get_registered_model(name).aliases, "its run is still there"
+    write_cell(study.root, epsilon="2", quality=9.0, note="retrained")
+    study.ingest(register=register)
+    assert client.get_registered_model(name).aliases == {}
+    others = client.search_registered_models()
+    assert len(others) == (2 if register else 1)
+    assert all("current" in model.aliases for model in others if model.name != name)
 
 
 def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ import json
 import shutil
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import zlib
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,13 +27,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
 from mlflow.entities import ViewType
+from mlflow.exceptions import MlflowException
 from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe import tracking
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import DataError, TrackingError
 from dpprobe.receipts import RECEIPT_FORMAT, store_missing
-from dpprobe.summary import summarise_cells
+from dpprobe.summary import rounded_up, summarise_cells
 from dpprobe.tracking import (
     curve_steps,
     ingest_study,
@@ -595,7 +599,7 @@ def test_tags_tell_the_runs_apart(study: Study) -> None:
     assert count('tags.backbone = "pixels" and tags.epsilon = "0.5"') == 1
     assert count('tags.mlflow.source.git.commit = "0123abc"') == 8
     summary = study.runs("digits/summary")["study/digits/pixels/sgd"]
-    assert summary.data.tags["private"] == "true"
+    assert summary.data.tags["private"] == "mixed"
     assert summary.data.tags["backbone"] == "pixels"
 
 
@@ -609,11 +613,12 @@ def test_a_note_begins_with_one_line_and_holds_the_promise(study: Study) -> None
     notes = {
         key: run.data.tags["mlflow.note.content"].splitlines() for key, run in study.runs().items()
     }
-    first, blank, promise, _, release = notes["study/digits/pixels/sgd/eps-2"]
+    first, blank, promise, _, release, _, outside = notes["study/digits/pixels/sgd/eps-2"]
     assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
     assert blank == ""
     assert "(2, 1e-05)-differentially private" in promise
     assert release.startswith("Not for release")
+    assert outside == tracking.OUTSIDE
 
 
 def test_the_confusion_matrix_is_that_of_the_predictions(study: Study) -> None:
@@ -682,20 +687,20 @@ def test_an_experiment_made_by_another_writer_meanwhile_is_used(
     assert asked.count("digits") == 2
 
 
-def ingest_whole(study: Study) -> dict[str, Any]:
+def ingest_whole(study: Study, *, name: str = "study", **changes: Any) -> dict[str, Any]:
     summary = study.root / "summary.parquet"
-    summarise_cells(study.cells, summary, study="study")
+    summarise_cells(study.cells, summary, study=name)
     report = study.root / "report.html"
     if not report.exists():
         write_text(report, "<html></html>")
     arguments: dict[str, Any] = {
-        "uri": study.uri, "study": "study", "report": report, "summaries": [summary],
+        "uri": study.uri, "study": name, "report": report, "summaries": [summary],
         "dataset_infos": {"digits": study.info}, "figures": [],
         "tables": sorted((study.root / "tables").rglob("*.md")),
         "artifact_root": study.root / "mlartifacts", "receipt": study.root / "_study.json",
         "lock": study.root / "lock",
     }  # fmt: skip
-    ingest_study(**arguments)
+    ingest_study(**(arguments | changes))
     receipt: dict[str, Any] = read_json(study.root / "_study.json")
     return receipt
 
@@ -721,10 +726,166 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert run.inputs is not None
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == ["digits"]
     assert "viewStateShareKey" in receipt["pages"]["studies"]
+    chosen = 'params.datasets LIKE "%digits%"'
+    client = MlflowClient(tracking_uri=study.uri)
+    assert len(client.search_runs([run.info.experiment_id], chosen)) == 1
     assert not store_missing(study.root / "_study.json")
     assert ingest_whole(study)["kept"] == 1
     write_text(study.root / "report.html", "<html>changed</html>")
     assert ingest_whole(study)["replaced"] == 1
+
+
+def view_of(study: Study, name: str) -> dict[str, Any]:
+    experiment = MlflowClient(tracking_uri=study.uri).get_experiment_by_name(name)
+    assert experiment is not None
+    state = json.loads(experiment.tags["mlflow.sharedViewState.dpprobe"])["state"]
+    packed = base64.b64decode(state.removeprefix("deflate;"))
+    view: dict[str, Any] = json.loads(zlib.decompress(packed))
+    return view
+
+
+def test_the_view_of_all_studies_has_columns_for_each(study: Study) -> None:
+    ingest_whole(study)
+    other = write_study(study.root / "other", dataset="letters", epsilons=("1", "4"))
+    summary = study.root / "letters.parquet"
+    summarise_cells(other, summary, study="second")
+    ingest_whole(
+        study, name="second", summaries=[summary], dataset_infos={"letters": study.info},
+        receipt=study.root / "second.json",
+    )  # fmt: skip
+    best = [name for name in view_of(study, "all studies")["selectedColumns"] if "best" in name]
+    assert best == [
+        f"metrics.`{dataset}/best_private_eps_{epsilon}`"
+        for dataset, epsilons in (("digits", ("0.5", "2")), ("letters", ("1", "4")))
+        for epsilon in epsilons
+    ]
+
+
+def test_where_room_is_short_every_dataset_has_its_result_nearest_to_one() -> None:
+    names = [f"d{d}{tracking.BEST}{e}" for d in range(7) for e in ("0.01", "0.5", "1", "8", "10")]
+    chosen = tracking._best_columns([*names, "d0/gap_eps_1"])
+    assert len(chosen) == tracking.STUDY_COLUMNS
+    assert {f"d{d}{tracking.BEST}1" for d in range(7)} <= set(chosen)
+    assert {name.partition(tracking.BEST)[2] for name in chosen} == {"0.5", "1"}
+    assert chosen[:2] == [f"d0{tracking.BEST}0.5", f"d0{tracking.BEST}1"]
+
+
+def test_summaries_of_two_studies_share_a_view(study: Study) -> None:
+    study.ingest()
+    other = write_study(study.root / "other", methods=["sgd"], epsilons=("8",))
+    study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
+    columns = view_of(study, "digits/summary")["selectedColumns"]
+    assert [name for name in columns if "/eps_" in name] == [
+        f"metrics.`accuracy/eps_{epsilon}`" for epsilon in ("0.5", "2", "8", "inf")
+    ]
+
+
+def test_a_dataset_that_left_the_study_is_no_longer_current(study: Study) -> None:
+    study.ingest()
+    study.ingest(study="second", receipt=study.root / "second.json")
+    ingest_whole(study, dataset_infos={"letters": study.info})
+    for name in ("digits", "digits/summary"):
+        states = {
+            (run.data.tags["study"], run.data.tags["current"]) for run in study.all_runs(name)
+        }
+        assert states == {("study", "false"), ("second", "true")}
+    assert study.runs("all studies")["study"].data.tags["current"] == "true"
+    study.ingest()
+    ingest_whole(study)
+    assert {run.data.tags["current"] for run in study.all_runs("digits")} == {"true"}
+
+
+def test_a_run_of_several_cells_says_whether_all_are_private(study: Study) -> None:
+    study.ingest()
+    ingest_whole(study)
+    tags = {key: run.data.tags for key, run in study.runs("digits/summary").items()}
+    assert tags["study/digits/pixels/sgd"]["private"] == "mixed", "it has epsilon inf too"
+    assert tags["study/digits/pixels/nonprivate"]["private"] == "false"
+    whole = study.runs("all studies")["study"].data.tags
+    assert whole["private"] == "mixed"
+    notes = [own["mlflow.note.content"] for own in (*tags.values(), whole)]
+    notes += [run.data.tags["mlflow.note.content"] for run in study.runs().values()]
+    assert all(tracking.OUTSIDE in note for note in notes)
+    private = [path for path in study.cells if path.parts[-3:-1] == ("sgd", "eps-2")]
+    study.ingest(metrics_files=private)
+    assert study.runs("digits/summary")["study/digits/pixels/sgd"].data.tags["private"] == "true"
+
+
+@pytest.mark.parametrize("lines", [1, 3000])
+def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
+    note = "\n".join(f"- line {index} of many" for index in range(lines))
+    cut = tracking._cut(note)
+    assert len(cut) < 8000
+    assert (cut == note) == (lines == 1)
+    if lines > 1:
+        *whole, _, word = cut.split("\n")
+        assert whole == note.split("\n")[: len(whole)]
+        assert "Too long" in word
+
+
+def test_a_privacy_loss_is_never_shown_smaller() -> None:
+    assert rounded_up(0.12344999) == 0.1235
+    assert rounded_up(0.5) == 0.5
+    assert rounded_up(9.99999) == 10.0
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
+    assert loss <= rounded_up(loss) <= 1.0011 * loss
+
+
+def test_names_that_become_one_keep_a_metric_each() -> None:
+    names = ["a/", "a?", "a_ 0", "b"]
+    record = {"class_names": names, "seeds": [{"recall": [0.1, 0.2, 0.3, 0.4]}]}
+    found = tracking._class_metrics(record, "recall")
+    assert sorted(found.values(), key=str) == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_seed_that_diverged_ends_the_curve_of_the_mean(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "train_loss": float("nan") if (seed, step) == (1, 20) else 1.0,
+         "test_accuracy": 0.5, "test_auc": None}
+        for seed in (0, 1) for step in (10, 20)
+    ]  # fmt: skip
+    write_table(tmp_path / "history.parquet", pa.Table.from_pylist(rows))
+    found = tracking._curve_metrics(tmp_path / "history.parquet")
+    assert [(name, step) for name, _, step in found] == [
+        ("curve/train_loss", 10), ("curve/test_accuracy", 10), ("curve/test_accuracy", 20),
+    ]  # fmt: skip
+
+
+def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    lock, receipt = tmp_path / "mlflow.lock", tmp_path / "tracking/digits.json"
+    assert tracking._lock_file("http://server:5000", lock, receipt) != lock
+    assert tracking._lock_file("http://server:5000", lock, receipt) != tracking._lock_file(
+        "http://server:5000", lock, receipt.with_name("letters.json")
+    )
+    assert tracking._lock_file("sqlite:///mlflow.db", lock, receipt) == lock
+
+
+def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
+    client = Mock()
+    client.restore_experiment.side_effect = MlflowException("No deleted experiment")
+    experiment = Mock(experiment_id="1")
+    client.get_experiment.return_value.lifecycle_stage = "active"
+    tracking._restore(client, experiment)
+    client.get_experiment.return_value.lifecycle_stage = "deleted"
+    with pytest.raises(MlflowException):
+        tracking._restore(client, experiment)
+
+
+def test_a_server_whose_certificate_is_of_its_own_authority_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether to trust it is MLflow's to decide: it has settings for that."""
+    refused = urllib.error.URLError(ssl.SSLCertVerificationError("self-signed"))
+    monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=refused))
+    tracking._reach("https://mlflow.hospital")
+    monkeypatch.setattr(
+        urllib.request, "urlopen", Mock(side_effect=urllib.error.URLError("refused"))
+    )
+    with pytest.raises(TrackingError, match="no answer"):
+        tracking._reach("https://mlflow.hospital")
 
 
 def test_the_databases_file_alone_is_whole(study: Study) -> None:
