@@ -41,7 +41,9 @@ for (const input of document.querySelectorAll("input[data-filter]")) {
     for (const row of rows) {
       const own = row.dataset.text.toLowerCase().split(" ");
       row.hidden = !words.every((word) =>
-        word.startsWith("ε=") ? own.includes(word) : own.some((text) => text.includes(word)));
+        /^ε=|^(not-)?private$/.test(word)
+          ? own.includes(word)
+          : own.some((text) => text.includes(word)));
       count += !row.hidden;
     }
     status.textContent = words.length ? `${count} of ${rows.length}` : "";

@@ -28,11 +28,12 @@ from markupsafe import Markup, escape
 
 from dpprobe.artifacts import canonical_json, read_json, write_text
 from dpprobe.config import INFINITE, epsilon_value
+from dpprobe.data import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import DataError
 from dpprobe.headline import Best, best_private, highlights
 from dpprobe.pages import content_policy
-from dpprobe.summary import HEADLINES, Grid, read_grid, read_summaries
+from dpprobe.summary import HEADLINES, Grid, read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 
@@ -116,11 +117,12 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     Raises:
       DataError: when a file is not what its name says.
     """
+    study = public_addresses(origin.study)
     grid = read_grid(sources.summaries)
     summary = read_summaries(sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in sources.datasets.items()}
     zero_shot = read_zero_shot(sources.zero_shot)
-    statements = read_statements(sources.statements)
+    statements = read_statements(sources.statements, order=list(grid.measures))
     common = common_limits(statements)
     bests = best_private(grid, zero_shot)
     budget = Budget(left=FIGURES_BYTES)
@@ -140,12 +142,12 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
     page = _environment(template).get_template("report.html.j2").render(
-        study=origin.study,
+        study=study,
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, script),
         date=_date(sources.summaries),
-        run=_what_was_run(origin.study, grid, infos, statements, summary),
+        run=_what_was_run(study, grid, infos, statements, summary),
         bests=bests,
         has_zero_shot=bool(zero_shot),
         highlights=[_sentence(best) for best in highlights(bests)],
@@ -157,7 +159,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         cells_count=len(cells),
         not_covered=common,
         not_private=NOT_PRIVATE,
-        provenance=_provenance(origin, infos, sources),
+        provenance=_provenance(origin, study, infos, sources),
         linked=budget.linked,
         reproduce=_reproduce(origin),
         relative=lambda path: _relative(path, output.parent),
@@ -212,11 +214,14 @@ def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, fl
     return found
 
 
-def read_statements(paths: Iterable[Path]) -> list[Statement]:
+def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
     """The statements of cells, those that say the same of several backbones once.
 
     The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
     they differ in every cell.
+
+    Args:
+      order: of the datasets.
     """
     groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
     for path in paths:
@@ -230,7 +235,9 @@ def read_statements(paths: Iterable[Path]) -> list[Statement]:
     ordered = sorted(
         groups.values(),
         key=lambda item: (
-            item[0]["dataset"], item[0].get("method", ""), epsilon_value(item[0]["epsilon"]),
+            order.index(item[0]["dataset"]),
+            item[0].get("method", ""),
+            epsilon_value(item[0]["epsilon"]),
         ),
     )  # fmt: skip
     common = set(_shared([content.get("not_covered", ()) for content, _ in ordered]))
@@ -304,7 +311,10 @@ def _snakemake(origin: Origin, *targets: str) -> str:
 
 
 def _reproduce(origin: Origin) -> dict[str, str]:
-    checkout = "" if origin.commit is None else f"git checkout {origin.commit.split()[0]}"
+    commit, _, changes = (origin.commit or "").partition(" ")
+    checkout = f"git checkout {commit}" if commit else ""
+    if changes:
+        checkout += f"  # {changes}, which the commit does not have"
     return {
         "checkout": checkout,
         "study": _snakemake(origin),
@@ -415,6 +425,8 @@ def markdown(text: str, title: str) -> Markup:
         lines = block.splitlines()
         if len(lines) > 1 and lines[0].startswith("|") and set(lines[1]) <= set("|-: "):
             blocks.append(_table(lines, title))
+        elif not lines:
+            continue  # a file that has a heading alone
         elif lines[0].startswith("#"):
             title = lines[0].lstrip("# ")
             blocks.append(Markup("<h4>{}</h4>").format(title))
@@ -572,7 +584,10 @@ def _short(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
 
 
 def _provenance(
-    origin: Origin, infos: Mapping[str, DatasetInfo], sources: Sources
+    origin: Origin,
+    study: Mapping[str, Any],
+    infos: Mapping[str, DatasetInfo],
+    sources: Sources,
 ) -> dict[str, Any]:
     versions = []
     for name in LIBRARIES:
@@ -597,7 +612,7 @@ def _provenance(
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions,
         "fingerprints": fingerprints,
-        "config": yaml.safe_dump(dict(origin.study), sort_keys=False, allow_unicode=True),
+        "config": yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True),
     }
 
 
@@ -629,4 +644,4 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def _number(value: Any) -> str:
-    return "" if value is None or math.isnan(value) else f"{float(value):.4g}"
+    return "" if value is None or math.isnan(value) else f"{rounded_up(float(value)):g}"

@@ -267,6 +267,42 @@ def test_the_command_names_the_study_that_was_run(made: Made) -> None:
     )
 
 
+def test_addresses_lose_what_may_be_secret(made: Made) -> None:
+    files = [{"url": "https://host/ward.zip?X-Amz-Signature=SECRET", "sha256": "0" * 64}]
+    made.study["datasets"]["digits"] = {
+        "source": "url", "files": files, "accepted_labels": {"url": "https://host/l?token=SECRET"},
+    }  # fmt: skip
+    page = made.page()
+    assert "SECRET" not in page.text
+    assert "https://host/ward.zip?..." in page.words
+
+
+def test_links_lead_to_statements_that_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets stand in the order of the study, not of the alphabet."""
+    monkeypatch.setattr(report, "STATEMENTS_SHOWN", 9)
+    page = Made(tmp_path, ("zebra", "apple")).page()
+    links = {(a.get("href") or "")[1:] for a in page.all("a")}
+    links = {link for link in links if link.startswith("statement")}
+    shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
+    assert len(shown) == 9
+    assert links == shown
+
+
+def test_a_commit_with_local_changes_is_no_bare_checkout(made: Made) -> None:
+    made.origin = replace(made.origin, commit="abc123 with local changes")
+    assert "git checkout abc123 # with local changes, which the commit does not have" in " ".join(
+        made.page().words.split()
+    )
+
+
+def test_a_table_that_is_a_heading_alone_is_shown(made: Made) -> None:
+    path = made.results / "tables/digits_empty.md"
+    write_text(path, "# Nothing was run\n")
+    assert "Nothing was run" in made.page(tables=[*made.sources.tables, path]).words
+
+
 def test_text_from_files_is_never_markup(made: Made) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     made.study["datasets"]["digits"]["name"] = evil

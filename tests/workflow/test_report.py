@@ -88,3 +88,16 @@ def test_a_changed_study_writes_the_report_again(finished: Workspace) -> None:
     finished.run(SMALL, "html_report")
     assert not finished.planned(SMALL, "html_report")
     assert finished.planned({**SMALL, "seeds": 3}, "html_report")["write_report"] == 1
+
+
+def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspace) -> None:
+    finished.run(SMALL, "html_report", "--config", "epsilons=[1]", "seeds=1")
+    page = (finished.directory / "results/report.html").read_text(encoding="utf-8")
+    found = re.findall(r"<code>(snakemake [^<]*eps-1/metrics.json[^<]*)</code>", page)
+    command = shlex.split(html.unescape(found[0]))
+    assert command[-3:] == ["--config", 'epsilons=["1"]', "seeds=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--profile", "none", "-n"],
+        cwd=finished.directory, check=True, timeout=TIMEOUT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "Nothing to be done" in done.stdout + done.stderr

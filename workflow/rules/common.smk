@@ -1,5 +1,6 @@
 """What the rules share: the study, path templates, input functions, resources."""
 
+import json
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ import dpprobe.config
 import dpprobe.papers
 from dpprobe.artifacts import fingerprint, read_json
 from dpprobe.config import INFINITE
+from dpprobe.data import public_addresses
 from dpprobe.environment import put_own_python_first
 from dpprobe.errors import ConfigError
 from dpprobe.receipts import store_missing
@@ -223,9 +225,15 @@ def snakemake_call():
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
     here = snakefile == Path("Snakefile")
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
+    given = public_addresses(dict(workflow.config_settings.config))
+    values = [
+        f"{key}={json.dumps(value) if isinstance(value, (dict, list)) else value}"
+        for key, value in given.items()
+    ]
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
+        *(["--config", *values] if values else []),
     ]
 
 

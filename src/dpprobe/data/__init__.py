@@ -7,9 +7,9 @@ A source is one module with an `Options` class and a `prepare` function, named i
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dpprobe.data import disk
@@ -56,6 +56,24 @@ def check_address(value: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{value!r} is no http or https address; correct it")
+    return value
+
+
+def public_url(url: str) -> str:
+    """A URL without what may be secret in it: user, password, and what stands after `?`."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + ("?..." if parts.query else "")
+
+
+def public_addresses(value: Any) -> Any:
+    """Options of a study, nested as they may be, with each URL as `public_url` shows it."""
+    if isinstance(value, str):
+        return public_url(value) if value.startswith(("http://", "https://")) else value
+    if isinstance(value, Mapping):
+        return {key: public_addresses(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [public_addresses(inner) for inner in value]
     return value
 
 

@@ -30,7 +30,7 @@ import requests
 import urllib3
 
 from dpprobe import artifacts
-from dpprobe.data import disk
+from dpprobe.data import disk, public_url
 from dpprobe.data.disk import megabytes
 from dpprobe.errors import DataError, DownloadError
 from dpprobe.progress import Progress
@@ -181,13 +181,6 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
                 f"delete {directory / RECEIPT} and run again"
             )
     return receipt
-
-
-def public_url(url: str) -> str:
-    """A URL without what may be secret in it: user, password, and what stands after `?`."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}" + ("?..." if parts.query else "")
 
 
 def fetch(
