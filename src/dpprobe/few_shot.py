@@ -39,8 +39,9 @@ BLOCK_ROWS = 4096
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
-    "Not private: logistic regression on the training rows themselves, which it also standardises "
-    "by. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
+    "Not private: logistic regression on the training rows themselves, which also centre and scale "
+    "its features. Where rows have several labels, as many rows without any are drawn as of each "
+    "label. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
 )
 Shots = int | Literal["full"]
 SCHEMA = pa.schema(
@@ -78,8 +79,8 @@ def few_shot(
     """Trains a probe for each N and draw, and tests it.
 
     The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
-    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn,
-    and a row drawn for two labels counts once.
+    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
+    and N that have none; a row drawn for two labels counts once.
 
     Args:
       train, test: manifests of the two splits' features.
@@ -150,11 +151,12 @@ def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
-      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels.
+      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
+        rows without any label are drawn like those of one: a probe needs to see them.
     """
     generator = stream(seed, "few_shot")
     own = (
-        [np.flatnonzero(column) for column in labels.T]
+        [np.flatnonzero(column) for column in (*labels.T, ~labels.any(axis=1))]
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
@@ -233,7 +235,7 @@ class _Probe:
     def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Weights [K, d + 1] on the features themselves, and their penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
-        problem = Problem(rows)
+        problem = Problem(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else choose_penalty(problem, self._options)
         everyone = torch.ones(rows.n, device=rows.device)

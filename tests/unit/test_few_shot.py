@@ -152,3 +152,44 @@ def test_a_draw_has_so_many_of_each_class_and_holds_smaller_ones(
     found, present = (np.bincount(part, minlength=5) for part in (labels[drawn], labels))
     assert (found == np.minimum(count, present)).all()
     assert set(draw(labels, max(1, count - 1), seed)) <= set(drawn)
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_of_several_labels_rows_without_any_are_drawn_too(rows: int, count: int, seed: int) -> None:
+    labels = (np.random.default_rng(seed).random((rows, 3)) < 0.2).astype(np.uint8)
+    drawn = labels[draw(labels, count, seed)]
+    assert (drawn.sum(axis=0) >= np.minimum(count, labels.sum(axis=0))).all()
+    without = int((labels.sum(axis=1) == 0).sum())
+    assert int((drawn.sum(axis=1) == 0).sum()) == min(count, without)
+
+
+def test_one_label_is_learned_from_rows_with_and_without_it(tmp_path: Path) -> None:
+    target = (DIGITS.target == 0).astype(np.int8)[:, None]
+    stores = tuple(
+        write_store(tmp_path / name, DIGITS.data[part] / 16, target[part], class_names=("zero",))
+        for name, part in (("train", slice(0, 400)), ("test", slice(400, 800)))
+    )
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(8,), seeds=3)
+    assert record["results"][0]["train_rows"] == [16, 16, 16]
+    assert record["results"][0]["summary"]["auc"]["mean"] > 0.95
+    assert record["results"][0]["summary"]["accuracy"]["mean"] > 0.8
+
+
+def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
+    """Features in which the two hardly differ must not count most."""
+    generator = np.random.default_rng(0)
+    scale = np.linspace(0.1, 10, 64)
+    features = generator.normal(size=(202, 64)) * scale
+    target = np.arange(202) % 2
+    features[:, -8:] += 24 * target[:, None]
+    stores = (
+        write_store(tmp_path / "train", features[:2], target[:2], class_names=("a", "b")),
+        write_store(tmp_path / "test", features[2:], target[2:], class_names=("a", "b")),
+    )
+    record, _ = _run(tmp_path, stores, shots=(1,), seeds=1)
+    rows = features.astype(np.float32)
+    distances = [np.square(rows[2:] - rows[label]).sum(axis=1) for label in (0, 1)]
+    nearest = float((np.argmin(distances, axis=0) == target[2:]).mean())
+    assert nearest > 0.8
+    found = record["results"][0]["summary"]["accuracy"]["mean"]
+    assert found == pytest.approx(nearest, abs=0.011)

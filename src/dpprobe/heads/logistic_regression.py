@@ -102,9 +102,14 @@ class Problem:
     For several labels a row a row's cross-entropy is the sum over its labels.
 
     Parameters are float64 [classes, d + 1] on standardised features, bias last.
+
+    Args:
+      one_scale: divides all features by one number, the root of their mean variance. Of a handful
+        of rows each feature's own deviation says little: two rows would become -1 and 1 in every
+        feature, so that those in which they hardly differ count most.
     """
 
-    def __init__(self, data: Rows) -> None:
+    def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
         self._data = data
         self._classes = data.num_classes
         self.rows, self._dimension = data.n, data.dimension
@@ -119,6 +124,8 @@ class Problem:
         for block in data.blocks(12 * self._dimension):
             square += (block.features - self._centre).double().square_().sum(0)
         deviation = (square / self.rows).sqrt()
+        if one_scale:
+            deviation = torch.where(deviation > 0, deviation.square().mean().sqrt(), 0.0)
         constant = deviation <= 1e-6 * self._centre.abs().clamp(min=1e-30)
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
