@@ -4,11 +4,19 @@ const canvas = document.querySelector("#plane > canvas");
 if (canvas) start(); else document.body.dataset.points = "0";
 
 function start() {
-  const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000",
-    "#B8A800", "#882255", "#999999", "#332288", "#117733", "#DDCC77", "#AA4499", "#44AA99",
-    "#661100", "#6699CC", "#AA4466", "#999933", "#4A4A4A"];
-  const colour = (k) => data.names.length <= COLOURS.length ? COLOURS[k]
+  const named = data.names.length <= data.colours.length;
+  const colour = (k) => named ? data.colours[k]
     : `hsl(${(k * 137.508) % 360} 65% ${38 + 8 * (k % 3)}%)`;
+  const mark = (context, k, x, y, size) => {
+    context.fillStyle = colour(k);
+    context.beginPath();
+    if (named && k >= data.circles) {
+      context.moveTo(x, y - 1.3 * size);
+      context.lineTo(x + 1.2 * size, y + 0.8 * size);
+      context.lineTo(x - 1.2 * size, y + 0.8 * size);
+    } else context.arc(x, y, size, 0, 2 * Math.PI);
+    context.fill();
+  };
   const [tip, words, picture] = ["tip", "words", "picture"].map((id) => document.getElementById(id));
   const sprite = document.getElementById("sprite");
   const hidden = new Set();
@@ -51,10 +59,7 @@ function start() {
         continue;
       }
       context.globalAlpha = 0.8;
-      context.fillStyle = colour(data.label[i]);
-      context.beginPath();
-      context.arc(x, y, size, 0, 2 * Math.PI);
-      context.fill();
+      mark(context, data.label[i], x, y, size);
       context.globalAlpha = 1;
     }
     document.body.dataset.points = shown;
@@ -126,10 +131,7 @@ function start() {
     box.checked = true;
     box.addEventListener("change", () => { hidden[box.checked ? "delete" : "add"](k); draw(); });
     dot.width = dot.height = 12;
-    const context = dot.getContext("2d");
-    context.fillStyle = colour(k);
-    context.arc(6, 6, 5, 0, 2 * Math.PI);
-    context.fill();
+    mark(dot.getContext("2d"), k, 6, 6, 4.5);
     label.append(box, dot, String(name));
     legend.append(label);
     boxes.push([box, k]);

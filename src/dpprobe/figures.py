@@ -15,14 +15,17 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 from matplotlib.patheffects import withStroke
 from pyarrow import parquet as pq
 
 from dpprobe.analysis import read_embedding
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones.images import convert
+from dpprobe.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import DataError
 from dpprobe.headline import best_ceiling
@@ -44,13 +47,8 @@ STYLES = (
     ((0, (5, 1, 1, 1)), "<"), ((0, (2, 1)), ">"), ((0, (10, 2, 2, 2)), "p"), ((0, (2, 2)), "h"),
 )  # fmt: skip
 NEUTRAL = "#444444"
+MARKERS = ("o", "^")  # of the first classes, and of those after them
 CEILING_STYLE = (0, (6, 3))
-CLASS_COLOURS = (
-    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#B8A800",
-    "#882255", "#999999", "#332288", "#117733", "#DDCC77", "#AA4499", "#44AA99", "#661100",
-    "#6699CC", "#AA4466", "#999933", "#4A4A4A",
-)  # fmt: skip
-NAMED_CLASSES = len(CLASS_COLOURS)  # more classes than this share a colour bar
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -383,7 +381,8 @@ class _Mark:
 def _marks(published: Published, points: Sequence[Number]) -> list[_Mark]:
     """Equal sources and columns share a number."""
     labels = [
-        f"{published.citations[point.citation].short}, {point.column_title}" for point in points
+        ", ".join(filter(None, (published.citations[point.citation].short, point.what)))
+        for point in points
     ]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
         if labels.count(label) == 1:
@@ -702,8 +701,9 @@ def _draw_panels(
             ]
             if zero or ceiling:
                 axes.axhline(
-                    0.0 if zero else ceiling[0], color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=1
-                )
+                    0.0 if zero else max(ceiling),
+                    color=NEUTRAL, linestyle=CEILING_STYLE, linewidth=1,
+                )  # fmt: skip
             axes.set_title(backbone, fontsize=9)
         # The panels share their axis: a limit set before the last is drawn would be its end.
         panels[0].set_ylim(top=min(panels[0].get_ylim()[1], top))
@@ -832,11 +832,8 @@ def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
     labels = table["label"].to_numpy()
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
     named = len(facts["class_names"]) <= NAMED_CLASSES
-    axes.scatter(
-        plane[order, 0], plane[order, 1], s=float(np.clip(2500 / len(plane), 0.8, 8)),
-        c=np.array(CLASS_COLOURS)[labels[order]] if named else labels[order], linewidths=0,
-        alpha=0.75, rasterized=True, cmap=None if named else "viridis",
-    )  # fmt: skip
+    size = float(np.clip(2500 / len(plane), 0.8, 8))
+    _draw_points(axes, plane[order], labels[order], size=size, named=named)
     axes.set_aspect("equal", adjustable="datalim")
     _frame(axes)
     kept = facts["tsne_agreement"]
@@ -853,11 +850,8 @@ def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) ->
         line[-1].set_xlabel(f"{len(names)} classes", fontsize=7, color=SUBTLE, loc="right")
     if len(names) > NAMED_CLASSES:
         return
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=4, color=colour,
-               label=name if len(name) <= 18 else f"{name[:17]}…")
-        for name, colour in zip(names, CLASS_COLOURS, strict=False)
-    ]  # fmt: skip
+    shown = [name if len(name) <= 18 else f"{name[:17]}…" for name in names]
+    handles = _class_handles(shown, markersize=4)
     line[-1].legend(
         handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=7,
         handletextpad=0.1, labelspacing=0.25, borderaxespad=0.0,
@@ -903,13 +897,7 @@ def _draw_plane(
     named = len(names) <= NAMED_CLASSES
     # Drawn in a shuffled order, so that no class lies on top of the others.
     order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
-    colours: Any = labels[order]
-    if named:
-        colours = np.array(CLASS_COLOURS)[labels[order]]
-    points = axes.scatter(
-        plane[order, 0], plane[order, 1], s=size, c=colours, linewidths=0, alpha=0.75,
-        rasterized=True, cmap=None if named else "viridis",
-    )  # fmt: skip
+    points = _draw_points(axes, plane[order], labels[order], size=size, named=named)
     axes.set_aspect("equal", adjustable="datalim")
     _frame(axes)
     figure = axes.get_figure()
@@ -918,15 +906,35 @@ def _draw_plane(
         label = f"class index (of {len(names)})" if legend == "class" else legend
         figure.colorbar(points, ax=axes, label=label, shrink=0.8)
         return
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=5, color=colour, label=name)
-        for name, colour in zip(names, CLASS_COLOURS, strict=False)
-    ]
+    handles = _class_handles(names, markersize=5)
     figure.legend(handles=handles, loc="outside right upper", title=legend, handletextpad=0.2)
     for index, name in enumerate(names):
         own = plane[labels == index]
         if len(own) and len(plane) >= NAMED_POINTS:
             _draw_name(axes, own, str(name))
+
+
+def _draw_points(
+    axes: Axes, plane: np.ndarray, labels: np.ndarray, *, size: float, named: bool
+) -> PathCollection:
+    """Points by class: a colour and a marker each, or a colour bar's where there are too many."""
+    points = axes.scatter(
+        plane[:, 0], plane[:, 1], s=size, linewidths=0, alpha=0.75, rasterized=True,
+        c=np.array(CLASS_COLOURS)[labels] if named else labels, cmap=None if named else "viridis",
+    )  # fmt: skip
+    if named and len(labels):
+        markers = [MarkerStyle(marker) for marker in MARKERS]
+        paths = [marker.get_path().transformed(marker.get_transform()) for marker in markers]
+        points.set_paths([paths[int(label >= CIRCLES)] for label in labels])
+    return points
+
+
+def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
+    return [
+        Line2D([], [], linestyle="none", marker=MARKERS[int(index >= CIRCLES)],
+               markersize=markersize, color=CLASS_COLOURS[index], label=name)
+        for index, name in enumerate(names)
+    ]  # fmt: skip
 
 
 def _draw_name(axes: Axes, own: np.ndarray, name: str) -> None:

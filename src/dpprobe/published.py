@@ -135,6 +135,11 @@ class Number(Options):
         return None
 
     @property
+    def what(self) -> str | None:
+        """What tells a result from others of its work: its model, else its column."""
+        return self.model or (None if self.column_title == "Accuracy" else self.column_title)
+
+    @property
     def percent(self) -> float:
         """The value as figures draw it: an AUC in percent, too."""
         return 100 * self.value if self.metric == "auc" else self.value
@@ -200,13 +205,17 @@ class Published(Options):
     def points(self, dataset: str, metric: str) -> list[Number]:
         """What a figure of a dataset marks: private results of one epsilon each.
 
-        Of equal results of the same work only the first stands.
+        Of what a work says of one model (or column) at one epsilon the best stands: the others are
+        its sweeps and ablations. Fully tuned networks are left out where that is said: what is
+        measured here is the last layer alone.
         """
         found: dict[tuple[Any, ...], Number] = {}
         for number in self.select(dataset=dataset, metric=metric):
-            if number.single_epsilon is not None and not math.isnan(number.value):
-                key = (number.citation, number.single_epsilon, number.value)
-                found.setdefault(key, number)
+            if number.single_epsilon is None or math.isnan(number.value) or number.tuning == "full":
+                continue
+            key = (number.citation, number.what, number.single_epsilon)
+            if key not in found or number.value > found[key].value:
+                found[key] = number
         return list(found.values())
 
 

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from dpprobe.analysis import read_embedding
 from dpprobe.artifacts import write_text
+from dpprobe.colours import CIRCLES, CLASS_COLOURS
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import DataError
 from dpprobe.pages import content_policy
@@ -55,6 +56,8 @@ def write_tsne_page(
         "x": _rounded(table["x"].to_numpy()),
         "y": _rounded(table["y"].to_numpy()),
         "label": table["label"].to_pylist(),
+        "colours": CLASS_COLOURS,
+        "circles": CIRCLES,
         "side": THUMBNAIL,
         "across": ACROSS,
     }

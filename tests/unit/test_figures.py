@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from dpprobe import figures, published
 from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 from dpprobe.errors import DataError
 from dpprobe.figures import (
     ceiling_gap,
@@ -287,9 +288,66 @@ def test_delta_is_written_as_a_power_of_ten() -> None:
     assert figures._power(1.25e-10) == "1.25 × 10⁻¹⁰"
 
 
+# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as seen.
+VISION = {
+    "full": np.eye(3),
+    "protan": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                        [-0.003882, -0.048116, 1.051998]]),
+    "deutan": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                        [-0.011820, 0.042940, 0.968881]]),
+    "tritan": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                        [0.004733, 0.691367, 0.303900]]),
+}  # fmt: skip
+
+
+def lab(colours: Sequence[str], vision: np.ndarray) -> np.ndarray:
+    """CIELAB (D65) of colours as somebody sees them, [n, 3]."""
+    rgb = np.array([to_rgb(colour) for colour in colours])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750],
+                       [0.0193339, 0.1191920, 0.9503041]])  # fmt: skip
+    xyz = np.clip(linear @ vision.T, 0, 1) @ to_xyz.T / (0.95047, 1.0, 1.08883)
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    x, y, z = f.T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("first", [0, CIRCLES])
+def test_classes_of_one_marker_differ_in_colour_to_everybody(vision: str, first: int) -> None:
+    seen = lab(CLASS_COLOURS[first : first + CIRCLES], VISION[vision])
+    distances = np.linalg.norm(seen[:, None] - seen, axis=2)[np.triu_indices(CIRCLES, 1)]
+    assert len(seen) == CIRCLES
+    assert distances.min() > 20
+    assert seen[:, 0].max() < 88, "seen on white"
+
+
+def test_classes_after_the_tenth_are_triangles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Figure] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, *_: saved.append(figure))
+    path = _embedding(tmp_path / "e.parquet", classes=12)
+    tsne_figure(path, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    (axes,) = saved[0].get_axes()
+    (points,) = axes.collections
+    faces: Any = points.get_facecolor()
+    colours = {
+        to_hex(face[:3]).upper(): np.shape(path.vertices)
+        for face, path in zip(faces, points.get_paths(), strict=True)
+    }
+    assert set(colours) == set(CLASS_COLOURS[:12])
+    triangle = {colours[colour] for colour in CLASS_COLOURS[10:12]}
+    circle = {colours[colour] for colour in CLASS_COLOURS[:10]}
+    assert len(triangle) == len(circle) == 1
+    assert triangle != circle
+    handles: list[Any] = saved[0].legends[0].legend_handles
+    assert [line.get_marker() for line in handles] == ["o"] * 10 + ["^"] * 2
+
+
 def test_colours_are_distinct() -> None:
     assert len(set(figures.COLOURS)) == len(figures.COLOURS)
-    assert len(set(figures.CLASS_COLOURS)) == figures.NAMED_CLASSES == 20
+    assert len(set(CLASS_COLOURS)) == NAMED_CLASSES == 20
     assert len({repr(style) for style in figures.STYLES}) == len(figures.STYLES)
 
 

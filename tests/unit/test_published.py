@@ -100,7 +100,15 @@ def test_points_are_private_single_and_told_once() -> None:
     assert all(
         isinstance(point.epsilon, float) for point in found.points("plantdisease", "accuracy")
     )
-    assert {p.single_epsilon for p in found.points("imagenet", "accuracy")} == {0.1, 1, 8, 10}
+    imagenet = found.points("imagenet", "accuracy")
+    assert {point.single_epsilon for point in imagenet} == {0.1, 1, 8, 10}
+    ours = [point for point in imagenet if point.citation == "mehta_2022"]
+    assert all(point.tuning == "last layer" for point in ours)
+    models = {point.model: point.value for point in ours}
+    assert len(models) == len(ours), "the best of a model alone, not its sweep"
+    assert (models["ViT-B/16"], models["ResNet152x4 (BiT)"]) == (70.6, 72.9)
+    mnist = [p.value for p in found.points("mnist", "accuracy") if p.single_epsilon == 2.93]
+    assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
 
 
 def test_texts_are_as_printed() -> None:
