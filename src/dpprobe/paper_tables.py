@@ -39,6 +39,7 @@ SECOND_ORDER = ("least_squares", "newton", "feature_covariance")
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
 OURS = "dpprobe"
 INFINITY = "∞"
+NAMED = 3  # columns that a note names; more are counted
 RATE_NOTE = (
     "What is compared: the published rates are images a second on one TPUv4 core, each visit a "
     "pass through the whole network (images are augmented); the measured ones are rows a second of "
@@ -121,7 +122,7 @@ def _literature(run: Run, published: Published) -> Sheet:
     printed = published.of_table(FOUNDATION, "2")
     table = _Literature(run, published, printed)
     rows = []
-    missing: dict[str, list[float]] = {}
+    missing: dict[str, list[str]] = {}
     for name in unique([*(row.dataset for row in printed.rows if row.dataset), *_extra(run)]):
         of_dataset = [row for row in printed.rows if row.dataset == name]
         rows += table.rows(name, of_dataset)
@@ -174,7 +175,7 @@ class _Literature:
         for row in printed:
             numbers = self._numbers(row)
             first = next(iter(numbers.values()))
-            place = (own[0] if own else "", first.single_epsilon or 0.0, _metric(first.metric))
+            place = self._place_of(own, first)
             entries = [BLANK] * len(self.columns) if place in taken else self._measured(place)
             taken.add(place)
             source = _source(self._published, row.citation or self._printed.paper)
@@ -186,16 +187,30 @@ class _Literature:
             )  # fmt: skip
         return rows + [row for dataset in own for row in self._own_rows(dataset, taken)]
 
-    def blank(self, name: str, printed: Sequence[Row]) -> list[float]:
-        """The epsilons of published rows that were not measured."""
-        own = [cell for cell in self.cells if self._run.published_name(cell.dataset) == name]
-        measured = {_place(cell)[1:] for cell in own}
-        wanted = [
-            (number.single_epsilon, _metric(number.metric))
+    def blank(self, name: str, printed: Sequence[Row]) -> list[str]:
+        """The epsilons of published rows with blank measured columns, and which these are."""
+        own = _datasets_of(self._run, name)
+        places = unique(
+            self._place_of(own, number)
             for row in printed
             for number in self._numbers(row).values()
-        ]
-        return unique(e for e, metric in wanted if e is not None and (e, metric) not in measured)
+            if number.single_epsilon is not None
+        )
+        found = []
+        for place in places:
+            left = [" + ".join(c) for c in self.columns if (*place, *c) not in self._found]
+            if len(left) == len(self.columns):
+                found.append(f"{place[1]:g}")
+            elif left:
+                which = ", ".join(left) if len(left) <= NAMED else f"{len(left)} columns"
+                found.append(f"{place[1]:g} ({which})")
+        return found
+
+    def _place_of(self, own: Sequence[str], number: Number) -> _Place:
+        """Where measured cells stand beside a number: of several datasets the first with one."""
+        rest = number.single_epsilon or 0.0, _metric(number.metric)
+        measured = (d for d in own if any((d, *rest, *c) in self._found for c in self.columns))
+        return next(measured, own[0] if own else ""), *rest
 
     def _own_rows(self, dataset: str, taken: Container[_Place]) -> list[tuple[Entry, ...]]:
         places = {_place(cell) for cell in self.cells if cell.dataset == dataset}
@@ -231,11 +246,10 @@ def _extra(run: Run) -> list[str]:
     return [run.published_name(dataset) for dataset in run.datasets]
 
 
-def _missing(run: Run, missing: Mapping[str, Sequence[float]]) -> str:
+def _missing(run: Run, missing: Mapping[str, Sequence[str]]) -> str:
     """Which measured cells are blank, and the command that runs them."""
     cells = "; ".join(
-        f"{TITLES.get(name, name)} at ε {', '.join(f'{value:g}' for value in epsilons)}"
-        for name, epsilons in missing.items()
+        f"{TITLES.get(name, name)} at ε {', '.join(epsilons)}" for name, epsilons in missing.items()
     )
     return (
         f"Not run in study {run.study}, so blank: {cells}. {_command(FOUNDATION)} runs the paper's "
@@ -290,6 +304,12 @@ def _shots(run: Run, published: Published) -> Sheet:
         notes.append(
             "No backbone of this study reads text, and no few-shot probe was asked for: "
             f"{_command(FOUNDATION)} runs both."
+        )
+    elif any(BLANK in row[3:-2] for row in rows):
+        notes.append(
+            "Blank: not run. N-shot probes come with a `few_shot:` block in the study, zero-shot "
+            "with a backbone that reads text, DP with a private method; "
+            f"{_command(FOUNDATION)} runs all three."
         )
     return _sheet(
         TABLES[1],
@@ -353,6 +373,12 @@ def _batch_table(run: Run, published: Published, table: str) -> Sheet:
         "Measured: Poisson batches, frozen features, mean over seeds ± half of the 95 % interval"
         f"{_deltas(run.cells)}. Blank: not run at that batch size."
     ]
+    measured_rows = [row for row in rows if not row.source.citation]
+    if any(size not in row.entries for row in measured_rows for size in sizes):
+        notes.append(
+            "A measured row has the batch sizes of its methods' `batch_size:`; "
+            f"{_command(TRANSFER)} runs a sweep."
+        )
     if best:
         notes[0] += (
             " Best, published: momentum, batch size 512, without privacy; measured: logistic "
@@ -728,7 +754,7 @@ def _headline(run: Run, published: Published) -> Sheet:
         f"{_deltas(private)}; of several methods with one head the best, chosen by its test "
         "result. Blank: not run."
     ]
-    if not private:
+    if not private or any(BLANK in row for row in rows[-len(keys) :]):
         notes.append(f"{_command(FEATURES)} runs these heads.")
     return _sheet(
         TABLES[-1],

@@ -221,6 +221,49 @@ def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
     assert any("Extraction is not in them" in note for note in sheet.notes)
 
 
+def test_the_note_names_columns_that_are_blank_in_a_row_of_others(tmp_path: Path) -> None:
+    cells = [
+        _cell(tmp_path, dataset="cifar10", method=method, epsilon=epsilon)
+        for method, epsilon in (("a", "0.5"), ("b", "3"))
+    ]
+    sheet = _sheet(_run(cells), "foundation_features_table2")
+    blank = "CIFAR-10 at ε 0.5 (pixels + b), 3 (pixels + a), 6.78, 7.53, 8"
+    assert any(blank in note for note in sheet.notes)
+
+
+def test_of_two_datasets_for_a_published_row_the_one_that_ran_it_stands_there(
+    tmp_path: Path,
+) -> None:
+    cells = [
+        _cell(tmp_path, dataset="cifar10", epsilon="3"),
+        _cell(tmp_path, dataset="mine", epsilon="0.5"),
+    ]
+    run = _run(cells, names={"cifar10": "cifar10", "mine": "cifar10"})
+    sheet = _sheet(run, "foundation_features_table2")
+    rows = [row for row in _rows(sheet) if row["Data"] in ("CIFAR-10", "CIFAR-10 (mine)")]
+    assert [row["ε"] for row in rows if row["pixels + sgd"]] == ["0.5", "3"]
+    assert len(rows) == 5, "no row of its own for what stands in a published one"
+    (note,) = [note for note in sheet.notes if note.startswith("Not run")]
+    assert "CIFAR-10 at ε 6.78, 7.53, 8;" in note
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_blank_columns_of_shots_say_how_to_run_them(tmp_path: Path, few: bool) -> None:
+    cells = [_cell(tmp_path, dataset="cifar10", backbone="clip", epsilon="0.5")]
+    where = {"dataset": "cifar10", "backbone": "clip", "headline": "accuracy"}
+    zero = where | {"summary": _probe(None, 0.625)["summary"]}
+    probes = [where | {"results": [_probe(1, 0.5), _probe(None, 0.9)]}] if few else []
+    sheet = _sheet(_run(cells, few_shot=probes, zero_shot=[zero]), "foundation_features_table3")
+    asked = [note for note in sheet.notes if "few_shot:" in note]
+    assert len(asked) == (0 if few else 1)
+    assert all("--configfile config/foundation_features.yaml" in note for note in asked)
+
+
+def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
+    sheet = _sheet(_run(_batches(tmp_path)), "large_scale_transfer_table1")
+    assert any("--configfile config/large_scale_transfer.yaml" in note for note in sheet.notes)
+
+
 def _probe(count: int | None, mean: float) -> dict[str, Any]:
     return {"shots": count, "summary": {"accuracy": {"mean": mean, "low": mean, "high": mean}}}
 
@@ -258,6 +301,8 @@ def test_second_order_heads_stand_beside_the_published_headline(tmp_path: Path) 
     assert (second["ε"], second["feature_covariance"]) == ("0.1", "84.3")
     assert ours["feature_covariance"]
     assert ours["newton"] == ""
+    notes = _sheet(_run([path]), "features_second_order_headline").notes
+    assert any("--configfile config/features_second_order.yaml" in note for note in notes)
 
 
 def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
@@ -443,6 +488,14 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     (found,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
     assert found.ceiling is not None
     assert found.ceiling.mean == pytest.approx(best)
+    saved: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(figures, "_save", lambda figure, *_: saved.append(figure))
+        figures.method_comparison(
+            tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
+    lines = [line.get_ydata() for axes in saved[0].get_axes() for line in axes.get_lines()]
+    assert [best, best] in [pytest.approx(list(line)) for line in lines if len(line) == 2]
     drawn: list[Any] = []
     monkeypatch.setattr(
         figures, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
