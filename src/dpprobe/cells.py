@@ -40,6 +40,7 @@ from dpprobe.config import MethodOptions, epsilon_value, headline
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.store import FeatureStore
+from dpprobe.features.text import check_classes
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, scores
 from dpprobe.heads.training_set import TrainingSet, chunks
@@ -173,6 +174,8 @@ def _task(
     _check_plan(job, method, plan, stores[0].rows)
     folder = cells / job.dataset / job.backbone / method
     options = job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
+    for name in options.input_files():
+        check_classes(Path(name), stores[0].class_names)
     identity = {
         "version": VERSIONS["training"],
         "dataset": job.dataset,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,9 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
+SILENT_H = ("hour", "heir", "honest", "honor", "honour")
+LIKE_YOU = ("uni", "use", "usu", "ute", "uku", "eu", "ewe", "one")  # or like "won"
+WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
 # The set of a study's own templates.
 OWN = "own"
 
@@ -82,12 +86,20 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
             f"prompt_names: imagenet names {len(names)} classes and the dataset has "
             f"{len(class_names)}; write a mapping of class names to words"
         )
+    if all(map(WNID.fullmatch, class_names)) and list(class_names) != sorted(class_names):
+        raise ConfigError(
+            "prompt_names: imagenet names classes in the order of their WordNet ids, and the "
+            "dataset has another; write a mapping of class names to words"
+        )
     return names
 
 
 def article(word: str) -> str:
-    """ "an" before a vowel's letter, "a" before all else."""
-    return "an" if word[:1].lower() in VOWELS else "a"
+    """ "an" before a vowel, "a" before all else: by letter, but for the usual exceptions."""
+    spoken = word.lower()
+    if spoken.startswith(SILENT_H):
+        return "an"
+    return "an" if spoken[:1] in VOWELS and not spoken.startswith(LIKE_YOU) else "a"
 
 
 def sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dpprobe import config, heads
 from dpprobe.cells import FILES, PAYLOAD, Job, train_job
-from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.features import text
 from dpprobe.features.store import ShardHeader, write_manifest, write_shard
 from dpprobe.plans import write_plans
 from dpprobe.privacy import statement as statements
@@ -360,6 +361,21 @@ def test_no_two_cells_share_noise(run: Run) -> None:
     )
     assert not np.allclose(first, second, atol=1e-3)
     assert not np.allclose(first[0], first[1], atol=1e-3)
+
+
+def test_a_start_of_other_classes_is_refused_before_training(
+    run: Run, fits: list[tuple[str, int]]
+) -> None:
+    path = run.folder / "text.safetensors"
+    metadata = {"format": text.FORMAT, "class_names": ["c", "b", "a"]}
+    weights = {"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
+    method = config.method_options(
+        {"head": "sgd", "batch_size": 30, "steps": 12, "init": "file", "init_file": str(path)}
+    )
+    with pytest.raises(DataError, match="in another order"):
+        run.train(methods={"small": METHODS["small"], "started": method})
+    assert not fits
 
 
 def test_a_plan_for_other_rows_is_refused(run: Run) -> None:

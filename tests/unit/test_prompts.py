@@ -99,3 +99,21 @@ def test_imagenet_has_words_of_its_own() -> None:
     assert (words[0], words[999]) == ("tench", "toilet paper")
     with pytest.raises(ConfigError, match="imagenet names 1000 classes and the dataset has 10"):
         prompts.words([str(label) for label in range(10)], "imagenet")
+
+
+def test_imagenet_s_words_go_by_wordnet_ids() -> None:
+    names = [f"n{number:08d}" for number in range(1000)]
+    assert prompts.words(names, "imagenet")[0] == "tench"
+    with pytest.raises(ConfigError, match="order of their WordNet ids"):
+        prompts.words(names[::-1], "imagenet")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("airplane", "an"), ("Owl", "an"), ("cat", "a"), ("hourglass", "an"), ("house", "a"),
+        ("unicycle", "a"), ("umbrella", "an"), ("European fire salamander", "a"), ("", "a"),
+    ],
+)  # fmt: skip
+def test_articles(word: str, expected: str) -> None:
+    assert prompts.article(word) == expected

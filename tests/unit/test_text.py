@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import open_clip
 import pytest
 import torch
 from PIL import Image
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dpprobe import backbones, config, prompts
 from dpprobe.backbones import Runtime
@@ -189,3 +190,15 @@ def test_equal_words_are_told(tmp_path: Path, info: Path, caplog: pytest.LogCapt
     with caplog.at_level("WARNING", logger="dpprobe"):
         write(tmp_path / "text.safetensors", info, prompt_names=names)
     assert "'pet' stands for 2 classes" in caplog.text
+
+
+def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    metadata = {"format": text.FORMAT, "class_names": ["cat", "dog"]}
+    weights = {"weights": np.eye(2, dtype=np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
+    text.check_classes(path, ["cat", "dog"])
+    with pytest.raises(DataError, match="in another order"):
+        text.check_classes(path, ["dog", "cat"])
+    save_file(weights, path)  # not ours: nothing is known of its classes
+    text.check_classes(path, ["dog", "cat"])

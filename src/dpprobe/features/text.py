@@ -143,6 +143,28 @@ def write_text_embeddings(
         )
 
 
+def check_classes(path: Path, class_names: Sequence[str]) -> None:
+    """Holds a file that may be ours against a dataset's classes: rows go by their order.
+
+    Raises:
+      DataError: for text embeddings of other classes, or of the same in another order.
+    """
+    import json
+
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            metadata = json.loads((stream.metadata() or {}).get("dpprobe", "{}"))
+    except (OSError, SafetensorError, ValueError):
+        return  # some other file; whoever uses it says what is wrong with it
+    if metadata.get("format") == FORMAT and list(metadata["class_names"]) != list(class_names):
+        raise DataError(
+            f"{path}: text embeddings of other classes, or of these in another order; name the "
+            "text.safetensors of the same dataset"
+        )
+
+
 def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
     """Weights [classes, dimension] and the metadata of `write_text_embeddings`.
 
