@@ -330,6 +330,20 @@ def submitted(slurm: Slurm, path: Path) -> subprocess.CompletedProcess[str]:
     return slurm.run("submit.py", str(path))
 
 
+def left_behind(slurm: Slurm, *, comment: str | None = None) -> str:
+    """Submits job 18, which its run leaves behind; the comment that it was given.
+
+    Args:
+      comment: what squeue shows instead.
+    """
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old"))
+    given = comment_of(slurm.calls("sbatch")[0])
+    shown = given if comment is None else comment
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
+    return given
+
+
 def comment_of(call: str) -> str:
     return next(word for word in call.split() if word.startswith("--comment=")).partition("=")[2]
 
@@ -349,11 +363,7 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
 
 
 def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Slurm) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
-    slurm.says("squeue", left)
+    comment = left_behind(slurm)
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
     assert result.stdout == "18\n"
@@ -365,11 +375,7 @@ def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Sl
 
 @pytest.mark.parametrize("what", ["params", "code"])
 def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what: str) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
-    slurm.says("squeue", left)
+    left_behind(slurm)
     (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
     if what == "code":
         (slurm.folder / "Snakefile").write_text("rule all: # mended\n")
@@ -380,11 +386,7 @@ def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what
 
 
 def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    left = f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}"
-    slurm.says("squeue", left)
+    left_behind(slurm)
     slurm.says("sbatch", "19")
     other = script(slurm, log=["other/logs/a.log"], output=["other/a"], params={"x": 1})
     assert submitted(slurm, other).stdout == "19\n"
@@ -392,10 +394,7 @@ def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
 
 
 def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.train.a|None|{comment}")
+    left_behind(slurm)
     words = [sys.executable, "-c", "import time; time.sleep(60)", "snakemake"]
     with subprocess.Popen(words) as process:
         start = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -486,10 +485,7 @@ def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
 
 
 def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None:
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    comment = comment_of(slurm.calls("sbatch")[0])
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}")
+    left_behind(slurm)
     again = script(slurm)
     text = again.read_text().replace("--attempt 1", "--attempt 2 --latency-wait 5 -p --verbose")
     again.write_text(text)
@@ -500,9 +496,7 @@ def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None
 
 def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
     """What was noted here stands for them."""
-    slurm.says("sbatch", "18")
-    submitted(slurm, script(slurm, folder="tmp.old"))
-    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|(null)")
+    left_behind(slurm, comment="(null)")
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
 
