@@ -95,6 +95,8 @@ class Workspace:
                 stderr=stream,
                 text=True,
                 start_new_session=True,
+                # as in a terminal, also where the tests run in a script's background
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )  # fmt: skip
         return Run(process, log)
 
