@@ -43,7 +43,7 @@ class Study:
         assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
         return dict(zip(keys, runs, strict=True))
 
-    def all_runs(self, experiment: str, view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
+    def all_runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
         """The runs of all studies."""
         client = MlflowClient(tracking_uri=self.uri)
         found = client.get_experiment_by_name(experiment)

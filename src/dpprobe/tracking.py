@@ -16,10 +16,7 @@ import os
 import re
 import shutil
 import sqlite3
-import ssl
 import time
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
@@ -35,6 +32,7 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 import numpy as np
 import pyarrow.parquet as pq
+import requests
 from mlflow import MlflowClient
 from mlflow.entities import (
     Dataset,
@@ -44,6 +42,10 @@ from mlflow.entities import (
     Param,
     Run,
     ViewType,
+)
+from mlflow.environment_variables import (
+    MLFLOW_TRACKING_INSECURE_TLS,
+    MLFLOW_TRACKING_SERVER_CERT_PATH,
 )
 from mlflow.exceptions import MlflowException
 from sqlalchemy import Engine, event
@@ -198,9 +200,7 @@ def ingest(
         writer = _Writer(client, study=study, commit=commit)
         page = writer.write(_cells_experiment(dataset, where, cells, measured), cells)
         pages = {"cells": page, "private": page.replace(VIEW_KEY, PRIVATE_VIEW)}
-        beside = writer.metrics_beside(f"{dataset}/summary")
-        wanted = _summary_experiment(dataset, where, summaries, measured, beside)
-        page = writer.write(wanted, summaries)
+        page = writer.write(_summary_experiment(dataset, where, summaries, measured), summaries)
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = {}
         if register:
@@ -252,9 +252,10 @@ def ingest_study(
         initialise(uri)
         where = None if _is_server(uri) else artifact_root / STUDY_FOLDER
         writer = _Writer(MlflowClient(tracking_uri=uri), study=study, commit=commit)
-        wanted = _studies_experiment(where, run, writer.metrics_beside(STUDIES))
-        pages = {"studies": writer.write(wanted, [run])}
-        writer.retire(dataset_infos)
+        pages = {"studies": writer.write(_studies_experiment(where, run), [run])}
+        for name in writer.retire(dataset_infos):
+            # its runs are current again when it is tracked again
+            (receipt.parent / f"{name}.json").unlink(missing_ok=True)
         _checkpoint(uri)
     _finish(
         receipt, writer, pages, uri=uri, study=study, dataset=STUDY_FOLDER,
@@ -444,6 +445,10 @@ class _Writer:
         for left in present.values():
             for run in left:
                 self._mark(run, current=False)
+        # After the runs: of two studies that are written at once, the last one sees both.
+        now = self.client.get_experiment(experiment.experiment_id)
+        for key, view in wanted.views(self._metrics_beside(now)).items():
+            _set_view(self.client, now, key, view)
         return (
             f"#/experiments/{experiment.experiment_id}/runs"
             f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
@@ -452,39 +457,44 @@ class _Writer:
     def _present(self, experiment: Experiment) -> dict[str, list[Run]]:
         """The study's runs by result key, finished or not, read once."""
         found: dict[str, list[Run]] = {}
-        for run in self._search(experiment.experiment_id, f"tags.study = '{self.study}'"):
+        for run in self._search([experiment.experiment_id], f"tags.study = '{self.study}'"):
             found.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
         return found
 
-    def _search(self, experiment_id: str, chosen: str) -> Iterator[Run]:
+    def _search(self, experiments: Sequence[str], chosen: str) -> Iterator[Run]:
         search = partial(
             self.client.search_runs,
-            [experiment_id],
+            list(experiments),
             filter_string=chosen,
             run_view_type=ViewType.ACTIVE_ONLY,
         )
         return pages(search)
 
-    def metrics_beside(self, name: str) -> set[str]:
-        """The metrics of other studies' current runs in an experiment."""
-        experiment = self.client.get_experiment_by_name(name)
-        if experiment is None:
-            return set()
+    def _metrics_beside(self, experiment: Experiment) -> set[str]:
+        """The metrics of other studies' current runs: an experiment's views are for all."""
         chosen = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
-        runs = self._search(experiment.experiment_id, chosen)
+        runs = self._search([experiment.experiment_id], chosen)
         return {metric for run in runs for metric in run.data.metrics}
 
-    def retire(self, datasets: Iterable[str]) -> None:
-        """Marks the runs of datasets that the study no longer has."""
+    def retire(self, datasets: Iterable[str]) -> set[str]:
+        """Marks the runs of datasets that the study no longer has; the names of these datasets."""
         kept = {STUDIES, *(name for own in datasets for name in (own, f"{own}/summary"))}
+        others = {
+            experiment.experiment_id: experiment.name.removesuffix("/summary")
+            for experiment in pages(self.client.search_experiments)
+            if experiment.name not in kept
+        }
+        if not others:
+            return set()
         chosen = f"tags.study = '{self.study}' and tags.{CURRENT} = 'true'"
-        for experiment in pages(self.client.search_experiments):
-            if experiment.name not in kept:
-                left = list(self._search(experiment.experiment_id, chosen))
-                for run in left:
-                    self._mark(run, current=False)
-                if left:
-                    _retire_heads(self.client, self.study, experiment.name, ())
+        left = list(self._search([*others], chosen))
+        names = {others[run.info.experiment_id] for run in left}
+        # Aliases first: after a crash the runs are found again.
+        for name in names:
+            _retire_heads(self.client, self.study, name, ())
+        for run in left:
+            self._mark(run, current=False)
+        return names
 
     def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
         current = next((run for run in present if _is_current(run, item)), None)
@@ -571,7 +581,8 @@ class _Experiment:
     name: str
     location: Path | None
     note: str
-    views: Mapping[str, Mapping[str, Any]]
+    # Of the metrics of other studies' runs, which it shows too: its views by key.
+    views: Callable[[Set[str]], Mapping[str, Mapping[str, Any]]]
 
 
 def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
@@ -592,8 +603,6 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         _set_tag(client, experiment, "mlflow.note.content", wanted.note)
     if present.get("mlflow.experimentKind") is None:
         _set_tag(client, experiment, "mlflow.experimentKind", "custom_model_development")
-    for key, view in wanted.views.items():
-        _set_view(client, experiment, key, view)
     return experiment
 
 
@@ -689,38 +698,41 @@ def _cells_experiment(
     beside = [f"test/{name}" for name in CURVES[measured.headline][1:]]
     columns = [own, f"{own}_std", *beside, "test/ece", "privacy/epsilon_realised",
                "privacy/noise_multiplier"]  # fmt: skip
-    logged = {name for item in cells for name, _, _ in item.metrics}
+    params = ["backbone", "method", "epsilon", "seeds"]
+
+    def views(others: Set[str]) -> dict[str, dict[str, Any]]:
+        logged = _logged(cells) | others
+        shown = [name for name in columns if name in logged]
+        return {
+            key: _view(params, shown, own, runs=cells, also=also)
+            for key, also in ((VIEW_KEY, ""), (PRIVATE_VIEW, ' and tags.private = "true"'))
+        }
+
     return _Experiment(
         name=dataset,
         location=where / "cells" if where else None,
         note=f"Cells of {dataset}: one run a backbone, method and epsilon, all seeds together.",
-        views={
-            key: _view(
-                ["backbone", "method", "epsilon", "seeds"],
-                [name for name in columns if name in logged],
-                own,
-                runs=cells,
-                also=also,
-            )
-            for key, also in ((VIEW_KEY, ""), (PRIVATE_VIEW, ' and tags.private = "true"'))
-        },
+        views=views,
     )
+
+
+def _logged(runs: Iterable[RunContents]) -> set[str]:
+    return {name for item in runs for name, _, _ in item.metrics}
 
 
 def _summary_experiment(
-    dataset: str,
-    where: Path | None,
-    summaries: Sequence[RunContents],
-    measured: Measure,
-    beside: Set[str],
+    dataset: str, where: Path | None, summaries: Sequence[RunContents], measured: Measure
 ) -> _Experiment:
-    """`beside` has the metrics of other studies' runs: the view is for all."""
     prefix = f"{measured.headline}/eps_"
-    names = {name for item in summaries for name, _, _ in item.metrics} | beside
-    columns = sorted(
-        (name for name in names if name.startswith(prefix)),
-        key=lambda name: epsilon_value(name.removeprefix(prefix)),
-    )
+
+    def views(others: Set[str]) -> dict[str, dict[str, Any]]:
+        columns = sorted(
+            (name for name in _logged(summaries) | others if name.startswith(prefix)),
+            key=lambda name: epsilon_value(name.removeprefix(prefix)),
+        )
+        order = columns[-1] if columns else ""
+        return {VIEW_KEY: _view(["backbone", "method"], columns, order, runs=summaries)}
+
     return _Experiment(
         name=f"{dataset}/summary",
         location=where / "summary" if where else None,
@@ -728,26 +740,21 @@ def _summary_experiment(
             f"Summary of {dataset}: one run a backbone and method, {measured.title} at each "
             "epsilon; steps of curves are 100 x epsilon."
         ),
-        views={
-            VIEW_KEY: _view(
-                ["backbone", "method"], columns, columns[-1] if columns else "", runs=summaries
-            )
-        },
+        views=views,
     )
 
 
-def _studies_experiment(where: Path | None, run: RunContents, beside: Set[str]) -> _Experiment:
-    """`beside` has the metrics of other studies' runs: the view is for all."""
-    columns = _best_columns({name for name, _, _ in run.metrics} | beside)
+def _studies_experiment(where: Path | None, run: RunContents) -> _Experiment:
+    def views(others: Set[str]) -> dict[str, dict[str, Any]]:
+        columns = _best_columns(_logged([run]) | others)
+        order = columns[0] if columns else ""
+        return {VIEW_KEY: _view(["study", "datasets", "cells"], columns, order, runs=[run])}
+
     return _Experiment(
         name=STUDIES,
         location=where,
         note="One run a study: its report and tables, the best private result at each epsilon.",
-        views={
-            VIEW_KEY: _view(
-                ["study", "datasets", "cells"], columns, columns[0] if columns else "", runs=[run]
-            )
-        },
+        views=views,
     )
 
 
@@ -1132,15 +1139,25 @@ def _is_server(uri: str) -> bool:
 
 
 def _reach(uri: str) -> None:
-    """Fails at once where no server answers: MLflow's own retries take minutes."""
+    """Fails at once where no server answers: MLflow's own retries take minutes.
+
+    Any answer will do, if only a request to log in. Certificates are checked as MLflow does.
+    """
     try:
-        with urllib.request.urlopen(public_uri(uri), timeout=HTTP_SECONDS):
-            return
-    except urllib.error.HTTPError:
-        return  # an answer, if only a request to log in
-    except OSError as error:
-        if isinstance(getattr(error, "reason", None), ssl.SSLError):
-            return  # an answer too; MLflow has settings of its own for certificates
+        requests.get(
+            public_uri(uri),
+            timeout=HTTP_SECONDS,
+            stream=True,
+            allow_redirects=False,
+            verify=not MLFLOW_TRACKING_INSECURE_TLS.get()
+            and (MLFLOW_TRACKING_SERVER_CERT_PATH.get() or True),
+        ).close()
+    except requests.exceptions.SSLError as error:
+        raise TrackingError(
+            f"tracking.uri: {public_uri(uri)}: its certificate is not trusted ({_line(error)}); "
+            f"set {MLFLOW_TRACKING_SERVER_CERT_PATH.name} to the file of its authority"
+        ) from None
+    except (OSError, requests.RequestException) as error:
         raise TrackingError(
             f"tracking.uri: {public_uri(uri)}: no answer ({_line(error)}); start the MLflow server "
             "or write another URI"

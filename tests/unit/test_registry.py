@@ -18,6 +18,7 @@ from dpprobe.config import Study as StudyOptions
 from dpprobe.registry import choose
 from dpprobe.serving import load_head, write_head
 from dpprobe.summary import read_cell
+from dpprobe.tracking import _Writer
 from tests.cell_files import DIMENSION, write_cell
 from tests.tracked_study import Study, make_template
 
@@ -134,6 +135,20 @@ def test_a_head_whose_run_is_gone_is_not_current(study: Study, register: Any) ->
     others = client.search_registered_models()
     assert len(others) == (2 if register else 1)
     assert all("current" in model.aliases for model in others if model.name != name)
+
+
+def test_a_head_of_a_dataset_that_left_is_not_current(study: Study) -> None:
+    (name,) = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
+    client = MlflowClient(tracking_uri=study.uri)
+    writer = _Writer(client, study="study")
+    assert writer.retire(["digits"]) == set()
+    assert "current" in client.get_registered_model(name).aliases
+    assert writer.retire(["letters"]) == {"digits"}
+    assert client.get_registered_model(name).aliases == {}
+    assert {run.data.tags["current"] for run in study.all_runs()} == {"false"}
+    assert writer.retire(["letters"]) == set()
+    study.ingest(register=["digits/pixels/sgd/eps-2"])
+    assert "current" in client.get_registered_model(name).aliases
 
 
 def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:

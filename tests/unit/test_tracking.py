@@ -11,18 +11,25 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from mlflow import MlflowClient
@@ -46,6 +53,8 @@ from dpprobe.tracking import (
 from tests.cell_files import write_cell, write_dataset_info, write_study
 from tests.mlflow_server import serve
 from tests.tracked_study import Study, make_template
+
+LOCALHOST = IPv4Address("127.0.0.1")
 
 
 @pytest.fixture(scope="module")
@@ -770,6 +779,15 @@ def test_where_room_is_short_every_dataset_has_its_result_nearest_to_one() -> No
     assert chosen[:2] == [f"d0{tracking.BEST}0.5", f"d0{tracking.BEST}1"]
 
 
+def test_cells_of_two_studies_share_a_view(study: Study) -> None:
+    study.ingest()
+    columns = view_of(study, "digits")["selectedColumns"]
+    assert "metrics.`privacy/noise_multiplier`" in columns
+    other = write_study(study.root / "other", methods=["nonprivate"], epsilons=["inf"])
+    study.ingest(study="second", metrics_files=other, receipt=study.root / "second.json")
+    assert view_of(study, "digits")["selectedColumns"] == columns
+
+
 def test_summaries_of_two_studies_share_a_view(study: Study) -> None:
     study.ingest()
     other = write_study(study.root / "other", methods=["sgd"], epsilons=("8",))
@@ -781,9 +799,14 @@ def test_summaries_of_two_studies_share_a_view(study: Study) -> None:
 
 
 def test_a_dataset_that_left_the_study_is_no_longer_current(study: Study) -> None:
+    first = study.root / "digits.json"  # as the workflow calls it
     study.ingest()
     study.ingest(study="second", receipt=study.root / "second.json")
+    for path in (first, study.root / "letters.json"):
+        write_text(path, "{}")
     ingest_whole(study, dataset_infos={"letters": study.info})
+    assert not first.exists(), "so that the workflow tracks it again when it comes back"
+    assert (study.root / "letters.json").exists()
     for name in ("digits", "digits/summary"):
         states = {
             (run.data.tags["study"], run.data.tags["current"]) for run in study.all_runs(name)
@@ -874,18 +897,53 @@ def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
         tracking._restore(client, experiment)
 
 
-def test_a_server_whose_certificate_is_of_its_own_authority_answers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.fixture
+def own_authority(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A server that wants a login, and its certificate, which no browser knows."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mlflow.hospital")])
+    today = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today - timedelta(1)).not_valid_after(today + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOCALHOST)]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    path = tmp_path / "authority.pem"
+    path.write_bytes(certificate.public_bytes(Encoding.PEM))
+    private = tmp_path / "key.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, private)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://127.0.0.1:{server.server_address[1]}", path
+    server.shutdown()
+
+
+def test_a_certificate_that_is_not_trusted_is_named_at_once(
+    own_authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether to trust it is MLflow's to decide: it has settings for that."""
-    refused = urllib.error.URLError(ssl.SSLCertVerificationError("self-signed"))
-    monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=refused))
-    tracking._reach("https://mlflow.hospital")
-    monkeypatch.setattr(
-        urllib.request, "urlopen", Mock(side_effect=urllib.error.URLError("refused"))
-    )
-    with pytest.raises(TrackingError, match="no answer"):
-        tracking._reach("https://mlflow.hospital")
+    address, path = own_authority
+    with pytest.raises(TrackingError, match="set MLFLOW_TRACKING_SERVER_CERT_PATH"):
+        tracking._reach(address)
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
+        tracking._reach(address)
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    tracking._reach(address)
 
 
 def test_the_databases_file_alone_is_whole(study: Study) -> None:

@@ -38,7 +38,7 @@ rule track:
     threads: 1
     resources:
         mem_mb=memory(1500),
-        runtime=minutes(60),
+        runtime=minutes(120),  # an hour of it for other writers of a SQLite store
     params:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
@@ -71,7 +71,7 @@ rule study_run:
     threads: 1
     resources:
         mem_mb=memory(1500),
-        runtime=minutes(20),
+        runtime=minutes(80),
     params:
         uri=STUDY.tracking.uri,
         study=STUDY.study,
