@@ -13,8 +13,9 @@ from dpprobe.errors import ConfigError
 
 FIELDS = ("a", "c")
 VOWELS = frozenset("aeiou")
-SILENT_H = ("hour", "heir", "honest", "honor", "honour")
-LIKE_YOU = ("uni", "use", "usu", "ute", "uku", "eu", "ewe", "one")  # or like "won"
+# "an hour"; "a unicycle", "a European", "a one-way street", but "an unidentified object".
+SILENT_H = re.compile("hour|heir|honest|honou?r")
+LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
 # The set of a study's own templates.
 OWN = "own"
@@ -97,9 +98,9 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
 def article(word: str) -> str:
     """ "an" before a vowel, "a" before all else: by letter, but for the usual exceptions."""
     spoken = word.lower()
-    if spoken.startswith(SILENT_H):
+    if SILENT_H.match(spoken):
         return "an"
-    return "an" if spoken[:1] in VOWELS and not spoken.startswith(LIKE_YOU) else "a"
+    return "an" if spoken[:1] in VOWELS and not LIKE_YOU.match(spoken) else "a"
 
 
 def sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:

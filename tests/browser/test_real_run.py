@@ -215,11 +215,21 @@ def test_the_cells_are_filtered_and_lead_to_their_statements(results: Path, brow
     open_page(browser, (results / "report.html").as_uri(), "Headline")
     browser.find_element("css selector", "details.cells > summary").click()
     box = browser.find_element("css selector", "input[data-filter]")
-    box.send_keys("sgd ε=2")
-    rows = [
-        row for row in browser.find_elements("css selector", "#cells-digits tbody tr")
-        if row.is_displayed()
-    ]  # fmt: skip
+
+    def shown(words: str) -> list[Any]:
+        box.clear()
+        box.send_keys(words)
+        rows = browser.find_elements("css selector", "#cells-digits tbody tr")
+        return [row for row in rows if row.is_displayed()]
+
+    promises = {
+        words: [row.find_element("css selector", "td a").text for row in shown(words)]
+        for words in ("private", "not-private")
+    }
+    assert set(promises["private"]) == {"private"}
+    assert set(promises["not-private"]) == {"not private"}
+    assert sum(map(len, promises.values())) == 7
+    rows = shown("sgd ε=2")
     assert len(rows) == 1
     assert "1 of 7" in text_of(browser)
     link = rows[0].find_element("css selector", "td a")

@@ -113,6 +113,8 @@ def test_imagenet_s_words_go_by_wordnet_ids() -> None:
     [
         ("airplane", "an"), ("Owl", "an"), ("cat", "a"), ("hourglass", "an"), ("house", "a"),
         ("unicycle", "a"), ("umbrella", "an"), ("European fire salamander", "a"), ("", "a"),
+        ("unidentified", "an"), ("uninhabited island", "an"), ("unicorn", "a"), ("onerous", "an"),
+        ("one-way street", "a"), ("utility pole", "a"), ("usual", "a"), ("honour", "an"),
     ],
 )  # fmt: skip
 def test_articles(word: str, expected: str) -> None:

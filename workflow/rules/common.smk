@@ -220,16 +220,20 @@ def target_files(rule_name):
     )
 
 
+def option_text(value):
+    """A value as `--config name=value` takes it."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
+    return "" if value is None else str(value)
+
+
 def snakemake_call():
     """What a person types after `snakemake` to run this study, seen from the working directory."""
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
     here = snakefile == Path("Snakefile")
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
-    values = [
-        f"{key}={json.dumps(value) if isinstance(value, (dict, list)) else value}"
-        for key, value in given.items()
-    ]
+    values = [f"{key}={option_text(value)}" for key, value in given.items()]
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
