@@ -599,7 +599,8 @@ class Study(Options):
     seed: int = Field(0, ge=0, description="The number all of the study's seeds derive from.")
     mode: Literal["benchmark"] = Field(
         "benchmark",
-        description="Seeded and reproducible, so the noise can be recomputed: not for release.",
+        description="Seeded and reproducible, so the noise can be recomputed: not for release. "
+        "There is no other mode yet.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where features and heads are computed; auto takes a GPU if there is."
@@ -874,6 +875,7 @@ def check(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         try:
             dataset.check()
+            _check_overwritten(study, name, dataset)
             rows = dataset.count_rows()
             multi_label = dataset.multi_label()
             classes = dataset.count_classes() if dataset.metric == "auc" else None
@@ -897,6 +899,7 @@ def check(study: Study) -> list[str]:
     for name, dataset in study.public_datasets.items():
         try:
             dataset.check()
+            _check_overwritten(study, name, dataset)
             sizes = dataset.expected()
             counted = dataset.count_rows() if sizes.train or sizes.test else None
             errors.extend(_check_sizes(study, name, dataset, counted))
@@ -991,6 +994,23 @@ def _check_sizes(
         for part, size in expected.items()
         if found[part] not in (None, size)
     ]
+
+
+def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
+    """Raises ConfigError where a source stands in the place of its own split tables.
+
+    Snakemake deletes what a job is about to write.
+    """
+    folder = Path(study.data_dir) / name
+    written = {
+        (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")
+    }
+    for file in dataset.input_files():
+        if resolve_path(file).resolve() in written:
+            raise ConfigError(
+                f"{file}: the split tables of {name!r} are written into {folder}, over this file; "
+                "move it elsewhere, or write another data_dir"
+            )
 
 
 def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import given
@@ -526,3 +528,29 @@ def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path)
     assert all("expect" not in line for line in config.check(other))
     path.unlink()
     config.check(load(expect=sizes))
+
+
+@pytest.mark.parametrize("key", ["datasets", "public_datasets"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_source_in_the_place_of_its_split_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, linked: bool
+) -> None:
+    """Snakemake deletes what it is about to make: the user's only copy."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data/mine"
+    folder.mkdir(parents=True)
+    images = [{"bytes": b"", "path": None}] * 2
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), folder / "train.parquet")
+    source = folder / "train.parquet"
+    if linked:
+        source = tmp_path / "elsewhere.parquet"
+        source.symlink_to(folder / "train.parquet")
+    dataset = {
+        "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
+        "duplicates": "warn",
+    }  # fmt: skip
+    others = STUDY.get(key, {})
+    study = config.load(STUDY | {key: {**others, "mine": dataset}})
+    with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
+        config.check(study)
+    assert (folder / "train.parquet").exists()
