@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from dpprobe import catalog, config
 from dpprobe.artifacts import read_json
@@ -88,27 +89,33 @@ def describe_results(folder: Path) -> str:
 
     summaries = sorted(folder.glob("summary/*.parquet"))
     if not summaries:
-        raise DataError(f"{folder}: no finished dataset; run `snakemake` first")
+        raise DataError(f"{folder}: no finished dataset; run `snakemake --cores all` first")
     lines = [format_console(summaries), ""]
     lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
-    for receipt in map(read_json, sorted(folder.glob("tracking/*.json"))):
-        lines += _browse(receipt)
+    lines += [f"report:  {path}" for path in folder.glob("report.html")]
+    receipts = [read_json(path) for path in sorted(folder.glob("tracking/*.json"))]
+    lines += dict.fromkeys(line for receipt in receipts for line in _server(str(receipt["uri"])))
+    lines += [line for receipt in receipts for line in _pages(receipt)]
     return "\n".join(lines)
 
 
-def _browse(receipt: dict[str, object]) -> list[str]:
-    """How to open MLflow on the runs that a receipt lists."""
-    pages = receipt["pages"]
-    assert isinstance(pages, dict)
-    uri = str(receipt["uri"])
+def _server(uri: str) -> list[str]:
+    """The command that opens a SQLite store in a browser; a server is open already."""
     if uri.startswith("http"):
-        return [f"runs:    {uri.rstrip('/')}/{pages['cells']}"]
+        return []
     mlflow = Path(sys.executable).with_name("mlflow")
     shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
+    return [f"browse:  {shown} server --backend-store-uri {uri} --port 5000"]
+
+
+def _pages(receipt: dict[str, Any]) -> list[str]:
+    """The addresses of the pages that a receipt names: of a dataset, or of the study."""
+    uri = str(receipt["uri"])
+    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+    titles = {"cells": "runs", "summary": "summary", "studies": "study"}
+    pages = receipt["pages"]
     return [
-        f"browse:  {shown} server --backend-store-uri {uri} --port 5000",
-        f"runs:    http://127.0.0.1:5000/{pages['cells']}",
-        f"summary: http://127.0.0.1:5000/{pages['summary']}",
+        f"{title + ':':9}{server}/{pages[name]}" for name, title in titles.items() if name in pages
     ]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,23 @@ def test_one_job_trains_all_methods_of_an_epsilon(
     assert jobs["train_heads_without_privacy"] == 2
     assert jobs["extract_features"] == 2 * 2 * 2
     assert jobs["calibrate"] == 6
+
+
+def test_what_the_demo_prints_at_its_end(
+    finished: tuple[Workspace, Counter[str]],
+) -> None:
+    workspace, _ = finished
+    done = subprocess.run(
+        [sys.executable, "-m", "dpprobe", "results"],
+        cwd=workspace.directory, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    store = "server --backend-store-uri sqlite:///results/mlflow.db"
+    assert sum(store in line for line in lines) == 1
+    titles = [line.partition(":")[0] for line in lines if "http://127.0.0.1:5000/#/" in line]
+    assert sorted(titles) == ["runs", "study", "summary"]
+    assert "report:  results/report.html" in lines
+    assert any("scattering" in line for line in lines)
 
 
 def test_accuracies_are_those_of_real_digits(finished: tuple[Workspace, Counter[str]]) -> None:
