@@ -150,7 +150,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         run=_what_was_run(study, grid, infos, statements, summary),
         bests=bests,
         has_zero_shot=bool(zero_shot),
-        highlights=[_sentence(best) for best in highlights(bests)],
+        highlights=[_sentence(best, infos[best.dataset]) for best in highlights(bests)],
         datasets=datasets,
         overview={"figures": shown.figures(None, {}), "tables": shown.tables(None)},
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
@@ -168,7 +168,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
 
 
-def _sentence(best: Best) -> dict[str, str]:
+def _sentence(best: Best, info: DatasetInfo) -> dict[str, str]:
     """The parts of a headline."""
     measure = best.measure.title
     gap = ""
@@ -193,7 +193,20 @@ def _sentence(best: Best) -> dict[str, str]:
         "by": f"{best.method} on {best.backbone}",
         "gap": gap,
         "zero_shot": zero,
+        "untested": _untested(info),
     }
+
+
+def _untested(info: DatasetInfo) -> str:
+    """Which classes the results say nothing of; empty where all are tested."""
+    names = info.untested
+    if not names:
+        return ""
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return (
+        f"not tested, for no test image is of it: {len(names)} of {info.num_classes} classes "
+        f"({shown})"
+    )
 
 
 def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
@@ -522,6 +535,7 @@ def _what_was_run(
             "measure": grid.measures[name].title if name in grid.measures else "",
             "delta": f"{grid.deltas[name]:g}" if name in grid.deltas else "none",
             "source": _short(dict(info.source)),
+            "untested": _untested(info),
         }
         for name, info in infos.items()
     ]

@@ -290,6 +290,17 @@ def test_links_lead_to_statements_that_are_shown(
     assert links == shown
 
 
+def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
+    path = made.sources.datasets["digits"]
+    record = read_json(path)
+    assert "Not tested" not in made.page().words
+    record["splits"]["test"]["per_class"][2] = 0
+    write_json(path, record)
+    words = made.page().words
+    told = "ot tested, for no test image is of it: 1 of 4 classes (two)."
+    assert words.count(told) >= 2, "in the headline and beside the dataset"
+
+
 def test_a_commit_with_local_changes_is_no_bare_checkout(made: Made) -> None:
     made.origin = replace(made.origin, commit="abc123 with local changes")
     assert "git checkout abc123 # with local changes, which the commit does not have" in " ".join(

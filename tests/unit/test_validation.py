@@ -282,6 +282,17 @@ def test_twins_can_be_allowed_and_are_counted(rows: Rows, caplog: pytest.LogCapt
     assert "2 images stand in train and in test" in caplog.text
 
 
+def test_repeated_training_images_are_counted(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    for copy in (1, 2):
+        rows.splits["train"][copy]["path"].write_bytes(rows.splits["train"][0]["path"].read_bytes())
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write()
+    facts = json.loads((rows.directory / "out/dataset.json").read_text())
+    assert facts["duplicates_within_train"] == 2
+    assert facts["duplicates_across_splits"] == 0
+    assert "train: 2 rows repeat an image" in caplog.text
+
+
 def test_twins_are_found_whatever_comes_first(rows: Rows) -> None:
     twin(rows)
     rows.splits = dict(reversed(rows.splits.items()))

@@ -88,6 +88,12 @@ class DatasetInfo:
         return len(self.class_names)
 
     @property
+    def untested(self) -> tuple[str, ...]:
+        """The classes that no test row has: no test result speaks of them."""
+        counts = self.splits["test"].per_class
+        return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
+
+    @property
     def train_rows(self) -> int:
         return self.splits["train"].rows
 
@@ -218,6 +224,7 @@ def write_dataset(
         "catalog": options.catalog,
         "revision": revision,
         "duplicates_across_splits": checks.twins,
+        "duplicates_within_train": checks.repeated,
         "classes_without_test_rows": checks.untested,
     }
     artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, facts))
@@ -228,13 +235,14 @@ class _Checks:
 
     Attributes:
       twins: how many images stand in both splits, byte for byte.
+      repeated: how many training rows hold an image that an earlier one holds.
       untested: the classes without test rows.
     """
 
     def __init__(
         self, shape: _Shape, options: DatasetOptions, problems: Problems, *, strict_test: bool
     ) -> None:
-        self.twins = 0
+        self.twins = self.repeated = 0
         self.untested: list[str] = []
         self._shape = shape
         self._options = options
@@ -249,6 +257,7 @@ class _Checks:
         for image in images:
             if image.sha256 is None:
                 continue
+            self.repeated += split == "train" and image.sha256 in own
             twin = self._seen[other].get(image.sha256)
             if twin is not None:
                 self.twins += image.sha256 not in own
@@ -263,6 +272,12 @@ class _Checks:
         """Checks what can be known only at the end."""
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images stand in train and in test", self.twins)
+        if self.repeated:
+            logger.warning(
+                "train: %d rows repeat an image, byte for byte; one that stands k times has k "
+                "times the epsilon: keep one of each",
+                self.repeated,
+            )
         for name, writer in writers.items():
             if writer.rows == 0:
                 self._problems.add("class", "no row", split=name)
