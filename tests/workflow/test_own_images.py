@@ -39,6 +39,9 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     assert set(table["train_rows"]) == {96}
     assert table[table["method"] == "nonprivate"]["accuracy"].min() > 0.9
     assert "Nothing to be done" in workspace.run(study).stdout
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # as file managers leave them
+        (workspace.directory / "images/lesions/along" / name).write_bytes(b"\0")
+    assert "Nothing to be done" in workspace.run(study).stdout
 
     deep = workspace.directory / "images/lesions/along/deeper/001.png"
     Image.open(deep).transpose(Image.Transpose.ROTATE_90).save(deep)

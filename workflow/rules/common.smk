@@ -220,6 +220,12 @@ def target_files(rule_name):
     )
 
 
+def source_files(wildcards):
+    """A source's files; folders by name alone, for looking into one may change its time."""
+    files = DATASETS[wildcards.dataset].input_files()
+    return [ancient(file) if Path(file).is_dir() else file for file in files]
+
+
 def option_text(value):
     """A value as `--config name=value` takes it."""
     if isinstance(value, (dict, list)):

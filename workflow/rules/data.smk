@@ -28,7 +28,7 @@ rule download_data:
 
 rule prepare_data:
     input:
-        files=lambda wildcards: DATASETS[wildcards.dataset].input_files(),
+        files=source_files,
         receipt=download_receipt,
     output:
         train=f"{DATA}/{{dataset}}/train.parquet",

@@ -28,6 +28,7 @@ EXTENSIONS = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
 BATCH_ROWS = 128
+BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 
 
 class Options(DatasetOptions):
@@ -53,7 +54,7 @@ class Options(DatasetOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Every folder that is searched: its time changes with the files it lists."""
+        """Every folder that is searched; `source_state` tells whether an image changed in it."""
         return tuple(sorted(str(folder) for folder, _ in self._walk()))
 
     def source_state(self) -> str:
@@ -170,7 +171,9 @@ def _list_files(root: Path, folder: Path) -> list[str]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """A folder and all below it, each with its files; what begins with a dot is passed over.
+    """A folder and all below it, each with its files.
+
+    What begins with a dot is passed over, and what Windows puts beside images.
 
     Raises:
       ConfigError: for a folder that cannot be listed.
@@ -182,7 +185,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
         try:
             with os.scandir(current) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if entry.name.startswith(".") or entry.name.lower() in BYSTANDERS:
                         continue
                     if entry.is_dir():
                         pending.append(current / entry.name)
