@@ -1,6 +1,6 @@
 """dpprobe: differentially private heads on frozen features.
 
-Run `snakemake` for the default study (config.yaml), `snakemake --configfile FILE` for another.
+Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another.
 """
 
 from snakemake.utils import min_version

@@ -797,7 +797,7 @@ def _row(*entries: Entry | str) -> tuple[Entry, ...]:
 
 
 def _command(paper: str) -> str:
-    return f"`snakemake --cores all --configfile {STUDY_FILES[paper]} paper_tables`"
+    return f"`snakemake --cores all paper_tables --configfile {STUDY_FILES[paper]}`"
 
 
 def _none(run: Run, what: str) -> str:

@@ -185,6 +185,8 @@ def ingest(
     info = read_info(dataset_info)
     records = _read_records(metrics_files, dataset)
     shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
+    if info.untested:
+        shared["untested_classes"] = f"{len(info.untested)} of {info.num_classes}"
     measured = headlines(records).get(dataset, ACCURACY)
     source = _dataset_input(dataset, info)
     cells = [_cell_run(path, record, study, shared, source) for path, record in records]
@@ -596,7 +598,7 @@ def _experiment(client: MlflowClient, wanted: _Experiment) -> Experiment:
         raise TrackingError(
             f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
             f"the results are now at {location}; move them back, or delete the MLflow database "
-            "and run `snakemake tracking`, which makes every run anew"
+            "and run the study again, which makes every run anew"
         )
     present = experiment.tags
     if present.get("mlflow.note.content") != wanted.note:
@@ -836,6 +838,7 @@ def _cell_run(
             "private": str(is_private(record)).lower(),
             "guarantee": guarantee,
             "cell_fingerprint": record["fingerprint"],
+            "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
         metrics=_cell_metrics(record),
         history=path.with_name("history.parquet"),
@@ -1120,9 +1123,9 @@ def _readable_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:
         remedy = (
-            "mend that at the server, then run `snakemake tracking`; what was written stays"
+            "mend that at the server, then run the study again; what was written stays"
             if _is_server(uri)
-            else "repair the store, or delete it and run `snakemake tracking`: the runs are made "
+            else "repair the store, or delete it and run the study again: its runs are made "
             "anew from the cells' files"
         )
         raise TrackingError(

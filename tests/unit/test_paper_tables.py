@@ -80,7 +80,7 @@ def test_the_note_names_what_is_blank_and_the_command(tmp_path: Path) -> None:
     sheet = _sheet(_run(cells), "foundation_features_table2")
     assert "CIFAR-10 at ε 3, 6.78, 7.53, 8;" in sheet.notes[1]
     assert "MNIST at ε 1.2, 2, 2.32, 2.5, 2.93, 3.2, 6.78;" in sheet.notes[1]
-    assert "--configfile config/foundation_features.yaml paper_tables" in sheet.notes[1]
+    assert "all paper_tables --configfile config/foundation_features.yaml`" in sheet.notes[1]
 
 
 def test_a_study_says_which_dataset_stands_for_a_published_one(tmp_path: Path) -> None:
