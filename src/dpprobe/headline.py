@@ -100,10 +100,11 @@ def highlights(bests: Sequence[Best]) -> list[Best]:
     chosen: dict[str, Best] = {}
     for best in bests:
         other = chosen.get(best.dataset)
-        if other is None or _distance(best) < _distance(other):
+        if other is None or from_one(best.epsilon) < from_one(other.epsilon):
             chosen[best.dataset] = best
     return list(chosen.values())
 
 
-def _distance(best: Best) -> float:
-    return abs(math.log(epsilon_value(best.epsilon)))
+def from_one(epsilon: str) -> float:
+    """How far an epsilon, as cells are named by it, is from 1 on a logarithmic scale."""
+    return abs(math.log(epsilon_value(epsilon)))

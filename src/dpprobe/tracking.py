@@ -56,7 +56,7 @@ from dpprobe.artifacts import fingerprint, read_json, sha256_file
 from dpprobe.config import INFINITE, epsilon_value, method_options
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
-from dpprobe.headline import best_private
+from dpprobe.headline import best_private, from_one
 from dpprobe.metrics import THRESHOLDS
 from dpprobe.progress import Progress
 from dpprobe.receipts import sqlite_file, write_receipt
@@ -765,23 +765,18 @@ def _best_columns(metrics: Iterable[str]) -> list[str]:
 
     Where there are many, each dataset's at the epsilon nearest to 1, then at the next nearest.
     """
-    found: dict[str, list[tuple[float, str]]] = {}
+    found: dict[str, list[str]] = {}  # epsilons by dataset
     for name in metrics:
         dataset, best, epsilon = name.partition(BEST)
         if best:
-            found.setdefault(dataset, []).append((epsilon_value(epsilon), name))
+            found.setdefault(dataset, []).append(epsilon)
     ranked = [
-        (rank, dataset, epsilon, name)
+        (rank, dataset, epsilon_value(epsilon), f"{dataset}{BEST}{epsilon}")
         for dataset, own in found.items()
-        for rank, (epsilon, name) in enumerate(sorted(own, key=lambda each: _from_one(each[0])))
+        for rank, epsilon in enumerate(sorted(sorted(own), key=from_one))
     ]
-    room = max(STUDY_COLUMNS, len(found))
-    chosen = sorted(ranked)[:room]
-    return [name for _, _, _, name in sorted(chosen, key=lambda each: each[1:])]
-
-
-def _from_one(epsilon: float) -> float:
-    return abs(math.log(epsilon))
+    chosen = sorted(ranked)[: max(STUDY_COLUMNS, len(found))]
+    return [name for *_, name in sorted(chosen, key=lambda each: each[1:])]
 
 
 def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Path, dict[str, Any]]]:

@@ -788,6 +788,14 @@ def test_cells_of_two_studies_share_a_view(study: Study) -> None:
     assert view_of(study, "digits")["selectedColumns"] == columns
 
 
+def test_of_two_epsilons_as_far_from_one_the_view_always_takes_the_same() -> None:
+    names = {f"d{d}{tracking.BEST}{e}" for d in range(tracking.STUDY_COLUMNS + 1) for e in "25"}
+    names |= {name.replace("_5", "_0.5") for name in names}
+    chosen = tracking._best_columns(names)
+    assert len(chosen) == tracking.STUDY_COLUMNS + 1
+    assert {name.partition(tracking.BEST)[2] for name in chosen} == {"0.5"}
+
+
 def test_summaries_of_two_studies_share_a_view(study: Study) -> None:
     study.ingest()
     other = write_study(study.root / "other", methods=["sgd"], epsilons=("8",))
