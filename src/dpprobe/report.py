@@ -16,7 +16,7 @@ import platform
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -117,7 +117,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     Raises:
       DataError: when a file is not what its name says.
     """
-    study = public_addresses(origin.study)
+    origin = replace(origin, study=public_addresses(origin.study))
     grid = read_grid(sources.summaries)
     summary = read_summaries(sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in sources.datasets.items()}
@@ -142,12 +142,12 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     style = (template / "style.css").read_text(encoding="utf-8")
     script = (template / "script.js").read_text(encoding="utf-8")
     page = _environment(template).get_template("report.html.j2").render(
-        study=study,
+        study=origin.study,
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, script),
         date=_date(sources.summaries),
-        run=_what_was_run(study, grid, infos, statements, summary),
+        run=_what_was_run(origin.study, grid, infos, statements, summary),
         bests=bests,
         has_zero_shot=bool(zero_shot),
         highlights=[_sentence(best, infos[best.dataset]) for best in highlights(bests)],
@@ -159,7 +159,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         cells_count=len(cells),
         not_covered=common,
         not_private=NOT_PRIVATE,
-        provenance=_provenance(origin, study, infos, sources),
+        provenance=_provenance(origin, infos, sources),
         linked=budget.linked,
         reproduce=_reproduce(origin),
         relative=lambda path: _relative(path, output.parent),
@@ -598,10 +598,7 @@ def _short(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
 
 
 def _provenance(
-    origin: Origin,
-    study: Mapping[str, Any],
-    infos: Mapping[str, DatasetInfo],
-    sources: Sources,
+    origin: Origin, infos: Mapping[str, DatasetInfo], sources: Sources
 ) -> dict[str, Any]:
     versions = []
     for name in LIBRARIES:
@@ -626,7 +623,7 @@ def _provenance(
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions,
         "fingerprints": fingerprints,
-        "config": yaml.safe_dump(dict(study), sort_keys=False, allow_unicode=True),
+        "config": yaml.safe_dump(dict(origin.study), sort_keys=False, allow_unicode=True),
     }
 
 
