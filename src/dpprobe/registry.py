@@ -108,30 +108,27 @@ def _register(
     client: MlflowClient, name: str, path: Path, record: dict[str, Any], run_id: str
 ) -> str:
     _ensure_model(client, name, record)
-    for version in client.search_model_versions(f"name = '{name}'"):
-        if version.run_id == run_id:
-            if not client.list_artifacts(run_id, FOLDER):
-                _log_model(client, path, record, run_id)
-            # a crash may have come between the version and its alias
-            current = client.get_registered_model(name).aliases.get(CURRENT_ALIAS)
-            if str(current) != str(version.version):  # a store may give either as a number
-                client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
-            return str(version.version)
-    _log_model(client, path, record, run_id)
-    private = is_private(record)
-    version = client.create_model_version(
-        name,
-        source=f"runs:/{run_id}/{FOLDER}",
-        run_id=run_id,
-        description=describe(path.parent, record),
-        tags={
-            "private": str(private).lower(),
-            "epsilon": record["cell"]["epsilon"],
-            "release": "not for release",
-        },
-    )
-    client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
-    logger.info("MLflow: registered %s, version %s", name, version.version)
+    versions = client.search_model_versions(f"name = '{name}'")
+    version = next((own for own in versions if own.run_id == run_id), None)
+    if version is None or not client.list_artifacts(run_id, FOLDER):
+        _log_model(client, path, record, run_id)
+    if version is None:
+        version = client.create_model_version(
+            name,
+            source=f"runs:/{run_id}/{FOLDER}",
+            run_id=run_id,
+            description=describe(path.parent, record),
+            tags={
+                "private": str(is_private(record)).lower(),
+                "epsilon": record["cell"]["epsilon"],
+                "release": "not for release",
+            },
+        )
+        logger.info("MLflow: registered %s, version %s", name, version.version)
+    # Of an old version too: a crash may have come between it and its alias.
+    current = client.get_registered_model(name).aliases.get(CURRENT_ALIAS)
+    if str(current) != str(version.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
     return str(version.version)
 
 
