@@ -299,7 +299,7 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
     assert states["dpprobe.make.wrong"][0] == "FAILED"
     assert states["dpprobe.make.cancelled"][0].startswith("CANCELLED")
     # slurmctld forgets; the database does not
-    answers = {name: status(workspace, job, forgotten=True) for name, (_, job) in states.items()}
+    answers = {name: forgotten_status(workspace, job) for name, (_, job) in states.items()}
     assert {name.split(".")[-1]: answer.stdout for name, answer in answers.items()} == {
         "good": "success\n",
         "wrong": "failed\n",
@@ -308,21 +308,17 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
     assert "CANCELLED" in answers["dpprobe.make.cancelled"].stderr
 
 
-def status(
-    workspace: Workspace, job: str, *, forgotten: bool = False
-) -> subprocess.CompletedProcess[str]:
-    """What the profile's status command says; `forgotten` has squeue know no job."""
+def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProcess[str]:
+    """What the profile's status command says when squeue knows no job."""
     environment = workspace.environment()
-    if forgotten:
-        folder = workspace.directory / "empty"
-        folder.mkdir(exist_ok=True)
-        (folder / "squeue").write_text("#!/bin/sh\n")
-        (folder / "squeue").chmod(0o755)
-        environment["PATH"] = f"{folder}:{environment['PATH']}"
+    folder = workspace.directory / "empty"
+    folder.mkdir(exist_ok=True)
+    (folder / "squeue").write_text("#!/bin/sh\n")
+    (folder / "squeue").chmod(0o755)
     return subprocess.run(
         [f"{workspace.profile}/status.py", job],
         cwd=workspace.directory,
-        env=environment,
+        env={**environment, "PATH": f"{folder}:{environment['PATH']}"},
         capture_output=True,
         text=True,
         check=True,
