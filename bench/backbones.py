@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dpprobe import backbones, catalog, config
+from dpprobe import backbones
 from dpprobe.backbones import Backbone, Runtime, timm_models
+from dpprobe.study import catalog
+from dpprobe.study.load import backbone_options
 
 NAMES = {"resnet50": 2048, "vit_b16": 768, "clip_vit_b32": 512}  # as published
 SIZES = ((640, 480), (333, 500), (32, 32), (224, 224))
@@ -64,7 +66,7 @@ def main() -> None:
 def compare(name: str, published: int) -> tuple[str, list[str]]:
     """A row of the table, and both preprocessings."""
     values = catalog.complete_backbone({"catalog": name, "pretrained": False})
-    options = config.backbone_options(values)
+    options = backbone_options(values)
     ours = backbones.load(options, runtime=Runtime(device="cpu"))
     library = its_own(options)
     pictures = [noise(size, seed) for seed, size in enumerate(SIZES)]

@@ -36,9 +36,10 @@ from sklearn.datasets import load_digits, load_sample_images
 
 from dpprobe import artifacts, backbones, heads
 from dpprobe.backbones import Runtime, timm_models
-from dpprobe.config import HEADS, options_class
+from dpprobe.heads.options import HEADS
 from dpprobe.heads.second_order import rule_ridge
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed

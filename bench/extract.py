@@ -36,8 +36,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from clock import Engine, Fastest, Ratio
-from dpprobe import artifacts, backbones, config, data, heads, metrics
+from dpprobe import artifacts, backbones, data, heads
 from dpprobe.backbones import Backbone, Runtime
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.features import store
 from dpprobe.features.extract import extract_shard
@@ -45,6 +46,8 @@ from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.results import metrics
+from dpprobe.study.load import backbone_options, dataset_options, method_options
 from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,7 +146,7 @@ class Measured:
     def __init__(self, case: Case, folder: Path, options: argparse.Namespace) -> None:
         self.case, self.options, self.folder = case, options, folder
         self.dataset = dataset(case, folder)
-        self.blocks = backbone_options(case)
+        self.blocks = case_backbone(case)
         runtime = Runtime(device=options.device, precision=options.precision)
         self.backbone = backbones.load(self.blocks, runtime=runtime)
         self.plain = plain_model(case).to(options.device)
@@ -222,7 +225,7 @@ def once(work: Callable[[], None]) -> Callable[[int], float]:
 def extract(
     dataset: Path,
     folder: Path,
-    blocks: config.BackboneOptions,
+    blocks: BackboneOptions,
     split: str,
     *,
     dtype: str = "float16",
@@ -274,19 +277,19 @@ class TimmImages(Dataset[torch.Tensor]):
 # models and images
 
 
-def backbone_options(case: Case) -> config.BackboneOptions:
+def case_backbone(case: Case) -> BackboneOptions:
     values: dict[str, Any] = {"family": "timm", "model": case.model, "pretrained": False}
     if case.model == "mobilenetv2_100" and CHECKPOINT.is_file():
         del values["pretrained"]
         values |= {"checkpoint": str(CHECKPOINT), "model_args": {"pad_type": "same"}}
     preprocessing = {"size": case.size, "crop_pct": 1.0, "mean": 0.5, "std": 0.5}
-    return config.backbone_options(values | {"preprocessing": preprocessing})
+    return backbone_options(values | {"preprocessing": preprocessing})
 
 
 def plain_model(case: Case) -> torch.nn.Module:
     import timm
 
-    given = backbone_options(case).model_dump(mode="json")["model_args"]
+    given = case_backbone(case).model_dump(mode="json")["model_args"]
     model: torch.nn.Module = timm.create_model(case.model, num_classes=0, **given)
     return model.eval()
 
@@ -303,7 +306,7 @@ def dataset(case: Case, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photograph)
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
-    data.prepare(config.dataset_options(values), directory)
+    data.prepare(dataset_options(values), directory)
     return directory
 
 
@@ -318,7 +321,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
         "missing_classes": "warn",
         "verify": "hash",
     }
-    data.prepare(config.dataset_options(values), directory)
+    data.prepare(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:
@@ -350,7 +353,7 @@ def rounding(folder: Path, options: argparse.Namespace) -> list[str]:
     directory = folder / "accuracy"
     prepare_cifar(directory, rows, held)
     info = read_info(directory / "dataset.json")
-    blocks = backbone_options(Case("mobilenetv2_100", 128, "cifar", rows))
+    blocks = case_backbone(Case("mobilenetv2_100", 128, "cifar", rows))
     splits = []
     for split in ("train", "test"):
         path = extract(directory, folder, blocks, split, dtype="float32", options=options)
@@ -393,7 +396,7 @@ def accuracies(
     """In percent, one a seed."""
     train, test = (torch.from_numpy(one.read(dtype).astype(np.float32)) for one in splits)
     labels = [np.asarray(one.labels) for one in splits]
-    method = config.method_options(values)
+    method = method_options(values)
     training = TrainingSet(train, torch.from_numpy(labels[0]), splits[0].num_classes)
     plan = calibrate(
         method.mechanisms(training.rows),

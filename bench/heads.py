@@ -25,10 +25,11 @@ import limits
 import memory
 import report
 from clock import Clock, Engine, Work
-from dpprobe import artifacts, config, heads
+from dpprobe import artifacts, heads
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
+from dpprobe.study.load import method_options
 from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
 from report import CASES, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
@@ -265,7 +266,7 @@ def one_fit(setting: Setting, values: dict[str, Any]) -> Callable[[int], float]:
 
 def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], object]:
     """A fit by the public API; its plan's noise is of a usual size, priced by nobody."""
-    options = config.method_options(values)
+    options = method_options(values)
     plan = Plan(
         mechanisms=tuple(item.scaled(NOISE_MULTIPLIER) for item in options.mechanisms(data.rows)),
         n=data.rows,

@@ -20,11 +20,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from dpprobe import artifacts, config
+from dpprobe import artifacts
 from dpprobe.heads.gradient_options import GradientOptions
-from dpprobe.normalisation import KINDS
+from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.options import HEADS
 from dpprobe.options import Options as Block
+from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "method_cards.yaml"
@@ -77,20 +82,21 @@ def main() -> None:
     draw_all(study, measured)
 
 
-def read_study() -> config.Study:
-    return config.load(yaml.safe_load(STUDY.read_text(encoding="utf-8")))
+def read_study() -> Study:
+    return load_study(yaml.safe_load(STUDY.read_text(encoding="utf-8")))
 
 
 # Runs
 
 
-def measure(study: config.Study) -> dict[tuple[str, str], Seeds]:
+def measure(study: Study) -> dict[tuple[str, str], Seeds]:
     """Trains and tests every method at every epsilon."""
     import torch
 
-    from dpprobe import heads, metrics
+    from dpprobe import heads
     from dpprobe.heads.training_set import TrainingSet
     from dpprobe.privacy.randomness import cell_seed
+    from dpprobe.results import metrics
 
     torch.set_num_threads(1)
     found = {}
@@ -99,11 +105,11 @@ def measure(study: config.Study) -> dict[tuple[str, str], Seeds]:
         rows, labels = (own.numpy() for own in features["test"])
         data = TrainingSet(*features["train"], num_classes=10)
         for name, method in study.methods.items():
-            for token in study.epsilons if method.private else (config.INFINITE,):
+            for token in study.epsilons if method.private else (INFINITE,):
                 plan = calibrate(
                     method.mechanisms(data.rows),
                     n=data.rows,
-                    epsilon=config.epsilon_value(token),
+                    epsilon=epsilon_value(token),
                     delta=study.delta,
                     accountant=study.accountant,
                     cache=Path(folder),
@@ -122,7 +128,7 @@ def measure(study: config.Study) -> dict[tuple[str, str], Seeds]:
     return found
 
 
-def extract(study: config.Study, split: str, folder: Path) -> tuple[Any, Any]:
+def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
     """A split's features float32 [n, d] and labels int64 [n], through the package's own stages."""
     import numpy as np
     import torch
@@ -189,14 +195,14 @@ def filled(text: str, found: Mapping[str, str]) -> str:
     return re.sub(r"(<!-- (\w+): .*? -->).*?<!-- end -->", fill, text, flags=re.DOTALL)
 
 
-def blocks(path: Path, study: config.Study, measured: Measured) -> dict[str, str]:
+def blocks(path: Path, study: Study, measured: Measured) -> dict[str, str]:
     """The generated parts of a page, by the name of their marker."""
     if path == CONFIGURATION:
         return {"normalisations": normalisations()}
-    if path.stem not in config.HEADS:
+    if path.stem not in HEADS:
         return {"accuracies": accuracies(study, measured)}
     return {
-        "options": options_table(config.options_class(config.HEADS, path.stem)),
+        "options": options_table(options_class(HEADS, path.stem)),
         "releases": releases_table(study, path.stem),
         "accuracy": accuracy_rows(study, path.stem, measured),
     }
@@ -289,7 +295,7 @@ def normalisations() -> str:
     return table(["kind", "what is done to a row", "options (defaults)", "priced"], rows)
 
 
-def releases_table(study: config.Study, head: str) -> str:
+def releases_table(study: Study, head: str) -> str:
     """What the study's method of this name releases, and its noise at epsilon 1."""
     method = study.methods[head]
     (dataset,) = study.datasets.values()
@@ -326,10 +332,10 @@ def releases_table(study: config.Study, head: str) -> str:
     return table([*head_row, "noise multiplier"], rows)
 
 
-def accuracy_rows(study: config.Study, head: str, measured: Measured) -> str:
+def accuracy_rows(study: Study, head: str, measured: Measured) -> str:
     """This head's accuracies, also with other options, the best other head's and the ceiling."""
     tokens = study.epsilons
-    others = [name for name in config.HEADS if name not in (head, CEILING)]
+    others = [name for name in HEADS if name not in (head, CEILING)]
     best = [f"best of the {'others' if head != CEILING else 'private heads'}"]
     for token in tokens:
         mean, name = max((measured[other, token].mean, other) for other in others)
@@ -341,20 +347,20 @@ def accuracy_rows(study: config.Study, head: str, measured: Measured) -> str:
     return table(["epsilon", *tokens], [*(row(study, name, measured) for name in own), *rows])
 
 
-def row(study: config.Study, name: str, measured: Measured) -> list[str]:
+def row(study: Study, name: str, measured: Measured) -> list[str]:
     return [f"`{name}`", *(str(measured[name, token]) for token in study.epsilons)]
 
 
-def ceiling_row(study: config.Study, measured: Measured) -> list[str]:
-    ceiling = measured[CEILING, config.INFINITE].mean
+def ceiling_row(study: Study, measured: Measured) -> list[str]:
+    ceiling = measured[CEILING, INFINITE].mean
     return [f"`{CEILING}`, the ceiling", *[f"{ceiling:.1f}"] * len(study.epsilons)]
 
 
-def accuracies(study: config.Study, measured: Measured) -> str:
+def accuracies(study: Study, measured: Measured) -> str:
     """All methods of the study: the heads, then the same with other options."""
     names = sorted(
         (name for name in study.methods if name != CEILING),
-        key=lambda name: (name not in config.HEADS, -measured[name, "1"].mean),
+        key=lambda name: (name not in HEADS, -measured[name, "1"].mean),
     )
     rows = [row(study, name, measured) for name in names]
     return table(["epsilon", *study.epsilons], [*rows, ceiling_row(study, measured)])
@@ -363,14 +369,14 @@ def accuracies(study: config.Study, measured: Measured) -> str:
 # Pictures
 
 
-def draw_all(study: config.Study, measured: Measured) -> None:
+def draw_all(study: Study, measured: Measured) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from dpprobe import figures
+    from dpprobe.reporting import figures
 
     with mpl.rc_context(figures.STYLE):
-        for head in (*config.HEADS, "all"):
+        for head in (*HEADS, "all"):
             figure = Figure(figsize=(5.8, 3.4), layout="constrained")
             axes = figure.add_subplot()
             draw_frame(axes, study, measured, bold=head == CEILING)
@@ -392,9 +398,9 @@ def save(figure: Any, path: Path) -> None:
         image.save(temporary, format="png", optimize=True)
 
 
-def draw_frame(axes: Any, study: config.Study, measured: Measured, *, bold: bool) -> None:
+def draw_frame(axes: Any, study: Study, measured: Measured, *, bold: bool) -> None:
     """Axes of all pictures alike, so that cards can be laid side by side, and the ceiling."""
-    from dpprobe.figures import CEILING_STYLE, COLOURS
+    from dpprobe.reporting.figures import CEILING_STYLE, COLOURS
 
     axes.set_xscale("log")
     tokens = finite(study)
@@ -404,7 +410,7 @@ def draw_frame(axes: Any, study: config.Study, measured: Measured, *, bold: bool
     axes.set_xlabel("privacy budget ε (log scale)")
     axes.set_ylabel("test accuracy (%)")
     axes.grid(axis="y")
-    ceiling = measured[CEILING, config.INFINITE].mean
+    ceiling = measured[CEILING, INFINITE].mean
     colour = COLOURS[0] if bold else "#000000"
     axes.axhline(ceiling, color=colour, linestyle=CEILING_STYLE, linewidth=2.4 if bold else 1.0)
     axes.text(
@@ -413,18 +419,18 @@ def draw_frame(axes: Any, study: config.Study, measured: Measured, *, bold: bool
     )  # fmt: skip
 
 
-def line(study: config.Study, measured: Measured, head: str) -> tuple[list[float], list[Seeds]]:
+def line(study: Study, measured: Measured, head: str) -> tuple[list[float], list[Seeds]]:
     tokens = finite(study)
     return [float(token) for token in tokens], [measured[head, token] for token in tokens]
 
 
-def finite(study: config.Study) -> list[str]:
-    return [token for token in study.epsilons if token != config.INFINITE]
+def finite(study: Study) -> list[str]:
+    return [token for token in study.epsilons if token != INFINITE]
 
 
-def draw_card(axes: Any, study: config.Study, measured: Measured, head: str) -> None:
+def draw_card(axes: Any, study: Study, measured: Measured, head: str) -> None:
     """One head against all others in grey."""
-    from dpprobe.figures import COLOURS
+    from dpprobe.reporting.figures import COLOURS
 
     for other in private_heads():
         if other != head:
@@ -446,9 +452,9 @@ def draw_card(axes: Any, study: config.Study, measured: Measured, head: str) -> 
     axes.set_title(f"{head}, and the other heads in grey", pad=10)
 
 
-def draw_heads(figure: Any, axes: Any, study: config.Study, measured: Measured) -> None:
+def draw_heads(figure: Any, axes: Any, study: Study, measured: Measured) -> None:
     """Every private head, best at epsilon 1 first."""
-    from dpprobe.figures import COLOURS, STYLES
+    from dpprobe.reporting.figures import COLOURS, STYLES
 
     names = sorted(private_heads(), key=lambda name: -measured[name, "1"].mean)
     styles = [*STYLES, ((0, (2, 1)), "<"), ((0, (5, 1, 1, 1)), ">")]
@@ -464,7 +470,7 @@ def draw_heads(figure: Any, axes: Any, study: config.Study, measured: Measured) 
 
 
 def private_heads() -> Iterator[str]:
-    return (name for name in config.HEADS if name != CEILING)
+    return (name for name in HEADS if name != CEILING)
 
 
 if __name__ == "__main__":

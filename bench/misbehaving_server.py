@@ -28,20 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from tests.misbehaving_server import (
-    Answer,
-    Cut,
-    Fault,
-    Server,
-    Silent,
-    Slow,
-    page,
-    serve,
-)
+from tests.support.misbehaving_server import Answer, Cut, Fault, Server, Silent, Slow, page, serve
 
-from dpprobe import config, data
+from dpprobe import data
 from dpprobe.data import downloads
+from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import DpprobeError
+from dpprobe.study.load import dataset_options
 
 FOLDER = Path("data/downloads/xrays")
 REMOTE = "/xrays.zip"
@@ -134,8 +127,8 @@ CASES = (
 )
 
 
-def options(server: Server, expected: bytes = GOOD) -> config.DatasetOptions:
-    return config.dataset_options(
+def options(server: Server, expected: bytes = GOOD) -> DatasetOptions:
+    return dataset_options(
         {
             "source": "url",
             "files": [{"url": server.url(REMOTE), "sha256": hashlib.sha256(expected).hexdigest()}],
@@ -144,7 +137,7 @@ def options(server: Server, expected: bytes = GOOD) -> config.DatasetOptions:
     )
 
 
-def attempt(chosen: config.DatasetOptions) -> str:
+def attempt(chosen: DatasetOptions) -> str:
     try:
         data.download(chosen, FOLDER)
     except DpprobeError as error:

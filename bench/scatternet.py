@@ -24,11 +24,14 @@ import torch
 import yaml
 from PIL import Image
 
-from dpprobe import artifacts, backbones, config, heads, plans
+from dpprobe import artifacts, backbones, heads
 from dpprobe.heads import nonprivate
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Cell, Study
+from dpprobe.training import plans
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "scatternet_cifar10.yaml"
@@ -51,7 +54,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000, help="rows a split (default 10,000)")
     rows = parser.parse_args().images
     torch.set_num_threads(1)
-    study = config.load(yaml.safe_load(STUDY.read_text()))
+    study = load_study(yaml.safe_load(STUDY.read_text()))
     if rows:
         artifacts.write_json(IMAGES, measure_images(study, rows))
     text = "\n".join([*accuracy_lines(study), "", *price_lines(), "", *image_lines(), ""])
@@ -62,7 +65,7 @@ def main() -> None:
 # what the study's cells hold
 
 
-def accuracy_lines(study: config.Study) -> list[str]:
+def accuracy_lines(study: Study) -> list[str]:
     lines = [
         "# ScatterNet + linear on CIFAR-10",
         "",
@@ -91,7 +94,7 @@ def accuracy_lines(study: config.Study) -> list[str]:
     ]
 
 
-def _row(study: config.Study, cell: config.Cell) -> str:
+def _row(study: Study, cell: Cell) -> str:
     results = ROOT / study.results_dir
     folder = results / "cells" / cell.dataset / cell.backbone / cell.method / f"eps-{cell.epsilon}"
     found = artifacts.read_json(folder / "metrics.json")["summary"]["accuracy"]
@@ -168,7 +171,7 @@ def paper_epsilon(mechanisms: tuple[Mechanism, ...]) -> float:
 # what JPEG costs
 
 
-def measure_images(study: config.Study, rows: int) -> dict[str, Any]:
+def measure_images(study: Study, rows: int) -> dict[str, Any]:
     """Non-private accuracy on the first rows of both splits, as they are and encoded once more."""
     dataset = study.datasets["cifar10"]
     paths = dict(zip(("train", "test"), dataset.input_files(), strict=True))
@@ -201,7 +204,7 @@ def measure_images(study: config.Study, rows: int) -> dict[str, Any]:
 
 
 def scattered(
-    study: config.Study, path: str, rows: int, encoding: str
+    study: Study, path: str, rows: int, encoding: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Scattering rows [m, d] of the first images, their labels, and how far pixels moved (RMS)."""
     import pyarrow.parquet as pq

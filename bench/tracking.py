@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.cell_files import write_dataset_info, write_study
+from tests.support.cell_files import write_dataset_info, write_study
 
 DATASETS = 8
 BACKBONES = 5

@@ -2,26 +2,24 @@
 
 from pathlib import Path
 
-from dpprobe import config
 from dpprobe.logs import job_log
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.study.load import method_options
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import read_info
-        from dpprobe.plans import write_plans
+        from dpprobe.training.plans import write_plans
 
         privacy = snakemake.params.privacy
         output = Path(snakemake.output[0])
         write_plans(
-            {
-                name: config.method_options(options)
-                for name, options in snakemake.params.methods.items()
-            },
+            {name: method_options(options) for name, options in snakemake.params.methods.items()},
             output=output,
             # one file for each (n, sampler, steps, epsilon, delta, accountant), shared by all
             cache=output.parent.parent,
             n=read_info(Path(snakemake.input.info)).train_rows,
-            epsilon=config.epsilon_value(snakemake.wildcards.epsilon),
+            epsilon=epsilon_value(snakemake.wildcards.epsilon),
             delta=privacy["delta"],
             accountant=privacy["accountant"],
             seeds=snakemake.params.seeds,

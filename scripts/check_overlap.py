@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from dpprobe import config
 from dpprobe.logs import job_log
+from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import SplitTable
         from dpprobe.devices import limit_threads
+        from dpprobe.features.near_duplicates import Rows, write_overlap
         from dpprobe.features.store import FeatureStore
-        from dpprobe.overlap import Rows, write_overlap
 
         limit_threads(snakemake.threads)
         tables, manifests = snakemake.input.tables, snakemake.input.manifests
@@ -26,7 +26,7 @@ if __name__ == "__main__":
             private,
             public,
             threshold=snakemake.params.threshold,
-            device=config.load(snakemake.config).device,
+            device=load_study(snakemake.config).device,
             counts=Path(snakemake.output.counts),
             matches=Path(snakemake.output.matches),
         )

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from dpprobe import config, data
+from dpprobe import data
 from dpprobe.logs import job_log
+from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        study = config.load(snakemake.config)
+        study = load_study(snakemake.config)
         data.download(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output[0]).parent,

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from dpprobe import config
 from dpprobe.logs import job_log
+from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
         from dpprobe.features.extract import extract_shard
 
-        study = config.load(snakemake.config)
+        study = load_study(snakemake.config)
         limit_threads(snakemake.threads)
         extract_shard(
             table=Path(snakemake.input.table),

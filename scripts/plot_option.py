@@ -6,8 +6,8 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.figures import option_figure
-        from dpprobe.measured import read_measured
+        from dpprobe.reporting.figures import option_figure
+        from dpprobe.results.cell_results import read_measured
 
         option_figure(
             read_measured(Path(path) for path in snakemake.input.metrics),

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.figures import overlap_figure
+        from dpprobe.reporting.figures import overlap_figure
 
         private, *public = (Path(table) for table in snakemake.input.tables)
         overlap_figure(

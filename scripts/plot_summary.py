@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe import figures
+        from dpprobe.reporting import figures
 
         draw = {
             "method_comparison": figures.method_comparison,

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from dpprobe import config
 from dpprobe.logs import job_log
+from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
+        from dpprobe.baselines.few_shot import Task, few_shot
         from dpprobe.devices import limit_threads
-        from dpprobe.few_shot import Task, few_shot
 
         limit_threads(snakemake.threads)
         options = snakemake.params.options
@@ -26,5 +26,5 @@ if __name__ == "__main__":
             ),
             rows=Path(snakemake.output.rows),
             output=Path(snakemake.output.record),
-            device=config.load(snakemake.config).device,
+            device=load_study(snakemake.config).device,
         )

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.summary import summarise_cells
+        from dpprobe.results.summary import summarise_cells
 
         summarise_cells(
             [Path(path) for path in snakemake.input.metrics],

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from dpprobe import config
 from dpprobe.logs import job_log
+from dpprobe.study.load import load_study, method_options
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.cells import Job, train_job
         from dpprobe.devices import limit_threads
+        from dpprobe.training.job import Job, train_job
 
         limit_threads(snakemake.threads)
         params = snakemake.params
@@ -17,9 +17,7 @@ if __name__ == "__main__":
                 dataset=snakemake.wildcards.dataset,
                 backbone=snakemake.wildcards.backbone,
                 epsilon=snakemake.wildcards.epsilon,
-                methods={
-                    name: config.method_options(options) for name, options in params.methods.items()
-                },
+                methods={name: method_options(options) for name, options in params.methods.items()},
                 seeds=params.seeds,
                 study_seed=params.seed,
                 memory_mb=params.memory_mb,
@@ -31,6 +29,6 @@ if __name__ == "__main__":
             plans=Path(snakemake.input.plans),
             # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
             cells=Path(snakemake.output.cells[0]).parents[4],
-            device=config.load(snakemake.config).device,
+            device=load_study(snakemake.config).device,
             overlap=Path(snakemake.input.overlap) if snakemake.input.overlap else None,
         )

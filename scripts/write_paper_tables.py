@@ -6,11 +6,11 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe import published
-        from dpprobe.few_shot import read_few_shot
-        from dpprobe.measured import read_measured
-        from dpprobe.paper_tables import Run, write_paper_tables
-        from dpprobe.zero_shot import read_zero_shot
+        from dpprobe.baselines.few_shot import read_few_shot
+        from dpprobe.baselines.zero_shot import read_zero_shot
+        from dpprobe.reporting import published
+        from dpprobe.reporting.paper_tables import Run, write_paper_tables
+        from dpprobe.results.cell_results import read_measured
 
         params = snakemake.params
         write_paper_tables(

@@ -6,9 +6,9 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe import config
-        from dpprobe.provenance import git_commit
-        from dpprobe.report import Origin, Sources, write_report
+        from dpprobe.artifacts import git_commit
+        from dpprobe.reporting.report import Origin, Sources, write_report
+        from dpprobe.study.load import load_study
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]
@@ -27,7 +27,7 @@ if __name__ == "__main__":
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),
             Origin(
-                study=config.load(snakemake.config).model_dump(mode="json"),
+                study=load_study(snakemake.config).model_dump(mode="json"),
                 results=Path(snakemake.output[0]).parent,
                 call=params.call,
                 commit=git_commit(resources.parent),

@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.tables import accuracy_table
+        from dpprobe.reporting.accuracy_table import accuracy_table
 
         accuracy_table(
             [Path(path) for path in snakemake.input],

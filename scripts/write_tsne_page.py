@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.tsne_page import write_tsne_page
+        from dpprobe.reporting.tsne_page import write_tsne_page
 
         wildcards, params, paths = snakemake.wildcards, snakemake.params, snakemake.input
         write_tsne_page(

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpprobe import catalog, config
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DpprobeError
+from dpprobe.study import catalog
+from dpprobe.study.schema import study_schema
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def main() -> None:
 def _print(arguments: argparse.Namespace) -> None:
     """What was asked for."""
     if arguments.command == "schema":
-        schemas = {"study": config.json_schema, "catalog": catalog.json_schema}
+        schemas = {"study": study_schema, "catalog": catalog.json_schema}
         print(json.dumps(schemas[arguments.of](), indent=2))
     elif arguments.command == "catalog":
         print(describe_dataset(arguments.name) if arguments.name else list_catalog())
@@ -85,7 +86,7 @@ def describe_results(folder: Path) -> str:
     Raises:
       DataError: when the folder holds no finished dataset.
     """
-    from dpprobe.tables import format_console
+    from dpprobe.reporting.accuracy_table import format_console
 
     summaries = sorted(folder.glob("summary/*.parquet"))
     if not summaries:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, canonical JSON, content hashes."""
+"""Files that are whole or absent: atomic writes, canonical JSON, content hashes, git commits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,3 +102,20 @@ def write_table(path: Path, table: pa.Table) -> None:
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that a folder is checked out at, marked where files differ; None without git."""
+    try:
+        found = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{found} with local changes" if changed else found
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        capture_output=True, text=True, check=True, timeout=30,
+    ).stdout.strip()  # fmt: skip

@@ -1,10 +1,17 @@
-"""Which device computes, with how many threads."""
+"""What a process computes with: its device, threads, compiled code and Python."""
 
 from __future__ import annotations
 
-import torch
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from dpprobe.errors import ConfigError
+
+logger = logging.getLogger("dpprobe")
 
 
 def resolve_device(name: str) -> str:
@@ -13,6 +20,8 @@ def resolve_device(name: str) -> str:
     Raises:
       ConfigError: when cuda is asked for and torch sees no GPU.
     """
+    import torch  # heavy: a start of Snakemake imports this module
+
     available = torch.cuda.is_available()
     if name == "auto":
         return "cuda" if available else "cpu"
@@ -23,4 +32,44 @@ def resolve_device(name: str) -> str:
 
 def limit_threads(threads: int) -> None:
     """Keeps torch's own threads within what the scheduler granted."""
+    import torch  # as above
+
     torch.set_num_threads(max(1, threads))
+
+
+def jit(
+    *signatures: str, fastmath: frozenset[str] = frozenset()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: compiled for these signatures, or where there are none for each caller's types.
+
+    The cache notices a change of the module that a function stands in, not of what it calls in
+    other modules: compiled functions call only functions of their own module.
+
+    Args:
+      signatures: in Numba's notation.
+      fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
+    """
+    import numba  # heavy: only what defines compiled functions needs it
+
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": set(fastmath) or False,
+    }
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return numba.njit(list(signatures) or None, cache=True, **options)(function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            logger.info("%s; set NUMBA_CACHE_DIR to compile only once", error)
+            return numba.njit(list(signatures) or None, **options)(function)
+
+    return compiled
+
+
+def put_python_on_path() -> None:
+    """Puts this process's Python first on PATH, so that commands it starts run under it."""
+    folder = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])

@@ -1,11 +1,73 @@
-"""What every block of a study's configuration is: frozen, and closed to keys it does not know."""
+"""The base of every block of a study's configuration, and registries of such blocks by name."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from dpprobe.errors import ConfigError
 
 
 class Options(BaseModel):
-    """A block of the configuration."""
+    """A block of the configuration: frozen, and closed to keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
+    """Imports the module registered under a name and returns its `Options` class."""
+    cls: type[Options] = importlib.import_module(registry[name]).Options
+    return cls
+
+
+def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
+    """Returns the name if the registry has it.
+
+    Args:
+      key: the option that holds the name, for the message.
+
+    Raises:
+      ValueError: for an unknown name; the message lists the known ones.
+    """
+    if isinstance(name, str) and name in registry:
+        return name
+    known = ", ".join(sorted(registry))
+    raise ValueError(f"unknown {key} {name!r}; write one of: {known}")
+
+
+def by_registry(
+    registry: Mapping[str, str],
+    key: str,
+    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> BeforeValidator:
+    """Makes a pydantic validator that reads a mapping as the `Options` its `key` names.
+
+    Args:
+      registry: module names by the value of `key`.
+      complete: fills in options that the mapping leaves out, before it is read.
+    """
+
+    def validate(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        values = value if complete is None else complete(value)
+        name = registered_name(registry, key, values.get(key))
+        return options_class(registry, name).model_validate(dict(values))
+
+    return BeforeValidator(validate)
+
+
+def resolve_path(path: str) -> Path:
+    """A path a user wrote: `~` expanded, relative to the working directory.
+
+    Raises:
+      ConfigError: for `~name` without such a user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path!r}: no home folder for what stands after ~; write ./~") from error

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.browser.chromium import assert_quiet, needed, open_page
-from tests.cell_files import write_cell, write_dataset_info, write_study
-from tests.mlflow_server import serve
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
+from tests.support.mlflow_server import serve
 
 from dpprobe.artifacts import read_json
 
@@ -19,10 +19,10 @@ pytestmark = needed
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an MLflow store of a small made-up study, which has lost a method since."""
-    from dpprobe.figures import epsilon_accuracy
-    from dpprobe.summary import summarise_cells
-    from dpprobe.tables import accuracy_table
-    from dpprobe.tracking import ingest
+    from dpprobe.reporting.accuracy_table import accuracy_table
+    from dpprobe.reporting.figures import epsilon_accuracy
+    from dpprobe.results.summary import summarise_cells
+    from dpprobe.tracking.ingest import ingest
 
     root = tmp_path_factory.mktemp("mlflow")
     cells = write_study(root / "results")

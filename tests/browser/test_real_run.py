@@ -18,7 +18,7 @@ from tests.browser.chromium import (
     screen,
     text_of,
 )
-from tests.mlflow_server import serve
+from tests.support.mlflow_server import serve
 from tests.workflow.conftest import SMALL, Workspace
 
 from dpprobe.artifacts import read_json

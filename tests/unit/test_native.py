@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.native import jit
+from dpprobe.devices import jit
 
 
 def add(a: float, b: float) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.environment import put_own_python_first
+from dpprobe.devices import put_python_on_path
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
@@ -561,7 +561,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
 
 def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    put_own_python_first()
+    put_python_on_path()
     found = shutil.which("python3")
     assert found is not None
     assert Path(found).parent == Path(sys.executable).parent

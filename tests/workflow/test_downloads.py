@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.misbehaving_server import Server, serve
+from tests.support.misbehaving_server import Server, serve
 
 from .conftest import Workspace
 

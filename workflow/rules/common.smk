@@ -10,30 +10,32 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.persistence import PersistenceBase
 
-import dpprobe.config
-import dpprobe.papers
 from dpprobe.artifacts import fingerprint, read_json
-from dpprobe.config import INFINITE
 from dpprobe.data import public_addresses
-from dpprobe.environment import put_own_python_first
+from dpprobe.devices import put_python_on_path
 from dpprobe.errors import ConfigError
-from dpprobe.receipts import store_missing
-from dpprobe.variants import VARIED, varied
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.published import TABLES as PAPER_TABLES
+from dpprobe.reporting.published import published_digest
+from dpprobe.study.ablations import VARIED, varied
+from dpprobe.study.check import check_study
+from dpprobe.study.load import check_yaml, load_study
+from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import VERSIONS
 
 try:
     if workflow.is_main_process:
         for file in workflow.overwrite_configfiles or ["config.yaml"]:
-            dpprobe.config.check_yaml(Path(file))
-    STUDY = dpprobe.config.load(config)
+            check_yaml(Path(file))
+    STUDY = load_study(config)
     if workflow.is_main_process:
-        for warning in dpprobe.config.check(STUDY):
+        for warning in check_study(STUDY):
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 # The commands of profiles/slurm are in Python.
-put_own_python_first()
+put_python_on_path()
 
 DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()

@@ -48,7 +48,7 @@ rule plot_accuracy:
         runtime=minutes(10),
     params:
         name=lambda wildcards: STUDY.published_names()[wildcards.dataset],
-        published=dpprobe.papers.published_digest(),
+        published=published_digest(),
         version=VERSIONS["figures"],
     message:
         "accuracy against epsilon, {wildcards.dataset}"

@@ -17,15 +17,13 @@ rule write_paper_tables:
         ),
     output:
         report(
-            expand(
-                f"{RESULTS}/tables/papers/{{name}}.csv", name=dpprobe.papers.TABLES
-            ),
+            expand(f"{RESULTS}/tables/papers/{{name}}.csv", name=PAPER_TABLES),
             caption="../../resources/captions/papers.rst",
             category="Papers' tables",
         ),
         expand(
             f"{RESULTS}/tables/papers/{{name}}.{{extension}}",
-            name=dpprobe.papers.TABLES,
+            name=PAPER_TABLES,
             extension=["md", "tex"],
         ),
         references=f"{RESULTS}/tables/papers/references.bib",
@@ -47,7 +45,7 @@ rule write_paper_tables:
             for name, backbone in STUDY.backbones.items()
         },
         papers=dumped(STUDY.papers),
-        published=dpprobe.papers.published_digest(),
+        published=published_digest(),
         version=VERSIONS["papers"],
     message:
         "the papers' tables"

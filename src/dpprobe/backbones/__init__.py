@@ -1,7 +1,7 @@
 """Frozen feature extractors: a name in the study -> a model with its own preprocessing.
 
 A family is one module with an `Options` class and a `load` function, named in
-`dpprobe.config.FAMILIES`.
+`dpprobe.backbones.options.FAMILIES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from dpprobe.config import BackboneOptions
+    from dpprobe.backbones.options import BackboneOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
       ConfigError: when the options name something that is not there or does not fit together, or
         the features have another dimension than the options say.
     """
-    from dpprobe.config import FAMILIES
+    from dpprobe.backbones.options import FAMILIES
     from dpprobe.devices import resolve_device
 
     options.check()
@@ -128,7 +128,7 @@ def identity(
     """
     from importlib.metadata import version
 
-    from dpprobe.config import BACKBONE_NOTES
+    from dpprobe.backbones.options import BACKBONE_NOTES
 
     return artifacts.fingerprint(
         {

@@ -6,9 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from dpprobe.config import BackboneOptions, resolve_path
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
+from dpprobe.options import resolve_path
 
 Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]

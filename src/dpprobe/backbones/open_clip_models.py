@@ -25,8 +25,8 @@ from dpprobe.backbones.network_options import (
     Views,
     channels_error,
 )
-from dpprobe.config import resolve_path
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dpprobe.backbones import Backbone, Runtime, identity
-from dpprobe.config import BackboneOptions
+from dpprobe.backbones.options import BackboneOptions
 
 if TYPE_CHECKING:
     import torch

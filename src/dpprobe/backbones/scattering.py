@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dpprobe.backbones import Backbone, Runtime, identity
-from dpprobe.config import BackboneOptions
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from dpprobe.backbones.network_options import (
     Views,
     channels_error,
 )
-from dpprobe.config import resolve_path
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     from dpprobe.backbones.images import Mode

@@ -1,7 +1,7 @@
 """Datasets: from a source to two split tables and their description.
 
 A source is one module with an `Options` class and a `prepare` function, named in
-`dpprobe.config.SOURCES`.
+`dpprobe.data.options.SOURCES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpprobe.data import disk
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
-    from dpprobe.config import DatasetOptions
+    from dpprobe.data.options import DatasetOptions
 
 GROUP_PREFIX = "group_"
 
@@ -100,8 +100,8 @@ def download(options: DatasetOptions, directory: Path) -> None:
       ConfigError: when something must be done first, such as accepting a licence.
       DownloadError: when the other side does not give what it should.
     """
-    from dpprobe.config import SOURCES
     from dpprobe.data.downloads import write_receipt
+    from dpprobe.data.options import SOURCES
 
     module = importlib.import_module(SOURCES[options.source])
     with disk.explained(directory, "files were fetched"):
@@ -122,7 +122,7 @@ def prepare(options: DatasetOptions, directory: Path, *, downloaded: Path | None
       ConfigError: when the source is not there.
       DataError: when what it holds cannot be a dataset.
     """
-    from dpprobe.config import SOURCES
+    from dpprobe.data.options import SOURCES
     from dpprobe.data.problems import FILE_NAME
 
     module = importlib.import_module(SOURCES[options.source])

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.config import DatasetOptions, Limit, resolve_path
 from dpprobe.data import check_groups, group_column
+from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     from _csv import Reader

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.config import resolve_path
 from dpprobe.data import split, table
 from dpprobe.data.csv_manifest import (
     Group,
@@ -31,6 +30,7 @@ from dpprobe.data.csv_manifest import (
     template_parts,
 )
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 logger = logging.getLogger("dpprobe")
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from dpprobe.config import DatasetOptions, resolve_path
 from dpprobe.data import split
+from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.config import DatasetOptions, Limit, resolve_path
 from dpprobe.data import check_groups, group_column, split
+from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

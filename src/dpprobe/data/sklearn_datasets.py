@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from dpprobe.config import DatasetOptions
 from dpprobe.data import split
+from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from dpprobe.progress import Progress
 if TYPE_CHECKING:
     from PIL import Image
 
-    from dpprobe.config import DatasetOptions
+    from dpprobe.data.options import DatasetOptions
 
 logger = logging.getLogger("dpprobe")
 

@@ -14,9 +14,10 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.config import DATASET_NOTES, DatasetOptions, resolve_path
 from dpprobe.data import archives, split
+from dpprobe.data.options import DATASET_NOTES, DatasetOptions
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

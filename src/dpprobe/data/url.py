@@ -16,11 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe import config
-from dpprobe.config import DatasetOptions
 from dpprobe.data import archives, check_address, check_several_labels
+from dpprobe.data.options import SOURCES, DatasetOptions, Limit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
+from dpprobe.study.load import dataset_options
 
 if TYPE_CHECKING:
     from dpprobe.data.downloads import Fetched
@@ -113,7 +113,7 @@ class Options(DatasetOptions):
     def _check_layout(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
             _check_keys(value)
-            options = config.dataset_options(value)
+            options = dataset_options(value)
         except ConfigError as error:
             raise ValueError("; ".join(str(error).splitlines())) from None
         _with_paths(options, _inside)
@@ -149,7 +149,7 @@ class Options(DatasetOptions):
         # Neither decides the tables, and an address may hold a token.
         return {**params, **self.download_params()}
 
-    def row_limit(self) -> config.Limit:
+    def row_limit(self) -> Limit:
         return self._layout().row_limit()
 
     def has_test(self) -> bool:
@@ -171,7 +171,7 @@ class Options(DatasetOptions):
         return self.expect.classes if named is None else len(named)
 
     def _layout(self) -> DatasetOptions:
-        return config.dataset_options(self.layout)
+        return dataset_options(self.layout)
 
     def _known_labels(self) -> bool | None:
         """Whether rows have several labels; None where only the files tell."""
@@ -184,7 +184,7 @@ class Options(DatasetOptions):
         def move(path: str, _: str, fate: str) -> str:
             return str(downloaded / path) if fate == "moves" else path
 
-        return config.dataset_options(_with_paths(self._layout(), move))
+        return dataset_options(_with_paths(self._layout(), move))
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
@@ -277,5 +277,5 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         check_several_labels(declared=options.multi_label(), found=layout.multi_label())
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error
-    module = importlib.import_module(config.SOURCES[layout.source])
+    module = importlib.import_module(SOURCES[layout.source])
     module.prepare(layout, directory, recorded=options)

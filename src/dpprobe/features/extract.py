@@ -15,7 +15,7 @@ import torch
 
 from dpprobe import backbones
 from dpprobe.backbones import Runtime
-from dpprobe.config import BackboneOptions
+from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe import artifacts, prompts
+from dpprobe import artifacts
 from dpprobe.backbones import Runtime
-from dpprobe.config import FAMILIES, BackboneOptions
+from dpprobe.backbones.options import FAMILIES, BackboneOptions
+from dpprobe.data import prompts
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError
 

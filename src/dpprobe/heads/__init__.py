@@ -1,7 +1,7 @@
 """Heads: linear classifiers trained on stored features, privately or not.
 
-One module a head, named in `dpprobe.config.HEADS`: its `Options` say what a study may write, its
-`fit` trains. Nothing heavy is imported here.
+One module a head, named in `dpprobe.heads.options.HEADS`: its `Options` say what a study may
+write, its `fit` trains. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.config import HEADS, MethodOptions
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.options import HEADS, MethodOptions
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 
-from dpprobe.config import resolve_path
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads import Fitted, Record
@@ -35,6 +34,7 @@ from dpprobe.heads.second_order import (
 )
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.options import resolve_path
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.privacy.releases import Releases

@@ -23,7 +23,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from dpprobe.native import jit
+from dpprobe.devices import jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
 NOT_USABLE = 1e-300

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.config import MethodOptions
 from dpprobe.errors import ConfigError
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 GRADIENTS = "gradients"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from dpprobe.config import MethodOptions
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:

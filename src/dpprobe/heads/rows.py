@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from dpprobe import normalisation as kinds
 from dpprobe.errors import DataError
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
-from dpprobe.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.privacy.releases import Releases
 
 # A unit row in float32 may be this much longer than 1; what is released is shorter by so much.

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from dpprobe.config import MethodOptions
-from dpprobe.normalisation import Centred, Normalize
+from dpprobe.heads.normalisation import Centred, Normalize
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Mechanism
 
 GRADIENTS = "gradients"

@@ -14,7 +14,7 @@ that promises less privacy loss than there is. Neither is the classical Gaussian
 sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
 
 `pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
-where `pld` is no upper bound any more: hence `dpprobe.config.SMALLEST_DELTA`.
+where `pld` is no upper bound any more: hence `dpprobe.privacy.limits.SMALLEST_DELTA`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe import artifacts
-from dpprobe.config import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.versions import VERSIONS
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.native import jit
+from dpprobe.devices import jit
 from dpprobe.privacy.randomness import stream, stream_seed
 
 # Generators side by side, which the processor's vector instructions advance together.

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpprobe import config
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.study.load import method_options
 
 FORMAT = "dpprobe-privacy"
 FORMAT_VERSION = 2
@@ -102,7 +103,7 @@ def statement(
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
-    head = config.method_options(options)
+    head = method_options(options)
     own = head.private_choices
     trained = bool(public_data["trained"])
     public = [*PUBLIC_FACTS]
@@ -156,7 +157,7 @@ def _engine(options: Mapping[str, Any]) -> str:
     return str({**options.get("base", {}), **options}.get("engine"))
 
 
-def _promise(plan: Plan, head: config.MethodOptions, heads: int, together: float) -> str:
+def _promise(plan: Plan, head: MethodOptions, heads: int, together: float) -> str:
     if not plan.private and head.private_choices:
         return (
             "No privacy is promised: this method is not private. Not covered is "

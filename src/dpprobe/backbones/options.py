@@ -1,0 +1,66 @@
+"""Options that every backbone has, and the registry of families."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from dpprobe.options import Options
+
+FAMILIES: dict[str, str] = {
+    "open_clip": "dpprobe.backbones.open_clip_models",
+    "pixels": "dpprobe.backbones.pixels",
+    "scattering": "dpprobe.backbones.scattering",
+    "timm": "dpprobe.backbones.timm_models",
+}
+# Options of a backbone that do not decide its features.
+BACKBONE_NOTES = frozenset({"catalog", "dimension"})
+
+
+class BackboneOptions(Options, ABC):
+    """A frozen feature extractor; `family` selects the module that loads it."""
+
+    # Whether it is a neural network, which gains from threads.
+    network: ClassVar[bool] = False
+
+    family: str
+    catalog: str | None = Field(
+        None,
+        description="The entry of resources/backbones.yaml that gives the options which are not "
+        "written.",
+    )
+    dimension: int | None = Field(
+        None, ge=1, description="Features an image; another number that comes out is an error."
+    )
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises ConfigError when what the options name is missing. Cheap: reads no weights."""
+
+    def input_files(self) -> tuple[str, ...]:
+        """Files whose change makes the features stale."""
+        return ()
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it has a text encoder that this environment can run."""
+        return False
+
+    @property
+    def random_crops(self) -> bool:
+        """Whether training images enter by a part that depends on their bytes."""
+        return False
+
+    def warnings(self) -> list[str]:
+        """What a user should know beforehand, one line each. Cheap."""
+        return []
+
+    def text_params(self) -> dict[str, Any]:
+        """The options that decide text embeddings, JSON-compatible."""
+        return self.extraction_params()
+
+    def extraction_params(self) -> dict[str, Any]:
+        """The options that decide the features, JSON-compatible: not where an input file lies."""
+        return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))

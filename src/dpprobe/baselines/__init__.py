@@ -1,0 +1,1 @@
+"""Classifiers to compare with, not private: zero-shot and few-shot."""

@@ -1,0 +1,266 @@
+"""Few-shot linear probes: logistic regression on N training images a class. Not private.
+
+What a person could do with N images of each class and the same features, without a promise to
+anyone: the scale against which private heads are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from dpprobe.analysis.tsne import read_rows
+from dpprobe.artifacts import read_record, write_json, write_table
+from dpprobe.data.options import headline_metric
+from dpprobe.devices import resolve_device
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads import nonprivate
+from dpprobe.heads.logistic_regression import Problem, choose_penalty
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.results import metrics
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-few-shot"
+FORMAT_VERSION = 1
+BLOCK_ROWS = 4096
+# Of so few images a class none can be spared to choose a penalty.
+FEWEST_TO_CHOOSE = 4
+FEW_PENALTY = 0.1
+NOTE = (
+    "Not private: logistic regression on the training rows themselves, which also centre and scale "
+    "its features. Where rows have several labels, as many rows without any are drawn as of each "
+    "label. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
+)
+Shots = int | Literal["full"]
+SCHEMA = pa.schema(
+    [
+        ("dataset", pa.string()),
+        ("backbone", pa.string()),
+        ("shots", pa.int64()),  # null: the whole split
+        ("seed_index", pa.int64()),
+        ("train_rows", pa.int64()),
+        ("penalty", pa.float64()),
+        *((name, pa.float64()) for name in metrics.SCALARS),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What to probe: the dataset's and backbone's names, N's, draws, and the study's seed.
+
+    Features that take more than `memory_mb` as float32 are streamed from disk.
+    """
+
+    dataset: str
+    backbone: str
+    shots: Sequence[Shots]
+    seeds: int
+    study_seed: int
+    memory_mb: int = 16000
+    metric: str | None = None
+
+
+def few_shot(
+    train: Path, test: Path, *, task: Task, rows: Path, output: Path, device: str = "cpu"
+) -> None:
+    """Trains a probe for each N and draw, and tests it.
+
+    The draws of one seed are nested: its 2 images of a class are its 1 image and another. A class
+    that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
+    and N that have none; a row drawn for two labels counts once.
+
+    Args:
+      train, test: manifests of the two splits' features.
+      rows: parquet, a row a probe.
+      output: JSON, a record a N with mean and interval.
+      device: "auto", "cpu" or "cuda".
+
+    Raises:
+      DataError: when the two splits do not have the same classes.
+    """
+    stores = FeatureStore(train), FeatureStore(test)
+    if stores[0].class_names != stores[1].class_names:
+        raise DataError(f"{test}: classes differ from {train}; delete both, run again")
+    shown = headline_metric(
+        task.metric, num_classes=stores[1].num_classes, multi_label=stores[1].multi_label
+    )
+    probe = _Probe(task, stores, resolve_device(device))
+    results, records = [], []
+    for count in task.shots:
+        found = probe.draws(count)
+        summary = probe.summary(found)
+        if shown not in summary:
+            raise DataError(
+                f"{test}: no {shown} to show: no label that some test rows have and others have "
+                "not; add test rows, or write metric: accuracy"
+            )
+        logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
+        shots = None if count == "full" else count
+        results.append(
+            {"shots": shots, "seeds": len(found)}
+            | {"train_rows": [own["train_rows"] for own in found], "summary": summary}
+        )
+        records += [_row(task, shots, index, own) for index, own in enumerate(found)]
+    write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
+    write_json(
+        output,
+        {
+            "format": FORMAT, "format_version": FORMAT_VERSION, "dataset": task.dataset,
+            "backbone": task.backbone, "private": False, "note": NOTE, "headline": shown,
+            "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
+            "rows": {"train": stores[0].rows, "test": stores[1].rows},
+            "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
+            "results": results,
+        },
+    )  # fmt: skip
+
+
+def _row(task: Task, shots: int | None, index: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "dataset": task.dataset,
+        "backbone": task.backbone,
+        "shots": shots,
+        "seed_index": index,
+        **{name: found.get(name) for name in ("train_rows", "penalty", *metrics.SCALARS)},
+    }
+
+
+def read_few_shot(path: Path) -> dict[str, Any]:
+    """The record that `few_shot` wrote.
+
+    Raises:
+      DataError: when it is not one of this version.
+    """
+    return read_record(path, kind=FORMAT, version=FORMAT_VERSION)
+
+
+def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Sorted rows: `count` of each label, or all of a label that has fewer.
+
+    Args:
+      labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
+        rows without any label are drawn like those of one: a probe needs to see them.
+    """
+    generator = stream(seed, "few_shot")
+    own = (
+        [np.flatnonzero(column) for column in (*labels.T, ~labels.any(axis=1))]
+        if labels.ndim == 2
+        else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    )
+    # Permuted whole, so that fewer of a seed are among more of it.
+    return np.unique(np.concatenate([generator.permutation(rows)[:count] for rows in own]))
+
+
+class _Probe:
+    """Fits on a part of the training rows and scores all test rows."""
+
+    def __init__(self, task: Task, stores: tuple[FeatureStore, FeatureStore], device: str) -> None:
+        self._task, self._device = task, device
+        self._train, self._test = stores
+        self._train_labels, self._test_labels = map(_labels, stores)
+        self._options = nonprivate.Options()
+        self._link: metrics.Link = self._options.link_on(self._train.multi_label)
+        self._train_rows, self._test_rows = map(self._in_memory, stores)
+        identity = {
+            "dataset": task.dataset, "backbone": task.backbone, "few_shot": task.study_seed,
+            "train": stores[0].fingerprint,
+        }  # fmt: skip
+        self._seeds = [cell_seed(identity, index) for index in range(task.seeds)]
+        self._first: np.ndarray | None = None
+
+    def draws(self, count: Shots) -> list[dict[str, Any]]:
+        """One record a draw: its metrics, rows and penalty. The whole split is drawn once."""
+        found: list[dict[str, Any]] = []
+        for seed in self._seeds if count != "full" else self._seeds[:1]:
+            rows = self._chosen(count, seed)
+            with torch.inference_mode():
+                weights, penalty = self._fit(self._training_set(rows), count)
+                scores = self._scores(weights)
+            self._first = scores if not found else self._first
+            tested = metrics.evaluate(
+                scores, self._test_labels, link=self._link, accepted=self._test.accepted
+            )
+            found.append(tested | {"train_rows": len(rows), "penalty": penalty})
+        return found
+
+    def summary(self, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Means and intervals of what `draws` returned last."""
+        assert self._first is not None
+        return metrics.summarise(
+            found,
+            correct=metrics.hits(self._first, self._test_labels, link=self._link),
+            labels=self._test_labels,
+            scores=self._first,
+            seed=self._task.study_seed,
+        )
+
+    def _chosen(self, count: Shots, seed: int) -> np.ndarray:
+        """The rows of a draw, by class: every third row, as a fold has it, then holds all."""
+        if count == "full":
+            return np.arange(self._train.rows)
+        rows = draw(self._train_labels, count, seed)
+        if self._train_labels.ndim == 2:
+            return rows
+        return np.asarray(rows[np.argsort(self._train_labels[rows], kind="stable")])
+
+    def _training_set(self, rows: np.ndarray) -> TrainingSet:
+        features: Any = self._train
+        if self._train_rows is not None:
+            features = torch.from_numpy(self._train_rows[rows]).to(self._device)
+        elif len(rows) < self._train.rows:
+            order = np.argsort(rows)
+            own = np.empty((len(rows), self._train.dimension), dtype=np.float32)
+            own[order] = read_rows(self._train, rows[order])
+            features = torch.from_numpy(own).to(self._device)
+        return TrainingSet(
+            features,
+            torch.from_numpy(self._train_labels[rows]),
+            num_classes=self._train.num_classes,
+            device=self._device,
+        )
+
+    def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
+        """Weights [K, d + 1] on the features themselves, and their penalty."""
+        rows = Rows(data, Transform(NoNormalisation()))
+        problem = Problem(rows, one_scale=count != "full")
+        few = count != "full" and count < FEWEST_TO_CHOOSE
+        penalty = FEW_PENALTY if few else choose_penalty(problem, self._options)
+        everyone = torch.ones(rows.n, device=rows.device)
+        solution = problem.solve(everyone, penalty, problem.zeros(), self._options)
+        return problem.raw_weights(solution), penalty
+
+    def _scores(self, weights: np.ndarray) -> np.ndarray:
+        """Of all test rows, [m, K]."""
+        own = torch.from_numpy(weights.astype(np.float32)).to(self._device)
+        blocks: Iterable[tuple[int, np.ndarray]] = self._test.blocks(BLOCK_ROWS)
+        if self._test_rows is not None:
+            blocks = [(0, self._test_rows)]
+        return np.concatenate(
+            [
+                torch.addmm(own[:, -1], torch.from_numpy(block).to(self._device), own[:, :-1].T)
+                .cpu()
+                .numpy()
+                for _, block in blocks
+            ]
+        )
+
+    def _in_memory(self, store: FeatureStore) -> np.ndarray | None:
+        fits = 4 * store.rows * store.dimension <= self._task.memory_mb * 10**6
+        return store.read() if fits else None
+
+
+def _labels(store: FeatureStore) -> np.ndarray:
+    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)

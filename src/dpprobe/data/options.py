@@ -1,0 +1,189 @@
+"""Options that every dataset has, and the registry of sources."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dpprobe.errors import ConfigError
+from dpprobe.options import Options
+from dpprobe.privacy.limits import SMALLEST_DELTA
+
+# Every name a user may write, and the module that gives it meaning.
+SOURCES: dict[str, str] = {
+    "csv": "dpprobe.data.csv_manifest",
+    "huggingface": "dpprobe.data.huggingface",
+    "imagefolder": "dpprobe.data.imagefolder",
+    "parquet": "dpprobe.data.parquet",
+    "sklearn": "dpprobe.data.sklearn_datasets",
+    "torchvision": "dpprobe.data.torchvision_datasets",
+    "url": "dpprobe.data.url",
+}
+
+
+class Expected(Options):
+    """Sizes of a dataset, known beforehand."""
+
+    train: int | None = Field(None, ge=1, description="Rows of the train table.")
+    test: int | None = Field(None, ge=1, description="Rows of the test table.")
+    classes: int | None = Field(None, ge=2, description="Classes, or labels a row may have.")
+
+
+class Limit(Options):
+    """Use only the first rows of each split."""
+
+    train: int | None = Field(None, ge=1)
+    test: int | None = Field(None, ge=1)
+
+
+Prompts = str | tuple[str, ...]
+# Options of a dataset that do not decide its tables, only whether they are accepted.
+DATASET_NOTES = frozenset(
+    {
+        "catalog", "delta", "duplicates", "expect", "metric", "missing_classes", "prompts",
+        "prompt_names", "verify",
+    }
+)  # fmt: skip
+
+
+class DatasetOptions(Options, ABC):
+    """A dataset; `source` selects the module that reads it."""
+
+    # The options that are paths, such as "joins.*.file"; and whether one is put under the download
+    # folder by a source that downloads, or is relative to one that is.
+    paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
+
+    source: str
+    delta: float | None = Field(
+        None,
+        ge=SMALLEST_DELTA,
+        lt=1,
+        description="The delta of this dataset; the study's where absent.",
+    )
+    metric: Literal["accuracy", "auc"] | None = Field(
+        None,
+        description="What tables and figures show. Absent, accuracy where a row has one label, auc "
+        "(the mean over labels) where it may have several. auc needs two classes or several "
+        "labels a row.",
+    )
+
+    catalog: str | None = Field(
+        None,
+        description="The entry of resources/catalog that gives the options which are not written.",
+    )
+    expect: Expected = Field(
+        default_factory=lambda: Expected(),
+        description="Sizes that the split tables must have, checked when they are made.",
+    )
+    duplicates: Literal["error", "warn"] = Field(
+        "error", description="What an image that stands in both splits is, byte for byte."
+    )
+    missing_classes: Literal["error", "warn"] = Field(
+        "error",
+        description="What a class without test rows is, where the source itself says what is "
+        "tested on; without training rows it is always an error.",
+    )
+    verify: Literal["decode", "hash"] = Field(
+        "decode",
+        description="Decode every image once when the split tables are made, so that all that "
+        "cannot be decoded are reported together; hash only reads their bytes.",
+    )
+    prompts: Prompts = Field(
+        "simple",
+        description="What a CLIP text encoder reads for each class: a set of "
+        "resources/prompts.yaml, or templates with {c} for the class.",
+    )
+    prompt_names: Literal["imagenet"] | dict[str, str] = Field(
+        {},
+        description="Words for {c} in the prompts, by class name; the name itself where absent. Or "
+        "imagenet: the thousand names that CLIP's authors wrote for its labels.",
+    )
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises ConfigError when what the options name is not there. Cheap: no image is read."""
+
+    def download_params(self) -> dict[str, Any] | None:
+        """The options that decide what is downloaded, JSON-compatible; None where nothing is."""
+        return None
+
+    def input_files(self) -> tuple[str, ...]:
+        """Files and folders whose change makes the split tables stale."""
+        return ()
+
+    def source_state(self) -> str | None:
+        """A hash that changes with files that `input_files` does not list one by one.
+
+        None where it lists them all. Cheap: asked at each start of Snakemake, reads no image.
+        """
+        return None
+
+    def preparation_params(self) -> dict[str, Any]:
+        """The options that decide the split tables, JSON-compatible."""
+        return self.model_dump(mode="json", exclude=set(DATASET_NOTES))
+
+    def text_params(self) -> dict[str, Any]:
+        """The options that decide what a text encoder reads, JSON-compatible."""
+        return self.model_dump(mode="json", include={"prompts", "prompt_names"})
+
+    def row_limit(self) -> Limit:
+        """How many rows of what is named are used at most."""
+        return Limit()
+
+    def has_test(self) -> bool:
+        """Whether the source itself says what is tested on; otherwise a rule splits its rows."""
+        return True
+
+    def expected(self) -> Expected:
+        """`expect`, as far as a limit leaves it."""
+        limit = self.row_limit()
+        if not self.has_test() and limit.train is not None:
+            return Expected(classes=self.expect.classes)
+        most = limit.model_dump(exclude_none=True)
+        sizes = self.expect.model_dump(exclude_none=True)
+        return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
+
+    def expected_rows(self) -> tuple[int, int] | None:
+        """The rows of the train and the test table where `expect` says both."""
+        sizes = self.expected()
+        return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
+
+    @abstractmethod
+    def count_rows(self) -> tuple[int, int] | None:
+        """The rows that the train and the test table will hold, found cheaply.
+
+        None where only a download tells; what depends on them is then checked after it.
+        """
+
+    def multi_label(self) -> bool:
+        """Whether a row may have several labels. Cheap."""
+        return False
+
+    def count_classes(self) -> int | None:
+        """The number of classes, or of labels; None where only preparing the data tells. Cheap."""
+        return None
+
+
+def headline_metric(
+    metric: str | None, *, num_classes: int | None, multi_label: bool
+) -> Literal["accuracy", "auc"]:
+    """The metric that stands for a cell in tables and figures.
+
+    Args:
+      metric: the dataset's own choice.
+      num_classes: None where it is not known yet; the choice is then believed.
+
+    Raises:
+      ConfigError: for auc with one label a row and other than two classes.
+    """
+    if metric is None:
+        return "auc" if multi_label else "accuracy"
+    if metric == "auc" and not multi_label and num_classes not in (2, None):
+        raise ConfigError(
+            f"metric: auc with {num_classes} classes and one label a row is not defined; "
+            "write accuracy"
+        )
+    return "auc" if metric == "auc" else "accuracy"

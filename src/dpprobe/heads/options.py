@@ -1,0 +1,118 @@
+"""Options that every head has, and the registry of heads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced
+from dpprobe.options import Options, by_registry
+from dpprobe.privacy.plan import Mechanism, Selection, split_budget
+
+HEADS: dict[str, str] = {
+    "adam": "dpprobe.heads.adam",
+    "feature_covariance": "dpprobe.heads.feature_covariance",
+    "lamb": "dpprobe.heads.lamb",
+    "least_squares": "dpprobe.heads.least_squares",
+    "momentum": "dpprobe.heads.momentum",
+    "newton": "dpprobe.heads.newton",
+    "nonprivate": "dpprobe.heads.nonprivate",
+    "prototypes": "dpprobe.heads.prototypes",
+    "sgd": "dpprobe.heads.sgd",
+    "tuned": "dpprobe.heads.tuned",
+}
+
+
+class MethodOptions(Options, ABC):
+    """A way to train a head; `head` selects the module that fits it."""
+
+    private: ClassVar[bool] = True
+    # What the head does with private rows beside its mechanisms, for the privacy statement.
+    private_choices: ClassVar[str | None] = None
+    # Options that hold the path of a public file; "{dataset}" and "{backbone}" may stand in it.
+    paths: ClassVar[tuple[str, ...]] = ()
+
+    head: str
+    normalize: Normalize = Field(
+        default_factory=NoNormalisation,
+        description="What is done to each feature row: none, l2, layer_norm, group_norm (each row "
+        "by itself), or one that releases statistics of the rows from the head's own budget: "
+        "centred, channels.",
+    )
+
+    @model_validator(mode="after")
+    def _check_normalize(self) -> MethodOptions:
+        if self.normalize.priced and not self.private:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} takes a share of a privacy budget, and head "
+                f"{self.head} has none; write l2 or none"
+            )
+        return self
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a fit takes rows with several labels."""
+        return False
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        """What makes probabilities of the head's scores; none where they are no logits."""
+        return "softmax"
+
+    def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
+        """The link of a fit on rows of one label, or of several."""
+        return self.link
+
+    def input_files(self) -> tuple[str, ...]:
+        """Public files whose change makes the head stale, such as initial weights."""
+        paths = (getattr(self, name) for name in self.paths)
+        return tuple(path for path in paths if path is not None)
+
+    def identity(self) -> dict[str, Any]:
+        """The options that make the head what it is: a public file is what it holds, not where."""
+        return self.model_dump(mode="json", exclude=set(self.paths))
+
+    def located(self, *, dataset: str, backbone: str) -> Self:
+        """The options of one dataset's and backbone's cells: their names put into the paths.
+
+        Raises:
+          ConfigError: for braces that hold anything else.
+        """
+        changes = {}
+        for name in self.paths:
+            path = getattr(self, name)
+            if path is None:
+                continue
+            try:
+                changes[name] = path.format(dataset=dataset, backbone=backbone)
+            except (KeyError, IndexError, ValueError):
+                raise ConfigError(
+                    f"{name}: {path!r}: only {{dataset}} and {{backbone}} may stand in braces"
+                ) from None
+        return self.model_copy(update=changes)
+
+    @abstractmethod
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        """What the head itself releases of n rows, noise multipliers up to a common factor."""
+
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        """All that a fit on n rows releases, noise multipliers up to a common factor.
+
+        Raises:
+          ConfigError: when n rows are too few for the options.
+        """
+        own = self.releases(n)
+        if not isinstance(self.normalize, Priced):
+            return own
+        share = self.normalize.share
+        return split_budget([(share, self.normalize.releases(n)), (1 - share, own)])
+
+    def selection(self, n: int) -> Selection | None:  # noqa: ARG002
+        """Which mechanisms are repeated, with only the best run released; None where none is."""
+        return None
+
+
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(HEADS, "head")]

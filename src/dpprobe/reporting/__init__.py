@@ -1,0 +1,1 @@
+"""Tables, figures, the papers' tables, the report and t-SNE pages."""

@@ -1,0 +1,296 @@
+"""Numbers that others published, with their sources: what our tables and figures stand beside.
+
+They are written in `resources/published.yaml` as the papers' tables have them; here they become a
+flat list, each number with all that is known of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from dpprobe import resources
+from dpprobe.artifacts import sha256_file
+from dpprobe.errors import ConfigError
+from dpprobe.options import Options
+
+FILE = "published.yaml"
+# Names of the tables that a study writes beside the published ones.
+TABLES = (
+    "foundation_features_table2",
+    "foundation_features_table3",
+    *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),
+    "features_second_order_headline",
+)
+RANDOM_CHANCE = "random chance"
+Text = Annotated[str, Field(min_length=1)]
+Metric = Literal["accuracy", "auc", "accuracy change", "throughput", "speed-up"]
+Tuning = Literal["full", "last layer"]
+# inf is no privacy; two numbers are a range that the paper gives.
+Epsilon = (
+    Annotated[float, Field(gt=0)]
+    | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+)
+Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+class Citation(Options):
+    """A work that a number comes from; `note` says what is not known of it."""
+
+    short: Text = Field(description="What a legend or a table writes.")
+    authors: Text
+    title: Text | None
+    year: int | None = Field(ge=1900, le=2100)
+    venue: Text | None
+    note: Text | None = None
+
+    @model_validator(mode="after")
+    def _check_note(self) -> Citation:
+        if None in (self.title, self.year, self.venue) and self.note is None:
+            raise ValueError("note: missing; say why title, year or venue is not known")
+        return self
+
+
+class Facts(Options):
+    """What may be said of a whole table, of a row or of a column; absent where it is not."""
+
+    citation: Key | None = None
+    dataset: Key | None = None
+    metric: Metric | None = None
+    epsilon: Epsilon | None = None
+    delta: float | None = Field(None, gt=0, lt=1)
+    model: Text | None = None
+    tuning: Tuning | None = None
+    optimiser: Literal["momentum", "lamb", "adam"] | None = None
+    batch_size: int | None = Field(None, ge=1)
+
+
+class Column(Facts):
+    """One column of a printed table."""
+
+    title: Text
+
+
+class Row(Facts):
+    """One row of a printed table; `values` by column, a blank left out."""
+
+    row: Text
+    values: dict[Key, float | Literal["random chance"]] = Field(min_length=1)
+
+
+class PrintedTable(Facts):
+    """One table of one paper."""
+
+    paper: Key = Field(description="The citation key of where the numbers were read.")
+    table: Text = Field(description="Its number, or where in the text.")
+    title: Text
+    metric: Metric
+    columns: dict[Key, Column] = Field(min_length=1)
+    rows: tuple[Row, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> PrintedTable:
+        names = [row.row for row in self.rows]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"row {name!r} stands twice")
+        for row in self.rows:
+            unknown = row.values.keys() - self.columns.keys()
+            if unknown:
+                raise ValueError(f"row {row.row!r}: no column {', '.join(sorted(unknown))}")
+        return self
+
+
+class Number(Options):
+    """One published number and where it stands.
+
+    Attributes:
+      value: percent for an accuracy or its change, a fraction for an AUC, images a second and core
+        for throughput; NaN where the paper writes words.
+      printed: what the paper writes where that is no number.
+      paper, table, row, column: where it was read.
+      citation: whose result it is.
+      epsilon: inf without privacy; a pair is a range; None where it says nothing.
+      delta: None where the paper does not state it for this number.
+    """
+
+    value: float = Field(allow_inf_nan=True)
+    printed: str | None
+    metric: Metric
+    paper: str
+    table: str
+    row: str
+    column: str
+    column_title: str
+    citation: str
+    dataset: str | None
+    epsilon: Epsilon | None
+    delta: float | None
+    model: str | None
+    tuning: Tuning | None
+    optimiser: str | None
+    batch_size: int | None
+
+    @property
+    def single_epsilon(self) -> float | None:
+        """The privacy budget where it is one finite number."""
+        if isinstance(self.epsilon, float) and math.isfinite(self.epsilon):
+            return self.epsilon
+        return None
+
+    @property
+    def what(self) -> str | None:
+        """What tells a result from others of its work: its model, else its column."""
+        return self.model or (None if self.column_title == "Accuracy" else self.column_title)
+
+    @property
+    def percent(self) -> float:
+        """The value as figures draw it: an AUC in percent, too."""
+        return 100 * self.value if self.metric == "auc" else self.value
+
+    @property
+    def text(self) -> str:
+        """As printed."""
+        if self.printed is not None:
+            return self.printed
+        shortest = f"{self.value:g}"
+        if self.metric in ("throughput", "speed-up"):
+            return shortest
+        digits = 2 if self.metric == "auc" else 1
+        sign = "+" if self.metric == "accuracy change" and self.value > 0 else ""
+        fixed = f"{self.value:.{digits}f}"
+        return sign + (shortest if len(shortest) > len(fixed) else fixed)
+
+
+class Published(Options):
+    """The whole file."""
+
+    citations: dict[Key, Citation]
+    tables: tuple[PrintedTable, ...]
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> Published:
+        for number in self.numbers:
+            for key in (number.paper, number.citation):
+                if key not in self.citations:
+                    raise ValueError(
+                        f"{number.paper}, table {number.table}, {number.row}: no citation {key!r}"
+                    )
+            if math.isinf(_upper(number.epsilon)) and number.delta is not None:
+                raise ValueError(f"{number.row}: delta {number.delta:g} without privacy")
+        return self
+
+    @functools.cached_property
+    def numbers(self) -> tuple[Number, ...]:
+        """All numbers, in the order of the file."""
+        return tuple(
+            _number(table, row, key)
+            for table in self.tables
+            for row in table.rows
+            for key in table.columns
+            if key in row.values
+        )
+
+    def of_table(self, paper: str, table: str) -> PrintedTable:
+        """One table as printed."""
+        for found in self.tables:
+            if (found.paper, found.table) == (paper, table):
+                return found
+        raise KeyError((paper, table))
+
+    def select(self, **wanted: Any) -> list[Number]:
+        """The numbers whose attributes are these."""
+        return [
+            number
+            for number in self.numbers
+            if all(getattr(number, name) == value for name, value in wanted.items())
+        ]
+
+    def points(self, dataset: str, metric: str) -> list[Number]:
+        """What a figure of a dataset marks: private results of one epsilon each.
+
+        Of what a work says of one model (or column) at one epsilon the best stands: the others are
+        its sweeps and ablations. Fully tuned networks are left out where that is said: what is
+        measured here is the last layer alone.
+        """
+        found: dict[tuple[Any, ...], Number] = {}
+        for number in self.select(dataset=dataset, metric=metric):
+            if number.single_epsilon is None or math.isnan(number.value) or number.tuning == "full":
+                continue
+            key = (number.citation, number.what, number.single_epsilon)
+            if key not in found or number.value > found[key].value:
+                found[key] = number
+        return list(found.values())
+
+
+def _number(table: PrintedTable, row: Row, key: str) -> Number:
+    """One number with what its column, else its row, else its table says."""
+    column = table.columns[key]
+    value = row.values[key]
+    facts: dict[str, Any] = {}
+    for name in Facts.model_fields:
+        said = (getattr(part, name) for part in (column, row, table))
+        facts[name] = next((one for one in said if one is not None), None)
+    facts["citation"] = facts["citation"] or table.paper
+    return Number(
+        value=math.nan if isinstance(value, str) else value,
+        printed=value if isinstance(value, str) else None,
+        paper=table.paper,
+        table=table.table,
+        row=row.row,
+        column=key,
+        column_title=column.title,
+        **facts,
+    )
+
+
+def _upper(epsilon: Any) -> float:
+    if epsilon is None:
+        return 0.0
+    return float(epsilon[1] if isinstance(epsilon, tuple) else epsilon)
+
+
+def parse(values: Mapping[str, Any]) -> Published:
+    """Checks the content of such a file.
+
+    Raises:
+      ConfigError: with a line for each thing that is wrong.
+    """
+    try:
+        return Published.model_validate(dict(values))
+    except ValidationError as error:
+        lines = [
+            f"{FILE}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()
+        ]
+        raise ConfigError("\n".join(lines)) from None
+
+
+@functools.cache
+def read() -> Published:
+    """The published numbers that come with the project."""
+    return parse(resources.read_yaml(FILE))
+
+
+def published_digest() -> str:
+    """Changes with the published numbers, so that what shows them is made again."""
+    return sha256_file(resources.RESOURCES / "published.yaml")
+
+
+def bibliography(published: Published) -> str:
+    """The citations as BibTeX."""
+    entries = []
+    for key, citation in sorted(published.citations.items()):
+        fields = {
+            "author": " and ".join(citation.authors.split(", ")),
+            "title": f"{{{citation.title}}}" if citation.title else None,
+            "year": citation.year,
+            "howpublished": citation.venue,
+            "note": citation.note,
+        }
+        lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value is not None]
+        entries.append("\n".join([f"@misc{{{key},", *lines, "}"]))
+    return "\n\n".join(entries) + "\n"

@@ -1,0 +1,113 @@
+"""The cells of a study as numbers with the options that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.metrics import CONFIDENCE
+from dpprobe.results.summary import CEILING_HEAD, Measure, is_private, read_cell
+from dpprobe.study.load import method_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One cell: its headline metric as a fraction, and what it was made with.
+
+    Attributes:
+      values: the metric of each seed; `low` and `high` the ends of its 95 % interval, None where
+        the cell has none.
+      seconds: of training all seeds; None where a search hides its number of trials.
+    """
+
+    dataset: str
+    backbone: str
+    method: str
+    epsilon: float
+    head: str
+    private: bool
+    ceiling: bool
+    measure: Measure
+    values: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+    delta: float | None
+    options: Mapping[str, Any]
+    train_rows: int
+    dimension: int
+    seconds: float | None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Expected rows a gradient step; None for a head that takes none."""
+        size = self.options.get("batch_size")
+        return self.train_rows if size == "full" else size
+
+    @property
+    def visited_rows(self) -> float | None:
+        """Rows that the gradient steps of all seeds took in expectation; None for other heads."""
+        options = method_options(self.options)
+        if not isinstance(options, GradientOptions):
+            return None
+        rows = self.train_rows
+        return float(len(self.values) * options.step_count(rows) * options.batch(rows))
+
+
+def read_measured(paths: Iterable[Path]) -> list[Measured]:
+    """The cells that these `metrics.json` describe.
+
+    Raises:
+      DataError: when one is missing or is not a cell's record.
+    """
+    return [_measured(read_cell(path)) for path in paths]
+
+
+def _measured(record: Mapping[str, Any]) -> Measured:
+    cell, name = record["cell"], record["headline"]
+    entry = record["summary"][name]
+    return Measured(
+        dataset=cell["dataset"],
+        backbone=cell["backbone"],
+        method=cell["method"],
+        epsilon=epsilon_value(cell["epsilon"]),
+        head=record["head"],
+        private=is_private(dict(record)),
+        ceiling=record["head"] == CEILING_HEAD,
+        measure=Measure.of(dict(record)),
+        values=tuple(seed[name] for seed in record["seeds"]),
+        mean=entry["mean"],
+        low=entry["low"],
+        high=entry["high"],
+        delta=record["delta"],
+        options=record["options"],
+        train_rows=record["rows"]["train"],
+        dimension=record["dimension"],
+        seconds=record["seconds"],
+    )
+
+
+def difference(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
+    """Mean of `other` minus mean of `base`, and half of its 95 % interval (Welch's t).
+
+    The half is None where either has one value, or neither varies.
+    """
+    first, second = np.asarray(base, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    gap = float(second.mean() - first.mean())
+    if len(first) < 2 or len(second) < 2:
+        return gap, None
+    parts = [values.var(ddof=1) / len(values) for values in (first, second)]
+    spread = sum(parts)
+    if spread <= 0:
+        return gap, None
+    freedom = spread**2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
+    )
+    return gap, float(stdtrit(freedom, (1 + CONFIDENCE) / 2) * spread**0.5)

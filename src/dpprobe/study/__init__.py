@@ -1,0 +1,1 @@
+"""The study a user writes: its options, checks, messages, schema and catalog."""

@@ -1,0 +1,173 @@
+"""The blocks of a study beside its datasets, backbones and methods."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, field_validator
+
+from dpprobe.options import Options
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
+# Snakemake formats paths, MLflow puts them into URIs, and neither expands `~`.
+_FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
+FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
+SQLITE = "sqlite:///"
+URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
+Name = Annotated[
+    str,
+    Field(
+        pattern=f"^{NAME_PATTERN}$",
+        description="Lower-case letters, digits and underscores; it becomes part of paths.",
+    ),
+]
+Folder = Annotated[
+    str,
+    Field(pattern=f"^{FOLDER_PATTERN}$"),
+    AfterValidator(lambda value: str(PurePosixPath(value))),
+]
+
+
+class FeatureOptions(Options):
+    """How features are extracted and stored."""
+
+    shards: int = Field(1, ge=1, description="Files a split is cut into; each is one job.")
+    batch_size: int = Field(256, ge=1, description="Images a forward pass.")
+    dtype: Literal["float16", "float32"] = Field("float16", description="The type on disk.")
+    workers: int = Field(
+        0, ge=0, description="Processes that decode images; 0 decodes in threads of the job's own."
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Of a network's forward pass; auto is float32 on a CPU, float16 on a GPU.",
+    )
+    compile: bool = Field(
+        False, description="Compile networks with torch.compile: pays on large sets only."
+    )
+    memory_mb: int = Field(
+        16000,
+        ge=1,
+        description="Features that would take more than so many MB in memory, as float32, are read "
+        "from disk in blocks at each pass; methods that sample rows need theirs in memory.",
+    )
+
+
+class OverlapOptions(Options):
+    """A search for near-duplicates between the private images and public ones."""
+
+    public: tuple[Name, ...] = Field(
+        min_length=1, description="Names under public_datasets: what the backbone was trained on."
+    )
+    threshold: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Features of a larger cosine than this are taken for the same picture.",
+    )
+
+
+class FewShotOptions(Options):
+    """Linear probes on N training images a class: not private, to compare with."""
+
+    shots: tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...] = Field(
+        (1, 2, 4, 8, 16, 32, "full"), min_length=1, description="N; full is the whole split."
+    )
+    seeds: int = Field(5, ge=1, le=1000, description="Draws of the N images; full has one.")
+    backbones: tuple[Name, ...] | None = Field(
+        None, description="On whose features; where absent the backbones that read text."
+    )
+
+    @field_validator("shots")
+    @classmethod
+    def _check_shots(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"{value} stands twice in the list; remove one")
+        return values
+
+
+class PaperOptions(Options):
+    """How a study fills the papers' tables."""
+
+    datasets: dict[Name, Name] = Field(
+        {},
+        description="Of a dataset of the study, the name in resources/published.yaml that it "
+        "stands for; where absent its catalog entry, else its own name.",
+    )
+    methods: tuple[Name, ...] = Field(
+        (), description="Methods that stand beside published results; all private ones if empty."
+    )
+    base: Name | None = Field(
+        None,
+        description="The method that the table of single changes starts from; where absent the one "
+        "with most others a single option away.",
+    )
+
+
+class TsneOptions(Options):
+    """The t-SNE plot of each (dataset, backbone)."""
+
+    split: Literal["train", "test"] = Field("test", description="Whose features are embedded.")
+    points: int = Field(5000, ge=50, description="At most so many rows, a seeded sample beyond.")
+    perplexity: float = Field(30.0, gt=1)
+    components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
+    thumbnails: bool = Field(
+        False,
+        description="Put the rows' images and ids into the interactive page. They are private: "
+        "whoever is shown the page sees them.",
+    )
+
+    def embedding_params(self) -> dict[str, Any]:
+        """The options that decide the embedding, JSON-compatible."""
+        return self.model_dump(mode="json", exclude={"thumbnails"})
+
+
+class TrackingOptions(Options):
+    """Where MLflow runs are written."""
+
+    uri: str | None = Field(
+        None,
+        description="MLflow tracking URI; SQLite beside the results where absent. "
+        "sqlite:///relative/path or http(s)://server.",
+        json_schema_extra={"pattern": f"^{URI_PATTERN}$"},
+    )
+    register_heads: bool | tuple[str, ...] = Field(
+        False,
+        description="Heads for MLflow's model registry: true for the best private one of each "
+        "dataset and epsilon, or patterns of dataset/backbone/method/eps-epsilon, such as "
+        '"digits/*/sgd/eps-1".',
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, value: str | None) -> str | None:
+        # What was written is not shown: it may hold a password.
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            _ = parts.port  # raises where it is no port
+        except ValueError:
+            parts = urlsplit("")
+        served = parts.scheme in ("http", "https") and parts.hostname
+        file = sqlite_file(value)
+        local = file is not None and file.name and not value.endswith("/")
+        if not (served or local) or any(character.isspace() for character in value):
+            raise ValueError(
+                f"a URI of scheme {parts.scheme!r} is not used here; write sqlite:///path, or "
+                "start `mlflow server` on that database and write its http address"
+            )
+        if "@" in parts.netloc:
+            raise ValueError(
+                "a user name or password in the URI would be written into the results; remove it "
+                "and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment"
+            )
+        return value
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """Returns the file of a `sqlite:///path` URI; None for another kind or an empty path."""
+    path = uri.removeprefix(SQLITE).partition("?")[0]
+    return Path(path) if uri.startswith(SQLITE) and path else None

@@ -1,0 +1,171 @@
+"""Checks of a study against the machine: files exist, sizes and delta fit each dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dpprobe.data import prompts
+from dpprobe.data.options import DatasetOptions, headline_metric
+from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
+from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.study.study import Study
+
+
+def check_study(study: Study) -> list[str]:
+    """Checks a study against the machine: files exist, delta fits each dataset's size.
+
+    Returns:
+      Warnings, one line each.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    errors: list[str] = []
+    warnings: list[str] = []
+    for name, dataset in study.datasets.items():
+        try:
+            dataset.check()
+            _check_overwritten(study, name, dataset)
+            rows = dataset.count_rows()
+            multi_label = dataset.multi_label()
+            classes = dataset.count_classes() if dataset.metric == "auc" else None
+            headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
+            prompts.check(dataset.prompts)
+        except ConfigError as error:
+            errors.append(f"config: datasets.{name}: {error}")
+            continue
+        errors.extend(_check_labels(study, name, multi_label=multi_label))
+        errors.extend(_check_sizes(study, name, dataset, rows))
+        if rows is None:
+            continue
+        _check_delta(name, study.dataset_delta(name), rows[0], errors, warnings)
+        errors.extend(_check_methods(study, name, rows[0], multi_label=multi_label))
+        errors.extend(_check_shards(study, name, rows))
+    for name, method in study.methods.items():
+        try:
+            method.located(dataset="dataset", backbone="backbone")
+        except ConfigError as error:
+            errors.append(f"config: methods.{name}: {error}")
+    for name, dataset in study.public_datasets.items():
+        try:
+            dataset.check()
+            _check_overwritten(study, name, dataset)
+            sizes = dataset.expected()
+            counted = dataset.count_rows() if sizes.train or sizes.test else None
+            errors.extend(_check_sizes(study, name, dataset, counted))
+            errors.extend(_check_shards(study, name, dataset.count_rows()))
+        except ConfigError as error:
+            errors.append(f"config: public_datasets.{name}: {error}")
+    for name, backbone in study.backbones.items():
+        try:
+            backbone.check()
+            warnings.extend(f"backbones.{name}: {line}" for line in backbone.warnings())
+        except ConfigError as error:
+            errors.append(f"config: backbones.{name}: {error}")
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return warnings
+
+
+def _check_delta(
+    name: str, delta: float, rows: int, errors: list[str], warnings: list[str]
+) -> None:
+    if fault := delta_fault(delta, rows):
+        errors.append(f"config: datasets.{name}: {fault}")
+    if warning := delta_warning(delta, rows):
+        warnings.append(f"datasets.{name}: {warning}")
+
+
+def _check_sizes(
+    study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
+) -> list[str]:
+    """What `expect` says and the dataset is not, as far as that is known beforehand."""
+    expected = dataset.expected().model_dump(exclude_none=True)
+    if not expected:
+        return []
+    key = "datasets" if name in study.datasets else "public_datasets"
+    found: dict[str, int | None] = dict.fromkeys(expected)
+    remedy = "complete the source or correct `expect`"
+    if dataset.download_params() is not None:
+        folder = Path(study.data_dir) / name
+        found |= _table_sizes(folder / "dataset.json", dataset)
+        remedy = (
+            f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
+            "again"
+        )
+    else:
+        train, test = rows or (None, None)
+        found |= {"train": train, "test": test, "classes": dataset.count_classes()}
+    return [
+        f"config: {key}.{name}: expect.{part}: {size}, where there are {found[part]} "
+        f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
+        for part, size in expected.items()
+        if found[part] not in (None, size)
+    ]
+
+
+def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
+    """Raises ConfigError where a source stands in the place of its own split tables.
+
+    Snakemake deletes what a job is about to write.
+    """
+    folder = Path(study.data_dir) / name
+    written = {
+        (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")
+    }
+    for file in dataset.input_files():
+        if resolve_path(file).resolve() in written:
+            raise ConfigError(
+                f"{file}: the split tables of {name!r} are written into {folder}, over this file; "
+                "move it elsewhere, or write another data_dir"
+            )
+
+
+def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
+    """The sizes of tables that were made by the same options before; empty without such tables."""
+    if not dataset_json.is_file():
+        return {}
+    try:
+        info = json.loads(dataset_json.read_text(encoding="utf-8"))
+        if info["source"] != dataset.preparation_params():
+            return {}  # they are made again
+        sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
+        return {**sizes, "classes": len(info["class_names"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # what reads it for its content says what is wrong with it
+
+
+def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
+    """Splits that cannot be cut into so many shards."""
+    shards = study.features.shards
+    return [
+        f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
+        f"most {count}"
+        for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
+        if shards > count
+    ]
+
+
+def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
+    """Methods that take one label a row, on a dataset of several."""
+    return [
+        f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
+        f"head {method.head} takes one label a row; remove one of the two"
+        for name, method in study.methods.items()
+        if multi_label and not method.multi_label
+    ]
+
+
+def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
+    """Methods that do not fit a dataset, such as a batch larger than its training split."""
+    errors = []
+    for name, method in study.methods.items():
+        if multi_label and not method.multi_label:
+            continue
+        try:
+            method.mechanisms(rows)
+        except ConfigError as error:
+            errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
+    return errors

@@ -1,0 +1,90 @@
+"""Errors in a study's options, one line each: where, what was written, what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from dpprobe.errors import ConfigError
+from dpprobe.options import Options
+from dpprobe.study.blocks import FOLDER_PATTERN, NAME_PATTERN
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
+    try:
+        return cls.model_validate(dict(values))
+    except ValidationError as error:
+        lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values)]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+    """One line for each thing that is wrong: the alternatives of a union are one thing."""
+    found: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
+    for number, item in enumerate(items):
+        path, union = _locate(item, values)
+        place = ("alone", number) if union is None else ("union", *union)
+        found.setdefault(place, []).append((path, item))
+    lines = []
+    for place, group in found.items():
+        deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
+        if place[0] == "alone" or deeper:
+            lines += [_explain(path, item) for path, item in deeper or group]
+            continue
+        wanted = [_wanted(item) for _, item in group]
+        name = ".".join(map(str, place[1:]))
+        lines.append(f"{name}: {group[0][1]['input']!r}: write {' or '.join(wanted)}")
+    return lines
+
+
+def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+    """Where an error is, without pydantic's names of a union's alternatives; where the union is."""
+    path: list[Any] = []
+    union = None
+    for part in item["loc"]:
+        if part == "[key]":
+            continue
+        inside: Any = None
+        if isinstance(values, Mapping):
+            known = part in values or item["type"] == "missing"
+            inside = values.get(part)
+        else:
+            known = isinstance(part, int)
+            if known and isinstance(values, Sequence) and part < len(values):
+                inside = values[part]
+        if known:
+            path.append(part)
+            values = inside
+        elif union is None:
+            union = tuple(path)
+    return tuple(path), union
+
+
+def _wanted(item: Any) -> str:
+    """What one alternative of a union asks for."""
+    text = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    return text.partition(",")[0] if item["type"].endswith("_parsing") else text
+
+
+def _explain(place: Sequence[Any], item: Any) -> str:
+    """One line for one of pydantic's errors: where, what was written, what to write."""
+    path = ".".join(map(str, place))
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        return f"{path}: unknown key; remove it or correct its spelling"
+    if item["type"] == "missing":
+        return f"{path}: missing; it must be given"
+    if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:
+        return f"{path}: a name is lower-case letters, digits and underscores"
+    if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
+        return (
+            f"{path}: {item['input']!r}: a folder's path without spaces, ~, doubled slashes, "
+            "braces and other signs that paths in rules cannot have; write another"
+        )
+    if item["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {item['input']!r}: {message[0].lower()}{message[1:]}"

@@ -1,0 +1,235 @@
+"""The study: datasets, backbones, methods, epsilons, delta and seeds, and the cells they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from dpprobe.backbones.options import FAMILIES, BackboneOptions
+from dpprobe.data.options import SOURCES, DatasetOptions
+from dpprobe.errors import ConfigError
+from dpprobe.heads.options import AnyMethod
+from dpprobe.options import Options, by_registry
+from dpprobe.privacy.limits import (
+    INFINITE,
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    epsilon_token,
+    epsilon_value,
+)
+from dpprobe.study import catalog
+from dpprobe.study.blocks import (
+    FeatureOptions,
+    FewShotOptions,
+    Folder,
+    Name,
+    OverlapOptions,
+    PaperOptions,
+    TrackingOptions,
+    TsneOptions,
+)
+
+
+def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _complete(catalog.complete_dataset, value)
+
+
+def _complete_backbone(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _complete(catalog.complete_backbone, value)
+
+
+def _complete(
+    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]], value: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Fills in the options of the catalog entry that a dataset or backbone names."""
+    if value.get("catalog") is None:
+        return value
+    try:
+        return complete(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+AnyDataset = Annotated[
+    SerializeAsAny[DatasetOptions], by_registry(SOURCES, "source", _complete_dataset)
+]
+AnyBackbone = Annotated[
+    SerializeAsAny[BackboneOptions], by_registry(FAMILIES, "family", _complete_backbone)
+]
+
+
+def _read_epsilons(value: Any) -> Any:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
+    tokens = [epsilon_token(item) for item in value]
+    for token in tokens:
+        if tokens.count(token) > 1:
+            raise ValueError(f"{token} stands twice in the list; remove one")
+        number = epsilon_value(token)
+        if number < SMALLEST_EPSILON or LARGEST_EPSILON < number < math.inf:
+            remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
+            raise ValueError(
+                f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, what noise is "
+                f"calibrated for; write {remedy}"
+            )
+    return tokens
+
+
+class Study(Options):
+    """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
+
+    study: Name = Field("study", description="The study's name: a tag on every MLflow run.")
+    datasets: dict[Name, AnyDataset] = Field(min_length=1)
+    public_datasets: dict[Name, AnyDataset] = Field(
+        {},
+        description="Datasets that only lend public statistics, such as a covariance: their "
+        "features are extracted where a method names them, no head is trained on them.",
+    )
+    backbones: dict[Name, AnyBackbone] = Field(min_length=1)
+    methods: dict[Name, AnyMethod] = Field(min_length=1)
+    epsilons: Annotated[tuple[str, ...], BeforeValidator(_read_epsilons)] = Field(
+        min_length=1,
+        description=f"Privacy budgets: numbers from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
+        'or "inf" for none.',
+    )
+    delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="At most 1 / (training rows).")
+    accountant: Literal["pld", "rdp"] = Field(
+        "pld", description="What prices sampled steps; unsampled ones are priced exactly."
+    )
+    seeds: int = Field(5, ge=1, le=1000, description="Repetitions of each cell.")
+    seed: int = Field(0, ge=0, description="The number all of the study's seeds derive from.")
+    mode: Literal["benchmark"] = Field(
+        "benchmark",
+        description="Seeded and reproducible, so the noise can be recomputed: not for release. "
+        "There is no other mode yet.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where features and heads are computed; auto takes a GPU if there is."
+    )
+    features: FeatureOptions = FeatureOptions()
+    tsne: TsneOptions = TsneOptions()
+    overlap: OverlapOptions | None = Field(
+        None,
+        description="Look for near-duplicates of the private images in public ones; what is found "
+        "goes into the privacy statements.",
+    )
+    few_shot: FewShotOptions | None = Field(
+        None, description="Linear probes on a few images a class, not private; none where absent."
+    )
+    papers: PaperOptions = PaperOptions()
+    tracking: TrackingOptions = TrackingOptions()
+    data_dir: Folder = Field("data", description="Split tables go here.")
+    results_dir: Folder = Field("results", description="Everything else goes here.")
+
+    @model_validator(mode="after")
+    def _check_cells(self) -> Study:
+        for name in self.public_datasets:
+            if name in self.datasets:
+                raise ValueError(
+                    f"public_datasets.{name}: also the name of a private dataset; rename one"
+                )
+        for name in self.overlap.public if self.overlap else ():
+            if name not in self.public_datasets:
+                raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
+        for name, backbone in self.backbones.items() if self.overlap else ():
+            if backbone.random_crops:
+                raise ValueError(
+                    f"overlap: backbone {name} crops training images at random, so that copies of "
+                    "one picture look different; run the check with crop: centre"
+                )
+        self._check_names("papers.datasets", self.papers.datasets, self.datasets)
+        self._check_names("papers.methods", self.papers.methods, self.methods)
+        self._check_names("papers.base", filter(None, [self.papers.base]), self.methods)
+        few = self.few_shot.backbones if self.few_shot else None
+        self._check_names("few_shot.backbones", few or (), self.backbones)
+        if not self.cells():
+            raise ValueError(
+                "no cell to train: the methods are all non-private, or epsilons is empty"
+            )
+        self._check_registered()
+        if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
+            raise ValueError(
+                "study: 'study' is every unnamed study's name, and on a server studies of one "
+                "name replace each other's runs; write a name of its own"
+            )
+        return self
+
+    def _check_registered(self) -> None:
+        patterns = self.tracking.register_heads
+        names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.cells()]
+        for pattern in () if isinstance(patterns, bool) else patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"tracking.register_heads: {pattern!r}: no cell of the study; write "
+                    f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
+                )
+
+    @staticmethod
+    def _check_names(where: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{where}: {name!r} is not in this study; write one that is")
+
+    def published_names(self) -> dict[str, str]:
+        """Of each dataset, the name that published results know it by."""
+        return {
+            name: self.papers.datasets.get(name) or options.catalog or name
+            for name, options in self.datasets.items()
+        }
+
+    def text_backbones(self) -> tuple[str, ...]:
+        """The backbones that read text, so that they classify without training."""
+        return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)
+
+    def few_shot_backbones(self) -> tuple[str, ...]:
+        """The backbones on whose features few-shot probes are trained."""
+        if self.few_shot is None:
+            return ()
+        own = self.few_shot.backbones
+        return self.text_backbones() if own is None else own
+
+    def all_datasets(self) -> dict[str, DatasetOptions]:
+        """Private and public ones, by name."""
+        return {**self.datasets, **self.public_datasets}
+
+    def dataset_delta(self, dataset: str) -> float:
+        own = self.datasets[dataset].delta
+        return self.delta if own is None else own
+
+    def job_epsilons(self) -> tuple[str, ...]:
+        """The epsilons that have at least one method; non-private ones train at inf alone."""
+        tokens = list(self.epsilons)
+        if INFINITE not in tokens:
+            tokens.append(INFINITE)
+        return tuple(token for token in tokens if self.job_methods(token))
+
+    def job_methods(self, epsilon: str) -> tuple[str, ...]:
+        """The methods a training job at this epsilon trains."""
+        return tuple(
+            name
+            for name, method in self.methods.items()
+            if (epsilon in self.epsilons if method.private else epsilon == INFINITE)
+        )
+
+    def cells(self) -> list[Cell]:
+        return [
+            Cell(dataset, backbone, method, epsilon)
+            for dataset in self.datasets
+            for backbone in self.backbones
+            for epsilon in self.job_epsilons()
+            for method in self.job_methods(epsilon)
+        ]
+
+
+class Cell(NamedTuple):
+    """The unit of results: all seeds of one method at one epsilon on one set of features."""
+
+    dataset: str
+    backbone: str
+    method: str
+    epsilon: str

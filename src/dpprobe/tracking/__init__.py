@@ -1,0 +1,1 @@
+"""MLflow: the only room that imports it."""

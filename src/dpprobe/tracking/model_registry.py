@@ -1,0 +1,188 @@
+"""Chosen heads in MLflow's model registry. Beside `tracking` the only user of mlflow.
+
+A version belongs to the run of its cell: as long as that run is there, its version stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mlflow import MlflowClient, pyfunc
+from mlflow.entities.model_registry import RegisteredModel
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.types import Schema, TensorSpec
+
+from dpprobe.artifacts import read_json
+from dpprobe.results.summary import is_private
+from dpprobe.tracking.ingest import models_of, pages
+from dpprobe.tracking.served_model import write_head
+
+logger = logging.getLogger("dpprobe")
+
+CURRENT_ALIAS = "current"
+FOLDER = "model"  # within the run's artifacts
+REQUIRED = ("mlflow", "numpy", "pydantic", "safetensors", "torch")
+
+Record = tuple[Path, dict[str, Any]]
+
+
+def register_heads(
+    client: MlflowClient,
+    records: Sequence[Record],
+    runs: Mapping[str, str],
+    *,
+    study: str,
+    which: bool | Sequence[str],
+) -> dict[str, str]:
+    """Registers the chosen cells' heads, each that has no version of its current run.
+
+    Args:
+      records: metrics.json of cells, and what it says.
+      runs: run id by `study/dataset/backbone/method/eps-epsilon`.
+      which: True for the best private cell of each dataset and epsilon, or patterns of
+        `dataset/backbone/method/eps-epsilon`.
+
+    Returns:
+      Model name: version.
+    """
+    found = {}
+    for path, record in choose(records, which):
+        cell = cell_name(record)
+        name = f"{study}.{cell.replace('/', '.')}"
+        found[name] = _register(client, name, path, record, runs[f"{study}/{cell}"])
+    return found
+
+
+def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collection[str]) -> None:
+    """Takes the alias `current` from heads of a dataset whose cell has another run, or none.
+
+    Args:
+      runs: ids of the dataset's present runs.
+    """
+    chosen = models_of(study, dataset)
+    models: Iterator[RegisteredModel] = pages(partial(client.search_registered_models, chosen))
+    for model in models:
+        version = model.aliases.get(CURRENT_ALIAS)
+        # in the filter an underscore stands for any character
+        if version is None or not model.name.startswith(f"{study}.{dataset}."):
+            continue
+        if client.get_model_version(model.name, version).run_id not in runs:
+            client.delete_registered_model_alias(model.name, CURRENT_ALIAS)
+
+
+def choose(records: Sequence[Record], which: bool | Sequence[str]) -> list[Record]:
+    """The cells whose heads are registered."""
+    if which is True:
+        best: dict[tuple[str, str], Record] = {}
+        for path, record in records:
+            cell = record["cell"]
+            key = (cell["dataset"], cell["epsilon"])
+            if is_private(record) and (key not in best or _mean(record) > _mean(best[key][1])):
+                best[key] = path, record
+        return list(best.values())
+    patterns = which or ()
+    return [item for item in records if any(fnmatchcase(cell_name(item[1]), p) for p in patterns)]
+
+
+def cell_name(record: Mapping[str, Any]) -> str:
+    cell = record["cell"]
+    return f"{cell['dataset']}/{cell['backbone']}/{cell['method']}/eps-{cell['epsilon']}"
+
+
+def _mean(record: Mapping[str, Any]) -> float:
+    return float(record["summary"][record["headline"]]["mean"])
+
+
+def _register(
+    client: MlflowClient, name: str, path: Path, record: dict[str, Any], run_id: str
+) -> str:
+    _ensure_model(client, name, record)
+    versions = client.search_model_versions(f"name = '{name}'")
+    version = next((own for own in versions if own.run_id == run_id), None)
+    if version is None or not client.list_artifacts(run_id, FOLDER):
+        _log_model(client, path, record, run_id)
+    if version is None:
+        version = client.create_model_version(
+            name,
+            source=f"runs:/{run_id}/{FOLDER}",
+            run_id=run_id,
+            description=describe(path.parent, record),
+            tags={
+                "private": str(is_private(record)).lower(),
+                "epsilon": record["cell"]["epsilon"],
+                "release": "not for release",
+            },
+        )
+        logger.info("MLflow: registered %s, version %s", name, version.version)
+    # Of an old version too: a crash may have come between it and its alias.
+    current = client.get_registered_model(name).aliases.get(CURRENT_ALIAS)
+    if str(current) != str(version.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
+    return str(version.version)
+
+
+def _log_model(client: MlflowClient, path: Path, record: dict[str, Any], run_id: str) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        _save(Path(temporary), path.parent, record)
+        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
+
+
+def _ensure_model(client: MlflowClient, name: str, record: Mapping[str, Any]) -> None:
+    cell = record["cell"]
+    try:
+        client.create_registered_model(
+            name,
+            tags={key: cell[key] for key in ("dataset", "backbone", "method", "epsilon")},
+            description=f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, "
+            f"epsilon {cell['epsilon']}. Each version has its own privacy promise.",
+        )
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def describe(cell: Path, record: Mapping[str, Any]) -> str:
+    """What a reader of the registry must know of a head."""
+    statement = read_json(cell / "privacy.json")
+    backbone, dimension = record["cell"]["backbone"], record["dimension"]
+    return (
+        f"**{statement['release']}**\n\n{statement['promise']}\n\n"
+        "This is the head of the first seed alone. Which cell was chosen, if by its test results, "
+        f"is not part of the promise. It takes feature rows of {backbone}, {dimension} numbers "
+        "each, as extracted, and gives a probability for each class. The run has the whole privacy "
+        "statement."
+    )
+
+
+def _save(folder: Path, cell: Path, record: dict[str, Any]) -> None:
+    """Writes the model as MLflow stores one: our loader, the head's own file, a signature."""
+    data = folder / "data"
+    write_head(data, cell, record)
+    rows = TensorSpec(np.dtype(np.float32), (-1, record["dimension"]))
+    scores = TensorSpec(np.dtype(np.float32), (-1, len(record["class_names"])))
+    with warnings.catch_warnings():
+        # It asks for an example of the input, which would be a private row.
+        warnings.simplefilter("ignore", UserWarning)
+        pyfunc.save_model(
+            folder / FOLDER,
+            loader_module="dpprobe.tracking.served_model",
+            data_path=str(data),
+            signature=ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
+            pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],
+            metadata={
+                "cell": cell_name(record),
+                "classes": [str(name) for name in record["class_names"]],
+            },
+        )
+    shutil.rmtree(data)

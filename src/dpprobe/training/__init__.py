@@ -1,0 +1,1 @@
+"""The job that trains cells, and the calibrated plans it reads."""

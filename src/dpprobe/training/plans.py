@@ -1,0 +1,129 @@
+"""The calibrated plans of all methods at one epsilon, as a file between two jobs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import fingerprint, read_json, write_json
+from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy import accountants
+from dpprobe.privacy.calibration import calibrate, round_up
+from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.privacy.plan import Plan
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-plans"
+FORMAT_VERSION = 3
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What a calibration job found.
+
+    Attributes:
+      plans: by method; those that meet the target.
+      failures: by method, why the others do not.
+      together: by method of `plans`, the epsilon at the same delta of publishing the heads of all
+        seeds; infinite where nothing is promised.
+    """
+
+    plans: Mapping[str, Plan]
+    failures: Mapping[str, str]
+    together: Mapping[str, float]
+
+
+def write_plans(
+    methods: Mapping[str, MethodOptions],
+    *,
+    output: Path,
+    cache: Path,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    seeds: int,
+) -> None:
+    """Calibrates each method's mechanisms to (epsilon, delta) on n rows.
+
+    A method that cannot meet the target does not keep the others from it: the file says why.
+
+    Args:
+      methods: by name.
+      output: the file to write.
+      cache: the folder of noise multipliers, shared by all datasets and methods.
+      seeds: heads of each method; their price together is written beside each plan.
+
+    Raises:
+      PrivacyError: when delta is above 1/n; naming each method, when none can meet the target.
+    """
+    if fault := delta_fault(delta, n):
+        raise PrivacyError(fault)
+    if warning := delta_warning(delta, n):
+        logger.warning("%s", warning)
+    entries: dict[str, dict[str, Any]] = {}
+    for name, options in methods.items():
+        try:
+            plan = calibrate(
+                options.mechanisms(n),
+                n=n,
+                epsilon=epsilon,
+                delta=delta,
+                accountant=accountant,
+                cache=cache,
+                selection=options.selection(n),
+            )
+            price = _together(plan, seeds)
+            together = "inf" if math.isinf(price) else price
+            entries[name] = {"plan": plan.to_dict(), "together": together}
+        except DpprobeError as error:
+            entries[name] = {"error": str(error)}
+    failures = [f"{name}: {entry['error']}" for name, entry in entries.items() if "error" in entry]
+    if failures and len(failures) == len(entries):
+        raise PrivacyError("\n".join(failures))
+    record = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "seeds": seeds,
+        "methods": entries,
+    }
+    write_json(output, {**record, "sha256": fingerprint(record)})
+
+
+def read_plans(path: Path) -> Plans:
+    """What `write_plans` wrote.
+
+    Raises:
+      PrivacyError: when the file is not one of its, or was edited since.
+    """
+    try:
+        record = read_json(path)
+        written = record.pop("sha256")
+        if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
+            raise ValueError(f"format {record['format']!r} {record['format_version']!r}")
+        if written != fingerprint(record):
+            raise ValueError("edited since it was written")
+        entries: dict[str, dict[str, Any]] = record["methods"]
+        good = {name: entry for name, entry in entries.items() if "error" not in entry}
+        return Plans(
+            plans={name: Plan.from_dict(entry["plan"]) for name, entry in good.items()},
+            failures={name: entry["error"] for name, entry in entries.items() if "error" in entry},
+            together={name: float(entry["together"]) for name, entry in good.items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrivacyError(f"{path}: unreadable ({error!r}); delete it and run again") from error
+
+
+def _together(plan: Plan, seeds: int) -> float:
+    """The epsilon at the plan's delta of publishing as many heads, each a fit of its own."""
+    if not plan.private:
+        return math.inf
+    if seeds == 1:
+        return plan.realised_epsilon
+    return round_up(accountants.together(plan.mechanisms, plan.delta, seeds, plan.selection))

@@ -1,0 +1,1 @@
+"""Helpers of the tests: data, servers and files that several test modules use."""

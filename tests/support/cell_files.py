@@ -1,0 +1,227 @@
+"""Made-up cell files, as a training job leaves them, for tests of what reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from safetensors.numpy import save_file
+
+from dpprobe.artifacts import fingerprint, write_json, write_table
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.metrics import Link, evaluate, hits, ranked_labels, summarise
+
+TEST_ROWS = 200
+TRAIN_ROWS = 1000
+DIMENSION = 64
+STEPS = (10, 20, 30, 40)
+HISTORY = pa.schema(
+    [
+        ("seed_index", pa.int32()),
+        ("step", pa.int64()),
+        ("epoch", pa.float64()),
+        ("train_loss", pa.float64()),
+        ("test_accuracy", pa.float64()),
+        ("test_auc", pa.float64()),
+    ]
+)
+
+
+def write_cell(
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbone: str = "pixels",
+    method: str = "sgd",
+    epsilon: str = "1",
+    seeds: int = 3,
+    quality: float = 2.0,
+    class_names: Sequence[str] = ("zero", "one", "two", "three"),
+    multi_label: bool = False,
+    headline: str | None = None,
+    note: str = "",
+) -> Path:
+    """Writes one cell's folder below `root` and returns its metrics.json.
+
+    Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
+    `multi_label` each label is there in three rows of ten, save a label named "absent". `note`
+    enters the content hash, so that another note makes a changed cell.
+    """
+    head = "nonprivate" if method == "nonprivate" else "sgd"
+    folder = root / "cells" / dataset / backbone / method / f"eps-{epsilon}"
+    identity = [dataset, backbone, method, epsilon]
+    classes = len(class_names)
+    generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
+    labels = generator.integers(classes, size=TEST_ROWS)
+    present = np.eye(classes)[labels]
+    if multi_label:
+        present = (generator.random((TEST_ROWS, classes)) < 0.3).astype(np.float64)
+        present[:, [name == "absent" for name in class_names]] = 0.0
+        labels = present.astype(np.uint8)
+    link: Link = "sigmoid" if multi_label else "softmax"
+    signal = quality / (1 + 0.5 / epsilon_value(epsilon))
+    vary = head != "nonprivate"
+    scores = generator.normal(size=(seeds if vary else 1, TEST_ROWS, classes))
+    scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * present
+    records = [{"index": i, **evaluate(scores[i], labels, link=link)} for i in range(seeds)]
+    correct = hits(scores[0], labels, link=link)
+    summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
+    _write_history(folder / "history.parquet", records)
+    _write_predictions(folder / "predictions.parquet", scores, labels)
+    private = math.isfinite(epsilon_value(epsilon))
+    write_json(folder / "privacy.json", _statement(identity, seeds=seeds, private=private))
+    weights = generator.normal(size=(seeds, classes, DIMENSION + 1)).astype(np.float32)
+    save_file({"weights": weights}, folder / "heads.safetensors")
+    record: dict[str, Any] = {
+        "format": "dpprobe-cell",
+        "format_version": 2,
+        "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
+        "head": head,
+        "private": private,
+        "fingerprint": fingerprint(identity),
+        "content_hash": fingerprint([identity, seeds, quality, note]),
+        "delta": 1e-5 if private else None,
+        "noise_multiplier": 1.23456789 if private else None,
+        "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
+        "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
+        "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
+        "dimension": DIMENSION,
+        "class_names": list(class_names),
+        "multi_label": multi_label,
+        "headline": headline or ("auc" if multi_label else "accuracy"),
+        "auc_labels": len(ranked_labels(labels, classes)),
+        "seeds": records,
+        "summary": summary,
+        "files": {},
+        "seconds": 1.5,
+    }
+    write_json(folder / "metrics.json", record)
+    return folder / "metrics.json"
+
+
+def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[str, Any]:
+    """A privacy statement with the keys of a real one."""
+    _, backbone, method, epsilon = identity
+    mechanism = {
+        "name": "gradients", "released": "sum of the rows' clipped gradients",
+        "noise": "Gaussian", "sensitivity": 1.2, "noise_multiplier": 1.23456789,
+        "sampling": "Poisson", "sample_rate": 0.032, "count": 40, "repeated": False,
+    }  # fmt: skip
+    promise = f"The weights of any one of the heads are ({epsilon}, 1e-05)-differentially private."
+    return {
+        "format": "dpprobe-privacy",
+        "format_version": 2,
+        "promise": promise if private else "No privacy is promised: epsilon is infinite.",
+        "private": private,
+        "unit_of_privacy": "one training image",
+        "neighbouring_relation": "add or remove one",
+        "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
+        "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
+        "delta": 1e-5 if private else None,
+        "accountant": "pld",
+        "checks": {"rdp": 1.1} if private else {},
+        "n": TRAIN_ROWS,
+        "mechanisms": [mechanism] if private else [],
+        "selection": None,
+        "method": method,
+        "mode": "benchmark",
+        "release": "Not for release. Noise comes from seeds stored with the results.",
+        "seeds": [fingerprint([*identity, index])[:32] for index in range(seeds)],
+        "engine_limits": None,
+        "public": ["the number of training rows n"],
+        "public_data": {
+            "assumption": "The weights are fixed.", "backbone": backbone,
+            "near_duplicate_check": "not run",
+        },
+        "not_covered": ["the features", "training losses"],
+    }  # fmt: skip
+
+
+def write_study(
+    root: Path,
+    *,
+    dataset: str = "digits",
+    backbones: Sequence[str] = ("pixels", "scattering"),
+    methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
+    epsilons: Sequence[str] = ("0.5", "1", "2", "inf"),
+    seeds: int = 3,
+    **options: Any,
+) -> list[Path]:
+    """Writes the cells of a study on one dataset; the non-private method at inf alone.
+
+    Further options are those of `write_cell`.
+    """
+    return [
+        write_cell(
+            root, dataset=dataset, backbone=backbone, method=method, epsilon=epsilon, seeds=seeds,
+            quality=2.0 + 0.8 * b + 0.3 * m, **options,
+        )
+        for b, backbone in enumerate(backbones)
+        for m, method in enumerate(methods)
+        for epsilon in epsilons
+        if method != "nonprivate" or epsilon == "inf"
+    ]  # fmt: skip
+
+
+def write_dataset_info(path: Path, *, note: str = "") -> Path:
+    """Writes a dataset.json; another `note` makes it another dataset."""
+    splits = {
+        name: {
+            "rows": rows,
+            "per_class": [rows // 4] * 4,
+            "fingerprint": fingerprint([name, note]),
+            "sha256": fingerprint([name, note, "file"]),
+        }
+        for name, rows in (("train", TRAIN_ROWS), ("test", TEST_ROWS))
+    }
+    write_json(
+        path,
+        {
+            "format": "dpprobe-dataset",
+            "format_version": 1,
+            "source": {"source": "sklearn", "name": "digits"},
+            "revision": None,
+            "class_names": ["zero", "one", "two", "three"],
+            "multi_label": False,
+            "groups": [],
+            "splits": splits,
+            "fingerprint": fingerprint(["digits", note]),
+        },
+    )
+    return path
+
+
+def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    rows = [
+        {
+            "seed_index": record["index"],
+            "step": step,
+            "epoch": step / STEPS[-1],
+            "train_loss": 2.0 / step,
+            "test_accuracy": record["accuracy"] * step / STEPS[-1],
+            "test_auc": record["auc"] * step / STEPS[-1] if "auc" in record else None,
+        }
+        for record in records
+        for step in STEPS
+    ]
+    write_table(path, pa.Table.from_pylist(rows, schema=HISTORY))
+
+
+def _write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
+    seeds, rows, classes = scores.shape
+    flat = pa.array(scores.astype(np.float32).reshape(-1))
+    every = np.concatenate([labels] * seeds)
+    column = pa.array(every.tolist(), pa.list_(pa.int8())) if labels.ndim == 2 else pa.array(every)
+    table = pa.table(
+        {
+            "seed_index": pa.array(np.repeat(np.arange(seeds, dtype=np.int32), rows)),
+            "id": pa.array([f"test-{row}" for row in range(rows)] * seeds),
+            "label": column,
+            "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
+        }
+    )
+    write_table(path, table)

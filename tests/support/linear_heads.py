@@ -1,0 +1,92 @@
+"""Small training sets, plans, and float64 oracles of clipped sums, for tests of gradient heads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+
+CPU = torch.device("cpu")
+
+
+def training_set(
+    rows: int = 120, dimension: int = 7, classes: int = 4, *, multi_label: bool = False
+) -> TrainingSet:
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(rows, dimension, generator=generator) * 2
+    if multi_label:
+        several = torch.randint(0, 2, (rows, classes), generator=generator).to(torch.uint8)
+        return TrainingSet(features, several, classes)
+    return TrainingSet(features, torch.randint(0, classes, (rows,), generator=generator), classes)
+
+
+def plan_for(options: MethodOptions, n: int, noise: float = 0.8, epsilon: float = 1.0) -> Plan:
+    return Plan(
+        mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),
+        n=n,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+    )
+
+
+def no_privacy(options: MethodOptions, n: int) -> Plan:
+    return plan_for(options, n, noise=0.0, epsilon=math.inf)
+
+
+def rows_of(data: TrainingSet, kind: str = "none") -> Rows:
+    """The rows after a normalisation that costs nothing."""
+    plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
+    make: Any = KINDS[kind]
+    return normalise(data, make(), Releases(plan, [1], data.device))
+
+
+def whole(rows: Rows) -> torch.Tensor:
+    """[n, d]: all normalised rows."""
+    return torch.cat([block.features.clone() for block in rows.blocks()])
+
+
+def oracle_residual(
+    logits: npt.NDArray[np.float64], targets: npt.NDArray[np.float64], *, sigmoid: bool
+) -> npt.NDArray[np.float64]:
+    if sigmoid:
+        return 1 / (1 + np.exp(-logits)) - targets
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum() - targets
+
+
+def oracle_sum(
+    rows: Rows,
+    weights: npt.NDArray[Any],
+    index: npt.NDArray[np.int64],
+    clip: float,
+    *,
+    sigmoid: bool = False,
+) -> npt.NDArray[np.float64]:
+    """Every row's gradient, one by one, in float64: clipped, summed."""
+    features = whole(rows).double().numpy()
+    targets = rows.targets(0, rows.n).double().numpy()
+    total = np.zeros(weights.shape)
+    for row in index:
+        x = np.append(features[row], 1.0)
+        residual = oracle_residual(weights.astype(np.float64) @ x, targets[row], sigmoid=sigmoid)
+        gradient = np.outer(residual, x)
+        length = np.linalg.norm(gradient)
+        total += gradient * (min(1.0, clip / length) if length else 1.0)
+    return total
+
+
+def relative(found: Any, wanted: Any) -> float:
+    found, wanted = np.asarray(found, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

@@ -1,0 +1,429 @@
+"""open_clip's image towers: equal to the library's own pipeline, never with a wrong activation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from dpprobe import backbones
+from dpprobe.backbones import Backbone, Runtime, open_clip_models
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.errors import ConfigError
+from dpprobe.study.load import backbone_options
+from tests.support import tiny_clip
+
+CPU = Runtime(device="cpu")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    tiny_clip.register(folder, monkeypatch)
+
+
+def options(**values: Any) -> BackboneOptions:
+    return backbone_options({"family": "open_clip"} | values)
+
+
+def load(model: str = "tiny-quickgelu", runtime: Runtime = CPU, **values: Any) -> Backbone:
+    if "checkpoint" not in values:
+        values = {"pretrained": False} | values
+    return backbones.load(options(model=model, **values), runtime=runtime)
+
+
+def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
+    """open_clip's own model and evaluation transform, with the weights that the family draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
+    return found.eval(), preprocess
+
+
+def noise(size: tuple[int, int] = (90, 70), seed: int = 0) -> Image.Image:
+    small = np.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+
+
+def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
+    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
+
+
+def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model.encode_image(torch.stack([preprocess(p) for p in pictures]))
+    return found
+
+
+# equal to the library
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("model", ["tiny", "tiny-quickgelu", "tiny-resnet", "tiny-timm"])
+def test_features_are_the_library_s_image_embeddings(model: str) -> None:
+    backbone = load(model)
+    pictures = [noise(seed=seed, size=size) for seed, size in enumerate([(90, 70), (40, 200)])]
+    expected = embed(*library(model), *pictures)
+    assert backbone.dimension == 24
+    assert backbone.transform(pictures[0]).dtype == torch.uint8
+    torch.testing.assert_close(run(backbone, *pictures), expected, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(expected.norm(dim=1), torch.ones(2), atol=1e-3)  # not normalised
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("preprocessing", "arguments"),
+    [
+        ({"size": 48}, {"force_image_size": 48}),
+        ({"mean": 0.5, "std": [0.5, 0.4, 0.3]},
+         {"image_mean": (0.5,) * 3, "image_std": (0.5, 0.4, 0.3)}),
+        ({"interpolation": "bilinear"}, {"image_interpolation": "bilinear"}),
+        ({"resize_mode": "squash"}, {"image_resize_mode": "squash"}),
+        ({"resize_mode": "longest"}, {"image_resize_mode": "longest"}),
+    ],
+)  # fmt: skip
+def test_overrides_are_the_library_s(
+    preprocessing: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    backbone = load(preprocessing=preprocessing)
+    expected = embed(*library(**arguments), noise())
+    torch.testing.assert_close(run(backbone, noise()), expected, rtol=1e-4, atol=1e-6)
+    plain = load()
+    assert backbone.fingerprint != plain.fingerprint
+    # a wrong transform is noticed: the comparison with the library's default fails
+    default = embed(*library(), noise())
+    assert (run(backbone, noise()) - default).abs().max() > 1e-3 * default.abs().max()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_preprocessing_is_told_in_full() -> None:
+    described = load(preprocessing={"mean": 0.5}).preprocessing
+    assert json.loads(json.dumps(described)) == {
+        "color": "RGB",
+        "size": [32, 32],
+        "mode": "RGB",
+        "mean": [0.5] * 3,
+        "std": [0.26862954, 0.26130258, 0.27577711],
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+        "fill_color": 0,
+        "crop": "centre",
+        "flip": False,
+        "activation": "quickgelu",
+    }
+
+
+# activation
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_wrong_activation_gives_other_features() -> None:
+    quick, usual = load("tiny-quickgelu"), load("tiny")
+    assert quick.weights_sha256 == usual.weights_sha256
+    assert quick.fingerprint != usual.fingerprint
+    right, wrong = run(quick, noise()), run(usual, noise())
+    assert (right - wrong).abs().max() > 1e-3 * right.abs().max()
+    assert not backbones.probes_agree(backbones.probe(quick), backbones.probe(load("tiny-timm")))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_activation_may_be_forced() -> None:
+    for model in ("tiny", "tiny-quickgelu"):
+        for quick, other in ((True, "tiny-quickgelu"), (False, "tiny")):
+            forced = load(model, quick_gelu=quick)
+            assert forced.preprocessing["activation"] == ("quickgelu" if quick else "gelu")
+            assert torch.equal(run(forced, noise()), run(load(other), noise()))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "ViT-B-32.openai"}, "trained with quickgelu.* write model: ViT-B-32-quickgelu"),
+        ({"model": "ViT-B-32", "pretrained": "openai"}, "write model: ViT-B-32-quickgelu"),
+        ({"model": "ViT-H-14", "pretrained": "dfn5b"}, "write model: ViT-H-14-quickgelu"),
+        ({"model": "ViT-B-32-quickgelu.openai", "quick_gelu": False}, "write quick_gelu: true"),
+        ({"model": "ViT-B-32.laion2b_s34b_b79k", "quick_gelu": True}, "write quick_gelu: false"),
+    ],
+)
+def test_weights_of_another_activation_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options(**values).check()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model": "ViT-B-32-quickgelu.openai"},
+        {"model": "ViT-B-32-quickgelu", "pretrained": "openai"},
+        {"model": "ViT-B-32", "pretrained": "openai", "quick_gelu": True},
+        {"model": "ViT-B-32.laion2b-s34b-b79k"},
+        {"model": "ViT-B-16-SigLIP.webli"},
+        {"model": "roberta-ViT-B-32", "pretrained": "laion2b_s12b_b32k"},
+        {"model": "RN50-quickgelu", "pretrained": False},
+        {"model": "hf-hub:org/some.name"},
+    ],
+)
+def test_right_names_pass(values: dict[str, Any]) -> None:
+    options(**values).check()
+
+
+def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
+    known = open_clip_models.known_models()
+    assert known is not None
+    for name, tag in open_clip.list_pretrained():
+        if name not in known:
+            continue
+        try:
+            options(model=name, pretrained=tag).check()
+        except ConfigError as error:
+            remedy = str(error).rpartition("write ")[2].partition(": ")
+            values: dict[str, Any] = {"model": name, "pretrained": tag}
+            values[remedy[0]] = remedy[2] if remedy[0] == "model" else remedy[2] == "true"
+            options(**values).check()
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"model": "ViT-B-33", "pretrained": False},
+            "open_clip knows no 'ViT-B-33'; write ViT-B-32",
+        ),
+        ({"model": "qqqqqqqq", "pretrained": False}, "open_clip knows no 'qqqqqqqq'; correct it"),
+        ({"model": "ViT-B-32.webli"}, "no weights 'webli' of ViT-B-32; it has openai, "),
+        ({"model": "ViT-e-14", "pretrained": "x"}, "it has none; write pretrained: false"),
+        ({"model": "ViT-B-32", "checkpoint": "no/such.pt"}, "checkpoint: no file no/such.pt"),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_loaded(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options(**values).check()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "ViT-B-32"}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint"),
+        ({"model": "ViT-B-32.openai", "pretrained": "laion2b_e16"}, "name different weights"),
+        ({"model": "ViT-B-32.openai", "checkpoint": "x"}, "beside a checkpoint"),
+        ({"model": "ViT-B-32", "pretrained": "openai", "checkpoint": "x"}, "beside a checkpoint"),
+        ({"model": "hf-hub:a/b", "pretrained": "x"}, "brings its own weights"),
+        (
+            {"model": "ViT-B-32.openai", "preprocessing": {"mean": [1, 2]}},
+            "2 values for 3 channels",
+        ),
+        ({"model": "ViT-B-32.openai", "preprocessing": {"crop_pct": 1}}, "unknown key"),
+    ],
+)
+def test_wrong_options_are_refused_at_once(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options(**values)
+
+
+def test_the_list_of_names_is_open_clips() -> None:
+    assert open_clip_models.NAMES.read_text() == open_clip_models.list_names(), (
+        "write open_clip_models.list_names() to open_clip_models.NAMES"
+    )
+
+
+def test_names_are_checked_only_against_the_open_clip_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    future = options(model="of-the-future", pretrained=False)
+    with pytest.raises(ConfigError, match="knows no 'of-the-future'"):
+        future.check()
+    monkeypatch.setattr(open_clip_models, "NAMES", tmp_path / "names.txt")
+    (tmp_path / "names.txt").write_text("open_clip_torch 0.0.1\n")
+    future.check()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_model_that_is_not_there_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="open_clip cannot create missing") as error:
+        load("missing")
+    assert "\n" not in str(error.value)
+
+
+# weights
+
+
+@pytest.fixture
+def checkpoint(tiny: None, tmp_path: Path) -> Path:  # noqa: ARG001
+    torch.manual_seed(7)
+    model = open_clip.create_model("tiny-quickgelu")
+    path = tmp_path / "weights.safetensors"
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, path)
+    return path
+
+
+def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
+    backbone = load(checkpoint=str(checkpoint))
+    assert backbone.weights_sha256 == hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    assert backbone.trained
+    expected = embed(*library(pretrained=str(checkpoint)), noise())
+    torch.testing.assert_close(run(backbone, noise()), expected, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(expected, run(load(), noise()), rtol=1e-2)
+    moved = checkpoint.rename(checkpoint.with_name("moved.safetensors"))
+    assert load(checkpoint=str(moved)).fingerprint == backbone.fingerprint
+    # The activation of a file's weights is not in the file: the name decides.
+    usual = load("tiny", checkpoint=str(moved))
+    assert usual.fingerprint != backbone.fingerprint
+    assert usual.preprocessing["activation"] == "gelu"
+
+
+def test_checkpoint_is_loaded_strictly(checkpoint: Path) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(checkpoint)
+    del state["visual.ln_post.bias"]
+    save_file(state, checkpoint)
+    with pytest.raises(ConfigError, match="open_clip cannot create tiny-quickgelu .*ln_post.bias"):
+        load(checkpoint=str(checkpoint))
+
+
+def test_checkpoint_of_another_resolution_is_resampled(checkpoint: Path) -> None:
+    backbone = load(checkpoint=str(checkpoint), preprocessing={"size": 64})
+    expected = embed(*library(pretrained=str(checkpoint), force_image_size=64), noise())
+    torch.testing.assert_close(run(backbone, noise()), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_random_weights_are_the_same_each_time() -> None:
+    torch.manual_seed(1)
+    first = load()
+    torch.manual_seed(2)
+    assert load().fingerprint == first.fingerprint
+    assert not first.trained
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_text_tower_is_dropped() -> None:
+    import gc
+
+    def towers() -> int:
+        return sum(
+            type(found) in (open_clip.model.CLIP, open_clip.model.CustomTextCLIP)
+            for found in gc.get_objects()
+        )
+
+    gc.collect()
+    before = towers()
+    backbone = load()
+    gc.collect()
+    assert towers() == before
+    assert run(backbone, noise()).shape == (1, 24)
+
+
+def test_the_path_of_a_checkpoint_does_not_decide_extraction() -> None:
+    here = options(model="ViT-B-32-quickgelu", checkpoint="a/w.pt")
+    there = options(model="ViT-B-32-quickgelu", checkpoint="b/w.pt")
+    params = json.loads(json.dumps(here.extraction_params()))
+    assert params == there.extraction_params()
+    assert backbone_options(params | {"checkpoint": "a/w.pt"}) == here
+    with pytest.raises(ConfigError, match="pretrained: missing"):
+        backbone_options(params)
+    assert here.input_files()[0].endswith("a/w.pt")
+
+
+def test_name_and_tag_in_one_are_the_same_backbone() -> None:
+    one = options(model="ViT-B-32-quickgelu.openai")
+    two = options(model="ViT-B-32-quickgelu", pretrained="openai")
+    assert isinstance(one, open_clip_models.Options)
+    assert isinstance(two, open_clip_models.Options)
+    assert (one.architecture, one.tag) == (two.architecture, two.tag)
+
+
+# layers and views
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("model", "depth", "width"), [("tiny", 3, 32), ("tiny-timm", 6, 64), ("tiny-resnet", 4, 256)]
+)
+def test_layers(model: str, depth: int, width: int) -> None:
+    backbone = load(model, layers="all")
+    assert list(backbone.layers) == [str(block) for block in range(depth + 1)]
+    assert backbone.layers[str(depth)] == width
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(torch.stack([backbone.transform(noise())] * 2))
+    torch.testing.assert_close(features, run(load(model), noise(), noise()), rtol=1e-4, atol=1e-6)
+    assert {name: tuple(value.shape) for name, value in layers.items()} == {
+        name: (2, size) for name, size in backbone.layers.items()
+    }
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_last_layer_leads_to_the_embedding() -> None:
+    """CLIP's embedding is its last class token, normalised and projected."""
+    backbone = load(layers="all")
+    visual = library()[0].visual
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(backbone.transform(noise())[None])
+    with torch.inference_mode():
+        expected = visual.ln_post(layers["3"]) @ visual.proj
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_views() -> None:
+    whole = {"resize_mode": "squash"}
+    both, plain = load(preprocessing={"flip": True, **whole}), load(preprocessing=whole)
+    mirrored = noise((32, 32)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    expected = run(plain, noise((32, 32)), mirrored).mean(0, keepdim=True)
+    torch.testing.assert_close(run(both, noise((32, 32))), expected, rtol=1e-4, atol=1e-6)
+    inception = load(preprocessing={"crop": "inception"})
+    assert inception.train_transform is not None
+    assert inception.train_transform(noise(), b"x").shape == (3, 32, 32)
+    assert inception.fingerprint != plain.fingerprint
+
+
+@pytest.mark.usefixtures("tiny")
+def test_precision_decides_the_fingerprint() -> None:
+    rough = load(runtime=Runtime(device="cpu", precision="bfloat16"))
+    assert rough.fingerprint != load().fingerprint
+    difference = run(rough, noise()) - run(load(), noise())
+    assert 0 < difference.norm() < 0.05 * run(load(), noise()).norm()
+
+
+def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from open_clip import factory
+
+    def offline(*_: Any, **__: Any) -> str:
+        raise OSError("no route to the Hub")
+
+    monkeypatch.setattr(factory, "download_pretrained", offline)
+    with pytest.raises(ConfigError, match=r"no route to the Hub.*or name a local checkpoint"):
+        backbones.load(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
+
+
+def test_a_tag_s_own_preprocessing_is_taken(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some weights come with a mean and an interpolation of their own, which open_clip knows."""
+    from open_clip import factory
+
+    known = {"url": "", "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear", "quick_gelu": True}
+    monkeypatch.setattr(factory, "get_pretrained_cfg", lambda _model, _tag: known)
+    monkeypatch.setattr(factory, "download_pretrained", lambda *_, **__: str(checkpoint))
+    fetched = backbones.load(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
+    assert fetched.preprocessing["mean"] == [0.1, 0.2, 0.3]
+    assert fetched.preprocessing["interpolation"] == "bilinear"
+    assert fetched.pretrained_tag == "some_tag"
+    assert fetched.architecture == "tiny-quickgelu"
+    assert fetched.trained
+    local = load(checkpoint=str(checkpoint))
+    assert local.fingerprint != fetched.fingerprint

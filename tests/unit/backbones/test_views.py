@@ -1,0 +1,404 @@
+"""What of an image enters a network, at what precision, and what leaves its inner blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+from timm.models.vision_transformer import Block
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+
+from dpprobe import backbones
+from dpprobe.backbones import Backbone, Runtime, images
+from dpprobe.errors import ConfigError
+from dpprobe.study.load import backbone_options
+
+CPU = Runtime(device="cpu", precision="float32")
+MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
+
+
+def load(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> Backbone:
+    options = {"family": "timm", "model": model, "pretrained": False} | values
+    return backbones.load(backbone_options(options), runtime=runtime)
+
+
+def reference(model: str = "test_vit", **arguments: Any) -> Any:
+    """timm's model by itself, with the weights that the family draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return timm.create_model(model, pretrained=False, **arguments).eval()
+
+
+def noise(size: tuple[int, int] = (200, 170), seed: int = 0) -> Image.Image:
+    shape = (size[1] // 5 + 1, size[0] // 5 + 1, 3)
+    small = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+
+
+def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
+    return backbone.forward(torch.stack([backbone.transform(picture) for picture in pictures]))
+
+
+def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model.forward_head(model.forward_features(pixels), pre_logits=True)
+    return found
+
+
+# bytes
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("crop_mode", ["center", "squash", "border"])
+def test_bytes_give_timms_own_features(model: str, crop_mode: str) -> None:
+    ours = load(model, preprocessing={"crop_mode": crop_mode})
+    library = reference(model)
+    data = resolve_model_data_config(library) | {"crop_mode": crop_mode}
+    transform = create_transform(**data)
+    pictures = [noise(seed=seed, size=size) for seed, size in enumerate([(200, 170), (90, 300)])]
+    tensors = [ours.transform(picture) for picture in pictures]
+    assert {tensor.dtype for tensor in tensors} == {torch.uint8}
+    expected = rows(library, torch.stack([transform(picture) for picture in pictures]))
+    torch.testing.assert_close(
+        ours.forward(torch.stack(tensors)),
+        expected,
+        rtol=1e-5,
+        atol=1e-5 * float(expected.abs().max()),
+    )
+
+
+def test_a_wrong_transform_is_noticed() -> None:
+    """The comparison above fails where mean, crop or interpolation are not the library's."""
+    right = run(load(), noise())
+    for wrong in ({"mean": 0.45}, {"crop_pct": 0.8}, {"interpolation": "bilinear"}):
+        other = load(preprocessing=wrong)
+        assert (run(other, noise()) - right).abs().max() > 1e-3 * right.abs().max()
+        assert other.fingerprint != load().fingerprint
+
+
+def test_normalisation_is_torchvisions_to_the_bit() -> None:
+    backbone = load("test_resnet")
+    seen: list[torch.Tensor] = []
+
+    class Spy(torch.nn.Module):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            seen.append(batch)
+            return batch.mean((2, 3))
+
+    from dpprobe.backbones import networks
+
+    model = reference("test_resnet")
+    data = resolve_model_data_config(model)
+    network = networks.prepare(
+        Spy(), backbone_options({"family": "timm", "model": "x"}), CPU,  # type: ignore[arg-type]
+        name="spy", channels=3, size=data["input_size"][1:], mean=data["mean"], std=data["std"],
+        flip=False,
+    )  # fmt: skip
+    network.forward(backbone.transform(noise())[None])
+    expected = create_transform(**data)(noise())
+    assert torch.equal(seen[-1][0], expected)
+
+
+# size
+
+
+def test_a_vit_follows_the_size() -> None:
+    ours = load(preprocessing={"size": 224})
+    library = reference()
+    library.set_input_size(img_size=224)
+    assert ours.preprocessing["input_size"] == [3, 224, 224]
+    tensor = ours.transform(noise())
+    assert tensor.shape == (3, 224, 224)
+    data = resolve_model_data_config(library) | {"input_size": (3, 224, 224)}
+    expected = rows(library, create_transform(**data)(noise())[None])
+    torch.testing.assert_close(ours.forward(tensor[None]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
+    native, larger = tmp_path / "native.safetensors", tmp_path / "larger.safetensors"
+    model = reference()
+    model.pos_embed.data.normal_()
+    save_file(model.state_dict(), native)
+    model.set_input_size(img_size=224)
+    save_file(model.state_dict(), larger)
+    values: dict[str, Any] = {"pretrained": None, "preprocessing": {"size": 224}}
+    resampled = load(checkpoint=str(native), **values)
+    given = load(checkpoint=str(larger), **values)
+    expected = rows(
+        model.eval(), (resampled.transform(noise())[None] / 255 - 0.5) / 0.5
+    )  # test_vit's mean and std
+    torch.testing.assert_close(run(given, noise()), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run(resampled, noise()), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ConfigError, match=r"size mismatch for pos_embed"):
+        load(checkpoint=str(larger), pretrained=None)
+
+
+def test_a_convolutional_network_takes_any_size() -> None:
+    assert load("test_resnet", preprocessing={"size": 96}).transform(noise()).shape == (3, 96, 96)
+
+
+# crops
+
+
+def test_an_inception_crop_is_a_function_of_the_image_and_the_seed() -> None:
+    backbone = load(preprocessing={"crop": "inception"})
+    crop = backbone.train_transform
+    assert crop is not None
+    one, other = (hashlib.sha256(name).digest() for name in (b"one", b"other"))
+    first = crop(noise(), one)
+    assert first.shape == (3, 160, 160)
+    assert first.dtype == torch.uint8
+    torch.manual_seed(3)
+    assert torch.equal(first, crop(noise(), one))
+    assert torch.equal(first, pickle.loads(pickle.dumps(crop))(noise(), one))
+    assert not torch.equal(first, crop(noise(), other))
+    reseeded = load(preprocessing={"crop": "inception", "crop_seed": 1})
+    assert reseeded.train_transform is not None
+    assert not torch.equal(first, reseeded.train_transform(noise(), one))
+    prints = {load().fingerprint, backbone.fingerprint, reseeded.fingerprint}
+    assert len(prints) == 3
+
+
+def test_drawing_a_crop_leaves_the_random_state_alone() -> None:
+    state = torch.random.get_rng_state()
+    images.crop_box(100, 80, seed=0, sha256=b"x")
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_test_images_keep_the_central_crop() -> None:
+    plain, inception = load(), load(preprocessing={"crop": "inception"})
+    assert plain.train_transform is None
+    assert torch.equal(plain.transform(noise()), inception.transform(noise()))
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 80), (60, 300), (300, 60), (1, 1)])
+def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
+    boxes = [
+        images.crop_box(width, height, seed=0, sha256=str(index).encode()) for index in range(1500)
+    ]
+    torch.manual_seed(0)
+    blank = Image.new("L", (width, height))
+    theirs = [RandomResizedCrop.get_params(blank, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(1500)]
+    for top, left, h, w in boxes:
+        assert 0 <= top <= height - h
+        assert 0 <= left <= width - w
+        assert h > 0 < w
+    ours, others = np.array(boxes, float), np.array(theirs, float)
+    deviation = np.sqrt((ours.var(0) + others.var(0)) / 1500)
+    assert (np.abs(ours.mean(0) - others.mean(0)) <= 4.5 * deviation + 1e-9).all()
+    assert (ours.std(0) <= 1.15 * others.std(0) + 1e-9).all()
+    assert (others.std(0) <= 1.15 * ours.std(0) + 1e-9).all()
+
+
+def test_a_crop_is_resized_as_torchvision_does() -> None:
+    crop = images.InceptionCrop(mode="RGB", size=(64, 64), interpolation="bicubic", seed=0)
+    picture = noise()
+    top, left, h, w = images.crop_box(*picture.size, seed=0, sha256=b"x")
+    part = picture.crop((left, top, left + w, top + h)).resize((64, 64), Image.Resampling.BICUBIC)
+    assert np.array_equal(crop(picture, b"x").permute(1, 2, 0).numpy(), np.asarray(part))
+    assert InterpolationMode("bicubic") is InterpolationMode.BICUBIC
+
+
+# mirror images
+
+
+def test_flip_is_the_mean_of_both_views() -> None:
+    whole = {"crop_pct": 1}  # what is cut off a side depends on the side
+    plain = load(layers="all", preprocessing=whole)
+    both = load(layers="all", preprocessing=whole | {"flip": True})
+    picture = noise((160, 160))
+    mirrored = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    expected = run(plain, picture, mirrored).mean(0, keepdim=True)
+    assert not torch.allclose(run(plain, picture), expected, rtol=1e-3)
+    torch.testing.assert_close(run(both, picture), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run(both, picture), run(both, mirrored), rtol=1e-4, atol=1e-5)
+    assert plain.forward_layers is not None
+    assert both.forward_layers is not None
+    batch = torch.stack([plain.transform(picture), plain.transform(mirrored)])
+    separate = plain.forward_layers(batch)[1]["3"].mean(0)
+    torch.testing.assert_close(
+        both.forward_layers(batch)[1]["3"][0], separate, rtol=1e-4, atol=1e-5
+    )
+    assert plain.fingerprint != both.fingerprint
+
+
+# layers
+
+
+def test_layers_of_a_vit_are_its_class_tokens() -> None:
+    backbone = load(layers="all")
+    model = reference()
+    pixels = (backbone.transform(noise())[None] / 255 - 0.5) / 0.5
+    with torch.inference_mode():
+        embedded = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(pixels))))
+        _, blocks = model.forward_intermediates(pixels, return_prefix_tokens=True, output_fmt="NLC")
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(backbone.transform(noise())[None])
+    depth = len(model.blocks)
+    assert dict(backbone.layers) == {str(block): 64 for block in range(depth + 1)}
+    assert list(layers) == list(backbone.layers)
+    torch.testing.assert_close(layers["0"], embedded[:, 0], rtol=1e-4, atol=1e-5)
+    for block, (_, prefix) in enumerate(blocks, start=1):
+        torch.testing.assert_close(layers[str(block)], prefix[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(features, run(backbone, noise()))
+    torch.testing.assert_close(features, run(load(), noise()))
+    assert {value.dtype for value in layers.values()} == {torch.float32}
+
+
+def test_layers_pooled_are_means_of_patches() -> None:
+    backbone = load(layers=[2], token="pooled")
+    model = reference()
+    pixels = (backbone.transform(noise())[None] / 255 - 0.5) / 0.5
+    with torch.inference_mode():
+        (patches,) = model.forward_intermediates(
+            pixels, indices=[1], output_fmt="NLC", intermediates_only=True
+        )
+    assert backbone.forward_layers is not None
+    _, layers = backbone.forward_layers(backbone.transform(noise())[None])
+    torch.testing.assert_close(layers["2"], patches.mean(1), rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_a_resnet_are_its_stages() -> None:
+    backbone = load("test_resnet", layers=[4, 0])
+    model = reference("test_resnet")
+    widths = [stage["num_chs"] for stage in model.feature_info]
+    assert list(backbone.layers) == ["0", "4"]
+    assert backbone.layers["4"] == widths[-1]
+    assert backbone.forward_layers is not None
+    features, layers = backbone.forward_layers(torch.stack([backbone.transform(noise())] * 3))
+    torch.testing.assert_close(features, layers["4"], rtol=1e-4, atol=1e-5)  # pooled, as its head
+
+
+def test_layers_do_not_depend_on_the_batch() -> None:
+    backbone = load(layers="all")
+    assert backbone.forward_layers is not None
+    batch = torch.stack([backbone.transform(noise(seed=seed)) for seed in range(21)])
+    _, together = backbone.forward_layers(batch)
+    _, alone = backbone.forward_layers(batch[20:])
+    for name, value in together.items():
+        assert value.shape == (21, 64)
+        torch.testing.assert_close(value[20:], alone[name], rtol=1e-4, atol=1e-4)
+
+
+def test_layers_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Block.forward
+    calls: list[int] = []
+
+    def counted(self: Block, *arguments: Any) -> Any:
+        calls.append(1)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Block, "forward", counted)
+    backbone = load(layers="all")
+    assert backbone.forward_layers is not None
+    calls.clear()
+    backbone.forward_layers(backbone.transform(noise())[None])
+    assert len(calls) == len(backbone.layers) - 1 > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"layers": [40]}, r"layers: test_vit has no block 40; write numbers from 0 to \d+"),
+        ({"layers": [1, 1]}, "block 1 stands twice"),
+        ({"layers": [-1]}, "layers"),
+        ({"layers": "last"}, "layers"),
+        ({"token": "pooled"}, "token pooled says nothing without layers"),
+        ({"model": "test_resnet", "layers": "all", "token": "class"}, "has no class token"),
+        ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 says nothing to crop centre"),
+    ],
+)
+def test_wrong_views_and_layers(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(**values)
+
+
+# precision and compilation
+
+
+def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
+    exact = load(runtime=Runtime(device="cpu", precision="float32"))
+    automatic = load()
+    assert torch.equal(run(exact, noise()), run(automatic, noise()))
+    for precision in ("bfloat16", "float16"):
+        rough = load(runtime=Runtime(device="cpu", precision=precision))
+        features = run(rough, noise())
+        assert features.dtype == torch.float32
+        difference = (features - run(exact, noise())).norm() / run(exact, noise()).norm()
+        assert 1e-5 < difference < 0.05
+        assert rough.fingerprint != automatic.fingerprint
+
+
+def test_precision_is_no_part_of_families_without_a_network() -> None:
+    options = backbone_options({"family": "pixels", "size": 4})
+    prints = {
+        backbones.load(options, runtime=Runtime(device="cpu", precision=precision)).fingerprint
+        for precision in ("auto", "float32", "bfloat16")
+    }
+    assert len(prints) == 1
+
+
+def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: Any, **options: Any) -> Any:
+        del model, options
+
+        def call(*_: Any) -> None:
+            raise FileNotFoundError("no g++")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    broken_one = load(runtime=Runtime(device="cpu", compiled=True))
+    with pytest.raises(ConfigError, match=r"test_vit fails when .* for cpu \(no g\+\+\); write"):
+        backbones.probe(broken_one)
+
+
+@pytest.mark.slow
+def test_compiled_gives_the_same() -> None:
+    compiled = load(runtime=Runtime(device="cpu", compiled=True), layers=[0, 3])
+    plain = load(layers=[0, 3])
+    assert compiled.fingerprint == plain.fingerprint
+    batch = torch.stack([plain.transform(noise(seed=seed)) for seed in range(2)])
+    assert compiled.forward_layers is not None
+    assert plain.forward_layers is not None
+    for _ in range(2):
+        found, expected = compiled.forward_layers(batch), plain.forward_layers(batch)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+# the digest of a forward pass
+
+
+def test_a_probe_tells_backbones_apart() -> None:
+    first, again = backbones.probe(load()), backbones.probe(load())
+    assert first == again
+    assert set(first) == {"sha256", "norm", "sample"}
+    assert len(first["sample"]) == 64
+    other = backbones.probe(load(preprocessing={"mean": 0.3}))
+    assert other["sha256"] != first["sha256"]
+    assert not backbones.probes_agree(first, other)
+    assert not backbones.probes_agree(first, backbones.probe(load("test_resnet")))
+
+
+def test_a_probe_agrees_across_precisions() -> None:
+    exact = backbones.probe(load())
+    rough = backbones.probe(load(runtime=Runtime(device="cpu", precision="bfloat16")))
+    assert rough["sha256"] != exact["sha256"]
+    assert backbones.probes_agree(exact, rough)
+
+
+def test_every_family_has_a_probe() -> None:
+    for family in ("pixels", "scattering"):
+        options = backbone_options({"family": family, "size": 16})
+        probe = backbones.probe(backbones.load(options, runtime=CPU))
+        assert probe["norm"] > 0

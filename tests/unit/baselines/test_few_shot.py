@@ -1,0 +1,195 @@
+"""Few-shot probes: whose rows they see, that they learn, and what their record says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from dpprobe.baselines.few_shot import FEW_PENALTY, Task, draw, few_shot, read_few_shot
+from dpprobe.errors import DataError
+from tests.unit.analysis.test_tsne import write_store
+
+DIGITS = load_digits()
+
+
+def _stores(folder: Path, train: slice, test: slice) -> tuple[Path, Path]:
+    features = DIGITS.data / 16
+    return (
+        write_store(folder / "train", features[train], DIGITS.target[train]),
+        write_store(folder / "test", features[test], DIGITS.target[test]),
+    )
+
+
+def _run(folder: Path, stores: tuple[Path, Path], **changes: Any) -> tuple[dict[str, Any], Any]:
+    facts: dict[str, Any] = {
+        "dataset": "digits", "backbone": "clip", "shots": (1, 4, "full"), "seeds": 3,
+        "study_seed": 0,
+    }  # fmt: skip
+    few_shot(
+        *stores, task=Task(**facts | changes), rows=folder / "probes.parquet",
+        output=folder / "probes.json",
+    )  # fmt: skip
+    return read_few_shot(folder / "probes.json"), pq.read_table(folder / "probes.parquet")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any]:
+    folder = tmp_path_factory.mktemp("few")
+    return _run(folder, _stores(folder, slice(0, 300), slice(300, 900)))
+
+
+def test_more_images_a_class_make_better_probes(digits: tuple[dict[str, Any], Any]) -> None:
+    record, _ = digits
+    means = [result["summary"]["accuracy"]["mean"] for result in record["results"]]
+    assert [result["shots"] for result in record["results"]] == [1, 4, None]
+    assert means[0] < means[1] < means[2]
+    assert means[0] > 0.3, "ten classes, one image of each"
+    assert means[2] > 0.8
+
+
+def test_the_record_says_that_it_is_not_private(digits: tuple[dict[str, Any], Any]) -> None:
+    record, _ = digits
+    assert record["private"] is False
+    assert record["note"].startswith("Not private")
+
+
+def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
+    digits: tuple[dict[str, Any], Any],
+) -> None:
+    record, _ = digits
+    entries = [result["summary"]["accuracy"] for result in record["results"]]
+    assert [entry["interval"] for entry in entries] == [
+        "t over seeds", "t over seeds", "bootstrap over test rows",
+    ]  # fmt: skip
+    assert [entry["count"] for entry in entries] == [3, 3, 1]
+    for entry in entries:
+        assert entry["low"] < entry["mean"] < entry["high"]
+
+
+def test_the_table_has_a_row_a_probe(digits: tuple[dict[str, Any], Any]) -> None:
+    record, table = digits
+    assert table["shots"].to_pylist() == [1] * 3 + [4] * 3 + [None]
+    assert table["train_rows"].to_pylist() == [10] * 3 + [40] * 3 + [300]
+    assert table["penalty"].to_pylist()[:3] == [FEW_PENALTY] * 3
+    mean = np.mean(table["accuracy"].to_pylist()[:3])
+    assert mean == pytest.approx(record["results"][0]["summary"]["accuracy"]["mean"])
+
+
+def test_the_whole_split_is_the_ceiling(digits: tuple[dict[str, Any], Any]) -> None:
+    """The same fit as the non-private head, whose penalty is chosen alike."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    record, table = digits
+    scaler = StandardScaler().fit(DIGITS.data[:300] / 16)
+    strength = 1 / (300 * table["penalty"].to_pylist()[-1])
+    model = LogisticRegression(C=strength, max_iter=2000, tol=1e-6)
+    model.fit(scaler.transform(DIGITS.data[:300] / 16), DIGITS.target[:300])
+    reference = model.score(scaler.transform(DIGITS.data[300:900] / 16), DIGITS.target[300:900])
+    assert record["results"][-1]["summary"]["accuracy"]["mean"] == pytest.approx(
+        reference, abs=5e-3
+    )
+
+
+def test_streaming_changes_nothing(tmp_path: Path) -> None:
+    stores = _stores(tmp_path, slice(0, 120), slice(120, 220))
+    shots = {"shots": (2, "full"), "seeds": 1}
+    found = [_run(tmp_path, stores, memory_mb=mb, **shots)[0]["results"] for mb in (100, 0)]
+    for one, other in zip(*found, strict=True):
+        assert one["summary"]["accuracy"]["mean"] == pytest.approx(
+            other["summary"]["accuracy"]["mean"], abs=0.011
+        )
+        assert one["train_rows"] == other["train_rows"]
+
+
+def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path) -> None:
+    stores = _stores(tmp_path, slice(0, 200), slice(200, 300))
+    first = _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist()
+    text = (tmp_path / "probes.json").read_bytes()
+    assert _run(tmp_path, stores, shots=(1,))[1]["accuracy"].to_pylist() == first
+    assert (tmp_path / "probes.json").read_bytes() == text
+    assert len(set(first)) > 1, "the draws of one run differ"
+    assert _run(tmp_path, stores, shots=(1,), study_seed=1)[1]["accuracy"].to_pylist() != first
+
+
+def test_several_labels_a_row(tmp_path: Path) -> None:
+    target = np.column_stack([DIGITS.target % 2 == 0, DIGITS.target < 5, DIGITS.target == 3])
+    stores = tuple(
+        write_store(
+            tmp_path / name, DIGITS.data[part] / 16, target[part].astype(np.int8),
+            class_names=("even", "low", "three"),
+        )
+        for name, part in (("train", slice(0, 200)), ("test", slice(200, 400)))
+    )  # fmt: skip
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(16, "full"), seeds=1)
+    assert record["headline"] == "auc"
+    few, full = (result["summary"]["auc"]["mean"] for result in record["results"])
+    assert 0.6 < few < full
+
+
+def test_other_classes_are_refused(tmp_path: Path) -> None:
+    train, _ = _stores(tmp_path, slice(0, 100), slice(100, 200))
+    names = tuple("abcdefghij")
+    test = write_store(tmp_path / "x", DIGITS.data[:100], DIGITS.target[:100], class_names=names)
+    with pytest.raises(DataError, match="classes differ"):
+        _run(tmp_path, (train, test))
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_a_draw_has_so_many_of_each_class_and_holds_smaller_ones(
+    rows: int, count: int, seed: int
+) -> None:
+    labels = np.random.default_rng(seed).integers(5, size=rows)
+    drawn = draw(labels, count, seed)
+    assert (np.diff(drawn) > 0).all()
+    found, present = (np.bincount(part, minlength=5) for part in (labels[drawn], labels))
+    assert (found == np.minimum(count, present)).all()
+    assert set(draw(labels, max(1, count - 1), seed)) <= set(drawn)
+
+
+@given(rows=st.integers(1, 60), count=st.integers(1, 8), seed=st.integers(0, 2**32))
+def test_of_several_labels_rows_without_any_are_drawn_too(rows: int, count: int, seed: int) -> None:
+    labels = (np.random.default_rng(seed).random((rows, 3)) < 0.2).astype(np.uint8)
+    drawn = labels[draw(labels, count, seed)]
+    assert (drawn.sum(axis=0) >= np.minimum(count, labels.sum(axis=0))).all()
+    without = int((labels.sum(axis=1) == 0).sum())
+    assert int((drawn.sum(axis=1) == 0).sum()) == min(count, without)
+
+
+def test_one_label_is_learned_from_rows_with_and_without_it(tmp_path: Path) -> None:
+    target = (DIGITS.target == 0).astype(np.int8)[:, None]
+    stores = tuple(
+        write_store(tmp_path / name, DIGITS.data[part] / 16, target[part], class_names=("zero",))
+        for name, part in (("train", slice(0, 400)), ("test", slice(400, 800)))
+    )
+    record, _ = _run(tmp_path, (stores[0], stores[1]), shots=(8,), seeds=3)
+    assert record["results"][0]["train_rows"] == [16, 16, 16]
+    assert record["results"][0]["summary"]["auc"]["mean"] > 0.95
+    assert record["results"][0]["summary"]["accuracy"]["mean"] > 0.8
+
+
+def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
+    """Features in which the two hardly differ must not count most."""
+    generator = np.random.default_rng(0)
+    scale = np.linspace(0.1, 10, 64)
+    features = generator.normal(size=(202, 64)) * scale
+    target = np.arange(202) % 2
+    features[:, -8:] += 24 * target[:, None]
+    stores = (
+        write_store(tmp_path / "train", features[:2], target[:2], class_names=("a", "b")),
+        write_store(tmp_path / "test", features[2:], target[2:], class_names=("a", "b")),
+    )
+    record, _ = _run(tmp_path, stores, shots=(1,), seeds=1)
+    rows = features.astype(np.float32)
+    distances = [np.square(rows[2:] - rows[label]).sum(axis=1) for label in (0, 1)]
+    nearest = float((np.argmin(distances, axis=0) == target[2:]).mean())
+    assert nearest > 0.8
+    found = record["results"][0]["summary"]["accuracy"]["mean"]
+    assert found == pytest.approx(nearest, abs=0.011)

@@ -1,0 +1,835 @@
+"""CSV manifests: joins, policies, ranges and splits, held against plain Python."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import itertools
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from dpprobe import data
+from dpprobe.data import csv_manifest, csv_rows
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.load import backbone_options, dataset_options, load_study
+
+SLOW = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "wt", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_images(root: Path, names: Sequence[str]) -> None:
+    for number, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        value = (number % 250, number // 250, 7)
+        Image.new("RGB", (3, 3), value).save(path, format="PNG")
+
+
+def options_of(**values: Any) -> csv_manifest.Options:
+    options = dataset_options({"source": "csv"} | values)
+    assert isinstance(options, csv_manifest.Options)
+    return options
+
+
+def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
+    """Prepares a dataset and holds it against what was counted beforehand."""
+    options = options_of(**values)
+    options.check()
+    data.prepare(options, directory)
+    info = read_info(directory / "dataset.json")
+    assert (info.train_rows, info.test_rows) == options.count_rows()
+    assert info.multi_label == options.multi_label()
+    assert info.num_classes == options.count_classes()
+    return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
+
+
+def tables(options: csv_manifest.Options) -> Mapping[csv_manifest.SplitName, csv_rows.Rows]:
+    return csv_rows.read(options)
+
+
+ANIMALS: dict[str, Any] = {"label_column": "kind", "class_names": ["cat", "dog"]}
+
+
+def animals(root: Path, rows: int = 20) -> list[dict[str, Any]]:
+    names = [f"images/{number:03d}.png" for number in range(rows)]
+    write_images(root, names)
+    return [
+        {"path": name, "kind": "cat" if number % 3 else "dog", "sex": "fm"[number % 2]}
+        for number, name in enumerate(names)
+    ]
+
+
+# one label a row
+
+
+def test_a_manifest_of_names(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", rows)
+    train, test = prepare(
+        tmp_path / "out", root=str(tmp_path), train="a.csv", group_columns=["sex"],
+        test_fraction=0.3, **ANIMALS,
+    )  # fmt: skip
+    assert train.class_names == ("cat", "dog")
+    assert (train.rows, test.rows) == (14, 6)
+    by_path = {row["path"]: row for row in rows}
+    for part in (train, test):
+        labels, sexes = part.labels(), part.groups()["group_sex"]
+        for image, label, sex in zip(part.images(0, part.rows), labels, sexes, strict=True):
+            assert part.class_names[label] == by_path[image.id]["kind"]
+            assert sex == by_path[image.id]["sex"]
+            assert image.data is None
+            assert image.path == str(tmp_path / image.id)
+            value = np.asarray(decode(image, split=part.split))[0, 0]
+            assert value[0] == rows.index(by_path[image.id])
+
+
+def test_embedded_images_are_copied_and_are_the_same_set(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", rows)
+    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
+    linked, _ = prepare(tmp_path / "linked", **values)
+    embedded, _ = prepare(tmp_path / "embedded", embed=True, **values)
+    assert embedded.fingerprint == linked.fingerprint
+    for image in embedded.images(0, embedded.rows):
+        assert image.data == (tmp_path / image.id).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "delimiter", "option"),
+    [("a.csv", ",", None), ("a.tsv", "\t", None), ("a.csv.gz", ",", None), ("a.tsv.gz", "\t", None),
+     ("a.csv", ";", ";")],
+)  # fmt: skip
+def test_kinds_of_files(tmp_path: Path, file: str, delimiter: str, option: str | None) -> None:
+    write_csv(tmp_path / file, animals(tmp_path), delimiter)
+    train, _ = prepare(
+        tmp_path / "out", root=str(tmp_path), train=file, delimiter=option, **ANIMALS
+    )
+    assert train.rows == 16
+
+
+def test_excels_mark_quotes_and_empty_lines(tmp_path: Path) -> None:
+    write_images(tmp_path, [f"a, {number}.png" for number in range(4)])
+    lines = ['"path", kind ', *(f'"a, {n}.png", {"cat" if n % 2 else "dog"}' for n in range(4))]
+    text = "\r\n".join([lines[0], lines[1], "", *lines[2:], "", ""])
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    train, test = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
+    assert sorted(train.ids() + test.ids()) == [f"a, {number}.png" for number in range(4)]
+
+
+def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    for row in rows:
+        row["number"] = ["cat", "dog"].index(row["kind"])
+    write_csv(tmp_path / "a.csv", rows)
+    values = {"root": str(tmp_path), "train": "a.csv"}
+    named, _ = prepare(tmp_path / "named", **values, **ANIMALS)
+    numbered, _ = prepare(
+        tmp_path / "numbered", **values, label_column="number", class_names=["cat", "dog"]
+    )
+    assert named.fingerprint == numbered.fingerprint
+    digits, _ = prepare(
+        tmp_path / "digits", **values, label_column="number", class_names=["1", "0"]
+    )
+    assert (digits.labels() == 1 - named.labels()).all()
+
+
+def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    rows[4]["kind"] = "wolf"
+    rows[5]["kind"] = ""
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", test_fraction=0.3, **ANIMALS)
+    text = str(caught.value)
+    assert "2 labels without a class" in text
+    assert "a.csv line 6: kind is 'wolf', which is none of class_names" in text
+    assert "a.csv line 7: kind is blank" in text
+    rows[4]["kind"] = "cat"
+    write_csv(tmp_path / "a.csv", rows)
+    train, test = prepare(
+        tmp_path / "out", root=str(tmp_path), train="a.csv", missing="drop", **ANIMALS
+    )
+    assert "images/005.png" not in train.ids() + test.ids()
+    assert train.rows + test.rows == 19
+
+
+# paths
+
+
+def test_a_path_made_of_columns_as_mimic_cxr_has_them(tmp_path: Path) -> None:
+    rows = [
+        {"subject_id": f"1{n}000032", "study_id": f"5{n}", "dicom_id": f"ab-{n}", "kind": kind}
+        for n, kind in enumerate(["cat", "dog"] * 3)
+    ]
+    paths = [f"files/p1{n}/p1{n}000032/s5{n}/ab-{n}.jpg" for n in range(6)]
+    write_images(tmp_path, paths)
+    write_csv(tmp_path / "a.csv", rows)
+    train, test = prepare(
+        tmp_path / "out",
+        root=str(tmp_path),
+        train="a.csv",
+        path_template="files/p{subject_id:.2}/p{subject_id}/s{study_id}/{dicom_id}.jpg",
+        id_column="dicom_id",
+        **ANIMALS,
+    )
+    images = [*train.images(0, 9), *test.images(0, 9)]
+    assert {(image.id, image.path) for image in images} == {
+        (f"ab-{n}", str(tmp_path / paths[n])) for n in range(6)
+    }
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{}.jpg", "{0.__class__", "{a!r}.jpg", "{a:{b}}.jpg", "{a:d}.jpg", "plain.jpg", "{a"],
+)
+def test_templates_that_are_refused(template: str) -> None:
+    with pytest.raises(ConfigError, match="path_template: .*; "):
+        options_of(train="a.csv", path_template=template, **ANIMALS)
+
+
+def test_a_template_looks_columns_up_and_nothing_else(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    options = options_of(
+        root=str(tmp_path), train="a.csv", path_template="{kind.__class__}.jpg", **ANIMALS
+    )
+    with pytest.raises(ConfigError, match=r"path_template: a.csv: no column 'kind.__class__'"):
+        options.check()
+    parts = csv_manifest.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
+    row = {"Frontal/Lateral": "Frontal", "a[0]": "7"}
+    assert csv_manifest.fill_template(parts, row) == "F-  7"
+
+
+# several labels a row
+
+LABELS = ("Atelectasis", "Edema", "Effusion")
+POLICIES = st.sampled_from(["ones", "zeros", "drop", "error"])
+CELLS = st.sampled_from(["1", "1.0", "0", "0.0", "-1", "-1.0", "", "nan"])
+
+
+@SLOW
+@given(
+    cells=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=12),
+    uncertain=POLICIES | st.dictionaries(st.sampled_from(LABELS), POLICIES),
+    missing=st.sampled_from(["zeros", "drop", "error"]),
+)
+def test_uncertain_labels(
+    tmp_path: Path, cells: list[tuple[str, ...]], uncertain: Any, missing: str
+) -> None:
+    """A plain reading of the policies, row by row."""
+    rows = [
+        {"path": f"{number}.png", **dict(zip(LABELS, row, strict=True))}
+        for number, row in enumerate(cells)
+    ]
+    kept = [{"path": "kept.png", **dict.fromkeys(LABELS, "1")}]
+    write_csv(tmp_path / "a.csv", kept + rows)
+    wanted: dict[str, list[int | None]] = {"kept.png": [1, 1, 1]}
+    for row in rows:
+        values: list[int | str | None] = []
+        for label in LABELS:
+            cell = row[label]
+            if cell in ("", "nan"):
+                values.append({"zeros": 0}.get(missing, missing))
+            elif float(cell) < 0:
+                policy = uncertain.get(label, "error") if isinstance(uncertain, dict) else uncertain
+                values.append({"ones": 1, "zeros": 0}.get(policy, policy))
+            else:
+                values.append(int(float(cell)))
+        if "drop" not in values:
+            wanted[row["path"]] = [
+                None if value == "error" else int(str(value)) for value in values
+            ]
+    options = options_of(
+        root=str(tmp_path), train="a.csv", test="a.csv", label_columns=LABELS,
+        uncertain=uncertain, missing=missing,
+    )  # fmt: skip
+    found = tables(options)["train"]
+    codes = [[None if code < 0 else code for code in row] for row in found.codes.tolist()]
+    assert dict(zip(found.frame["path"], codes, strict=True)) == wanted
+    assert options.count_rows() == (len(wanted), len(wanted))
+
+
+def multi_label(root: Path) -> list[dict[str, Any]]:
+    names = [f"{number}.png" for number in range(8)]
+    write_images(root, names)
+    cells = [("1", "0", "1"), ("0", "1", "0")] * 4
+    return [
+        {"path": name, **dict(zip(LABELS, row, strict=True))}
+        for name, row in zip(names, cells, strict=True)
+    ]
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    rows = multi_label(tmp_path)
+    rows[0]["Edema"] = "-1"
+    write_csv(tmp_path / "a.csv", rows[:6])
+    write_csv(tmp_path / "b.csv", rows[6:])
+    train, test = prepare(
+        tmp_path / "out", root=str(tmp_path), train="a.csv", test="b.csv", label_columns=LABELS,
+        uncertain={"Edema": "ones"},
+    )  # fmt: skip
+    assert train.multi_label
+    assert train.class_names == LABELS
+    assert train.labels().tolist() == [[1, 1, 1], [0, 1, 0], *[[1, 0, 1], [0, 1, 0]] * 2]
+    assert test.labels().tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
+def test_labels_at_fault_are_told_together(tmp_path: Path) -> None:
+    rows = multi_label(tmp_path)
+    rows[0]["Edema"] = "-1"
+    rows[1]["Effusion"] = "yes"
+    rows[2]["Atelectasis"] = ""
+    rows[2]["Edema"] = "2"
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", label_columns=LABELS)
+    text = str(caught.value)
+    for line in (
+        "4 labels without a class",
+        "a.csv line 2: Edema is -1, uncertain",
+        "a.csv line 3: Effusion is 'yes', which is not 1, 0, -1 or blank",
+        "a.csv line 4: Atelectasis is blank, and `missing` is error",
+        "a.csv line 4: Edema is '2'",
+    ):
+        assert line in text
+
+
+# groups
+
+
+@SLOW
+@given(
+    number=st.floats(-50, 150, allow_nan=False) | st.integers(-50, 150),
+    bins=st.lists(st.integers(-20, 120), min_size=1, max_size=5, unique=True).map(sorted),
+)
+def test_a_number_falls_in_the_range_that_is_named(number: float, bins: list[int]) -> None:
+    name = csv_rows.bin_name(str(number), [float(limit) for limit in bins])
+    if number < bins[0]:
+        assert name == f"<{bins[0]}"
+    elif number >= bins[-1]:
+        assert name == f">={bins[-1]}"
+    else:
+        (pair,) = [(a, b) for a, b in itertools.pairwise(bins) if a <= number < b]
+        assert name == f"{pair[0]}-{pair[1] - 1}"
+
+
+def test_ranges_of_ages(tmp_path: Path) -> None:
+    ages = ["17", "18", "39.5", "40", "80", "91", "", "nan"]
+    rows = animals(tmp_path, rows=8)
+    for row, age in zip(rows, ages, strict=True):
+        row["Age"] = age
+    write_csv(tmp_path / "a.csv", rows)
+    values = {
+        "root": str(tmp_path),
+        "train": "a.csv",
+        "group_columns": {"age": {"column": "Age", "bins": [18, 40, 60, 80]}, "sex": "sex"},
+        **ANIMALS,
+    }
+    parts = prepare(tmp_path / "out", **values)
+    found: dict[str, str] = {}
+    for part in parts:
+        found |= dict(zip(part.ids(), part.groups()["group_age"], strict=True))
+    assert [found[row["path"]] for row in rows] == [
+        "<18", "18-39", "18-39", "40-59", ">=80", ">=80", "", "",
+    ]  # fmt: skip
+    rows[3]["Age"] = "forty"
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError, match=r"a.csv line 5: Age is 'forty', which is no number"):
+        prepare(tmp_path / "out", **values)
+
+
+def test_ranges_of_fractions() -> None:
+    assert csv_rows.bin_name("0.5", [0.25, 0.75]) == "0.25 to <0.75"
+    with pytest.raises(ConfigError, match="limits must ascend"):
+        options_of(train="a.csv", group_columns={"a": {"column": "a", "bins": [2, 1]}}, **ANIMALS)
+
+
+# joins, filters, extracted columns
+
+KEYS = st.sampled_from(["1", "2", "3", "4", ""])
+
+
+@SLOW
+@given(
+    left=st.lists(KEYS, min_size=1, max_size=10),
+    right=st.lists(st.tuples(KEYS, st.sampled_from(["x", "y", ""])), min_size=1, max_size=8),
+)
+def test_a_join_keeps_rows_and_takes_the_first(
+    tmp_path: Path, left: list[str], right: list[tuple[str, str]]
+) -> None:
+    write_csv(
+        tmp_path / "a.csv",
+        [{"path": f"{n}.png", "kind": "cat", "key": key} for n, key in enumerate(left)],
+    )
+    write_csv(tmp_path / "b.csv", [{"id": key, "insurance": value} for key, value in right])
+    first: dict[str, str] = {}
+    for key, value in right:
+        first.setdefault(key, value)
+    first.pop("", None)
+    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["insurance"]}
+    values = {
+        "root": str(tmp_path), "train": "a.csv", "test": "a.csv", "group_columns": ["insurance"],
+    } | ANIMALS  # fmt: skip
+    if not first.keys() & set(left):
+        with pytest.raises(ConfigError, match=r"joins: b\.csv: no row of a\.csv has a row there"):
+            tables(options_of(joins=[join | {"first": True}], **values))
+        return
+    frame = tables(options_of(joins=[join | {"first": True}], **values))["train"].frame
+    assert frame["path"].tolist() == [f"{n}.png" for n in range(len(left))]
+    assert frame["insurance"].tolist() == [first.get(key, "") for key in left]
+    keys = [key for key, _ in right if key]
+    options = options_of(joins=[join], **values)
+    if len(set(keys)) == len(keys):
+        assert tables(options)["train"].frame["insurance"].tolist() == frame["insurance"].tolist()
+    else:
+        with pytest.raises(ConfigError, match=r"joins: b.csv line \d+: a second row of id '\d'"):
+            tables(options)
+
+
+def test_joins_as_mimic_cxr_needs_them(tmp_path: Path) -> None:
+    """Splits, labels, views, patients and admissions in files of their own."""
+    images, views, studies, patients, admissions = [], [], [], [], []
+    for n in range(12):
+        images.append({"dicom_id": f"d{n}", "study_id": f"s{n // 2}", "subject_id": f"p{n // 4}",
+                       "split": ["train", "train", "validate", "test"][n % 4]})  # fmt: skip
+        views.append({"dicom_id": f"d{n}", "subject_id": f"p{n // 4}",
+                      "ViewPosition": "LATERAL" if n == 5 else "PA"})  # fmt: skip
+    for n in range(6):
+        studies.append({"subject_id": f"p{n // 2}", "study_id": f"s{n}",
+                        "Edema": int(n in (2, 3)), "Effusion": int(n not in (2, 3))})  # fmt: skip
+    for n in range(2):
+        patients.append({"subject_id": f"p{n}", "gender": "FM"[n]})
+        admissions += [{"subject_id": f"p{n}", "insurance": x} for x in ("Medicare", "Other")]
+    write_csv(tmp_path / "split.csv.gz", images)
+    write_csv(tmp_path / "metadata.csv.gz", views)
+    write_csv(tmp_path / "chexpert.csv.gz", studies)
+    write_csv(tmp_path / "iv/patients.csv.gz", patients)
+    write_csv(tmp_path / "iv/admissions.csv.gz", admissions)
+    write_images(tmp_path, [f"d{n}.png" for n in range(12)])
+    train, test = prepare(
+        tmp_path / "out",
+        root=str(tmp_path),
+        train="split.csv.gz",
+        split_column="split",
+        path_template="{dicom_id}.png",
+        id_column="dicom_id",
+        label_columns=["Edema", "Effusion"],
+        joins=[
+            {"file": "chexpert.csv.gz", "by": ["subject_id", "study_id"],
+             "columns": ["Edema", "Effusion"]},
+            {"file": "metadata.csv.gz", "by": "dicom_id", "columns": ["ViewPosition"]},
+            {"file": "iv/patients.csv.gz", "by": "subject_id", "columns": ["gender"]},
+            {"file": "iv/admissions.csv.gz", "by": "subject_id", "columns": ["insurance"],
+             "first": True},
+        ],
+        filters={"ViewPosition": ["PA", "AP"]},
+        group_columns={"sex": "gender", "insurance": "insurance"},
+    )  # fmt: skip
+    assert train.ids() == ["d0", "d1", "d4", "d8", "d9"]
+    assert train.labels().tolist() == [[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]]
+    assert test.ids() == ["d3", "d7", "d11"]
+    assert test.labels().tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert test.groups() == {
+        "group_sex": ["F", "M", ""],
+        "group_insurance": ["Medicare", "Medicare", ""],
+    }
+
+
+def test_a_join_may_bring_the_key_of_the_next(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", [{"path": f"{n}.png", "visit": f"v{n}"} for n in range(4)])
+    write_csv(tmp_path / "visits.csv", [{"visit": f"v{n}", "who": f"p{n // 2}"} for n in range(4)])
+    write_csv(
+        tmp_path / "people.csv",
+        [{"id": f"p{n}", "kind": x} for n, x in enumerate(ANIMALS["class_names"])],
+    )
+    options = options_of(
+        root=str(tmp_path), train="a.csv", test="a.csv", **ANIMALS,
+        joins=[
+            {"file": "visits.csv", "by": "visit", "columns": ["who"]},
+            {"file": "people.csv", "by": {"who": "id"}, "columns": ["kind"]},
+        ],
+    )  # fmt: skip
+    options.check()
+    assert options.count_rows() == (4, 4)
+    assert tables(options)["train"].codes[:, 0].tolist() == [0, 0, 1, 1]
+    turned = options.model_copy(update={"joins": options.joins[::-1]})
+    with pytest.raises(ConfigError, match=r"joins.0.by: a.csv: no column 'who'"):
+        turned.check()
+
+
+def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
+    rows = []
+    for n in range(12):
+        path = f"train/patient{n // 3:05d}/study1/view{n % 3}.jpg"
+        kind = ["cat", "dog"][n // 3 % 2]
+        view = ["Frontal", "Lateral", "Frontal"][n % 3]
+        rows.append({"Path": path, "kind": kind, "Frontal/Lateral": view})
+    write_images(tmp_path, [row["Path"] for row in rows])
+    write_csv(tmp_path / "a.csv", rows)
+    demographics = [{"PATIENT": f"patient{n:05d}", "RACE": f"race {n}"} for n in range(3)]
+    write_csv(tmp_path / "demographics.csv", demographics)
+    train, test = prepare(
+        tmp_path / "out",
+        root=str(tmp_path),
+        train="a.csv",
+        path_column="Path",
+        extract={"patient": {"column": "Path", "pattern": "(patient[0-9]+)"}},
+        joins=[{"file": "demographics.csv", "by": {"patient": "PATIENT"}, "columns": ["RACE"]}],
+        filters={"Frontal/Lateral": ["Frontal"]},
+        patient_column="patient",
+        group_columns={"race": "RACE"},
+        test_fraction=0.5,
+        **ANIMALS,
+    )
+    assert (train.rows, test.rows) == (4, 4)
+    races: dict[str, str] = {}
+    for part in (train, test):
+        races |= dict(zip(part.ids(), part.groups()["group_race"], strict=True))
+    assert races == {
+        row["Path"]: f"race {n // 3}" if n < 9 else ""
+        for n, row in enumerate(rows)
+        if row["Frontal/Lateral"] == "Frontal"
+    }
+
+
+# the split
+
+PATIENTS = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from(["cat", "dog"])), min_size=4, max_size=40
+)
+
+
+@SLOW
+@given(images=PATIENTS, seed=st.integers(0, 3), order=st.randoms(use_true_random=False))
+def test_no_patient_stands_on_both_sides(
+    tmp_path: Path, images: list[tuple[int, str]], seed: int, order: random.Random
+) -> None:
+    rows = [
+        {"path": f"{n}.png", "who": f"p{who}", "kind": kind} for n, (who, kind) in enumerate(images)
+    ]
+    values = {"root": str(tmp_path), "patient_column": "who", "split_seed": seed} | ANIMALS
+    sides = []
+    for name in ("a.csv", "b.csv"):
+        write_csv(tmp_path / name, rows)
+        options = options_of(train=name, test_fraction=0.4, **values)
+        parts = tables(options)
+        assert options.count_rows() == (len(parts["train"].frame), len(parts["test"].frame))
+        patients = {part: set(rows.frame["who"]) for part, rows in parts.items()}
+        assert not patients["train"] & patients["test"]
+        sides.append({part: set(rows.frame["path"]) for part, rows in parts.items()})
+        order.shuffle(rows)
+    assert sides[0] == sides[1], "the order of the rows decides nothing"
+    assert sides[0]["train"] | sides[0]["test"] == {row["path"] for row in rows}
+
+
+def test_one_image_a_patient_is_the_split_of_images(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", [row | {"who": row["path"]} for row in rows])
+    values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
+    images, _ = prepare(tmp_path / "images", **values)
+    patients, _ = prepare(tmp_path / "patients", patient_column="who", **values)
+    assert images.fingerprint == patients.fingerprint
+
+
+def test_the_split_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", rows)
+    write_csv(tmp_path / "b.csv", rows[::-1])
+    values = {"root": str(tmp_path), **ANIMALS}
+    first = prepare(tmp_path / "one", train="a.csv", **values)
+    second = prepare(tmp_path / "two", train="b.csv", **values)
+    for one, two in zip(first, second, strict=True):
+        assert sorted(one.ids()) == sorted(two.ids())
+
+
+def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
+    rows = [row | {"who": f"p{n // 4}"} for n, row in enumerate(animals(tmp_path))]
+    rows[1]["who"] = ""
+    write_csv(tmp_path / "a.csv", rows[:10])
+    write_csv(tmp_path / "b.csv", rows[10:])
+    values = {"root": str(tmp_path), "train": "a.csv", "test": "b.csv", **ANIMALS}
+    prepare(tmp_path / "out", **values)
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path / "out", patient_column="who", **values)
+    text = str(caught.value)
+    assert "5 rows whose patient is missing or in both splits" in text
+    assert "a.csv line 3: no patient: who is blank" in text
+    assert "a.csv line 10: patient 'p2' has images in both splits" in text
+    assert "b.csv line 2: patient 'p2' has images in both splits" in text
+
+
+def test_limits_count_what_is_left(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    for n, row in enumerate(rows):
+        row["part"] = ["train", "test", "validate"][n % 3]
+        row["kind"] = ["cat", "dog"][n // 6 % 2]
+    write_csv(tmp_path / "a.csv", rows)
+    train, test = prepare(
+        tmp_path / "out", root=str(tmp_path), train="a.csv", split_column="part",
+        test_values=["validate"], limit={"train": 3, "test": 2}, filters={"sex": ["f"]}, **ANIMALS,
+    )  # fmt: skip
+    assert train.ids() == ["images/000.png", "images/006.png", "images/012.png"]
+    assert test.ids() == ["images/002.png", "images/008.png"]
+
+
+# what is wrong is told before any image is read
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"root": "no/such"}, "root: no folder no/such"),
+        ({"train": "b.csv"}, r"train: no file b.csv under root \(.*\); correct it"),
+        ({"train": "a.xlsx"}, "train: a.xlsx: write a file that ends in .csv"),
+        ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
+        ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
+        ({"id_column": "id"}, "id_column: a.csv: no column 'id'"),
+        ({"patient_column": "who"}, "patient_column: a.csv: no column 'who'"),
+        ({"split_column": "split"}, "split_column: a.csv: no column 'split'"),
+        ({"group_columns": ["age"]}, "group_columns: a.csv: no column 'age'"),
+        ({"filters": {"view": ["PA"]}}, "filters: a.csv: no column 'view'"),
+        ({"extract": {"x": {"column": "y", "pattern": "(a)"}}}, "extract.x: a.csv: no column 'y'"),
+        ({"extract": {"sex": {"column": "path", "pattern": "(a)"}}}, "has a column of that name"),
+        ({"joins": [{"file": "j.csv", "by": "sex", "columns": ["age"]}]}, "joins.0.file: no file"),
+        ({"joins": [{"file": "a.csv", "by": "x", "columns": ["sex"]}]}, "joins.0.by: a.csv: no"),
+        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["x"]}]}, "joins.0.columns: a.csv"),
+        ({"joins": [{"file": "a.csv", "by": "path", "columns": ["sex"]}]}, "is a column already"),
+    ],
+)
+def test_what_is_not_there(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS | changed
+    with pytest.raises(ConfigError, match=message) as caught:
+        options_of(**values).check()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"label_column": None}, "label_column, label_columns: write one of the two"),
+        ({"label_columns": ["a", "b"]}, "label_column, label_columns: write one of the two"),
+        ({"class_names": None}, "class_names: missing; with label_column write all classes"),
+        ({"class_names": ["a", "a"]}, "class_names: a, a: a name stands twice"),
+        ({"path_column": "a", "path_template": "{a}"}, "path_column, path_template: write one"),
+        ({"test": "b.csv", "split_column": "c"}, "test, split_column: both say"),
+        ({"split_column": "c", "test_values": ["train"]}, "test_values: train: also in"),
+        ({"limit": {"test": 3}}, "limit.test: there is no test split"),
+        ({"uncertain": "ones"}, "uncertain: only label_columns"),
+        ({"missing": "zeros"}, "missing: zeros is for label_columns"),
+        ({"label_column": None, "label_columns": ["a", "b"], "class_names": ["x", "y", "z"]},
+         "class_names: not as many as label_columns"),
+        ({"label_column": None, "label_columns": ["a", "b"], "uncertain": {"c": "ones"},
+          "class_names": None}, "uncertain.c: not one of label_columns"),
+        ({"group_columns": ["Frontal/Lateral"]}, "'Frontal/Lateral' cannot name a group"),
+        ({"group_columns": ["a", "group_a"]}, "two groups would become 'group_a'"),
+        ({"extract": {"a": {"column": "b", "pattern": "c"}}}, "'c' has 0 groups"),
+        ({"extract": {"a": {"column": "b", "pattern": "("}}}, "is no regular expression"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_each_other(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options_of(**({"train": "a.csv"} | ANIMALS | changed))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.csv is empty"),
+        (b"path,path,kind\n", "two columns are named 'path'"),
+        (b"path,kind\na.png,cat\nb.png\n", "a.csv line 3: 1 values under 2 columns"),
+        (b"path,kind\na.png,cat,1\n", "a.csv line 2: 3 values under 2 columns"),
+        (b'path,kind\n"a.png,cat\n', r"a.csv line \d: cannot be read"),
+        (b"path,kind\n\xff\xfe.png,cat\n", r"a.csv line \d: cannot be read \(not UTF-8"),
+        (b"path,kind\n", "a.csv: no train row is left"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    options = options_of(root=str(tmp_path), train="a.csv", **ANIMALS)
+
+    def check() -> None:
+        options.check()
+        options.count_rows()
+
+    with pytest.raises(ConfigError, match=message):
+        check()
+
+
+def test_a_gzip_that_was_cut_short(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv.gz", animals(tmp_path))
+    whole = (tmp_path / "a.csv.gz").read_bytes()
+    (tmp_path / "a.csv.gz").write_bytes(whole[:-9])
+    options = options_of(root=str(tmp_path), train="a.csv.gz", **ANIMALS)
+    with pytest.raises(ConfigError, match=r"a.csv.gz line \d+: cannot be read"):
+        options.count_rows()
+
+
+def test_values_that_leave_no_row(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    values = {"root": str(tmp_path), "train": "a.csv"} | ANIMALS
+    with pytest.raises(ConfigError, match=r"filters.sex: a.csv: no train row left whose sex is x"):
+        options_of(filters={"sex": ["x"]}, **values).count_rows()
+    with pytest.raises(ConfigError, match=r"test_values: a.csv: no row .* says test; it says f, m"):
+        options_of(split_column="sex", train_values=["f"], **values).count_rows()
+    extract = {"n": {"column": "path", "pattern": "(x)"}}
+    with pytest.raises(ConfigError, match=r"extract.n: a.csv line 2: path 'images/000.png' does"):
+        options_of(extract=extract, filters={"n": ["x"]}, **values).count_rows()
+
+
+def test_the_files_are_watched_and_the_images_are_not(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    write_csv(tmp_path / "j.csv", [{"sex": "f", "age": 1}])
+    options = options_of(
+        root=str(tmp_path), train="a.csv", test="a.csv",
+        joins=[{"file": "j.csv", "by": "sex", "columns": ["age"]}], **ANIMALS,
+    )  # fmt: skip
+    assert options.input_files() == (str(tmp_path / "a.csv"), str(tmp_path / "j.csv"))
+    assert options.source_state() is None
+    assert options.download_params() is None
+
+
+def test_an_image_that_changes_later_is_refused(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    train, _ = prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
+    image = next(train.images(0, 1))
+    Image.new("RGB", (3, 3), (1, 1, 1)).save(str(image.path))
+    with pytest.raises(DataError, match="changed since the dataset was prepared"):
+        decode(next(train.images(0, 1)), split="train")
+
+
+def test_paths_are_relative_to_the_root_unless_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "here/a.csv", animals(tmp_path / "here"))
+    train, _ = prepare(tmp_path / "out", root="here", train="a.csv", **ANIMALS)
+    assert str(next(train.images(0, 1)).path).startswith("here/images/")
+    absolute, _ = prepare(
+        tmp_path / "other", root="here", train=str(tmp_path / "here/a.csv"), **ANIMALS
+    )
+    assert absolute.fingerprint == train.fingerprint
+
+
+def test_the_outer_options_are_recorded(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", animals(tmp_path))
+    options = options_of(root=str(tmp_path), train="a.csv", **ANIMALS)
+    outer = dataset_options({"source": "sklearn", "name": "digits"})
+    csv_manifest.prepare(options, tmp_path / "out", recorded=outer)
+    facts = json.loads((tmp_path / "out/dataset.json").read_text())
+    assert facts["source"] == outer.preparation_params()
+
+
+# what the documentation says
+
+
+def documented() -> list[dict[str, Any]]:
+    """The studies' parts that docs/your-own-data.md prints."""
+    text = (Path(__file__).parents[3] / "docs/your-own-data.md").read_text()
+    blocks: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("    "):
+            blocks[-1].append(line[4:])
+        elif blocks[-1]:
+            blocks.append([])
+    return [
+        yaml.safe_load("\n".join(block))
+        for block in blocks
+        if block and block[0] in ("datasets:", "backbones:")
+    ]
+
+
+def test_what_the_documentation_prints_is_accepted(repository: Path) -> None:
+    parts = documented()
+    datasets = [options for part in parts for options in part.get("datasets", {}).values()]
+    backbones = [options for part in parts for options in part.get("backbones", {}).values()]
+    assert Counter(options["source"] for options in datasets) == {
+        "csv": 5, "imagefolder": 1, "parquet": 1,
+    }  # fmt: skip
+    for options in datasets:
+        dataset_options(options)
+    assert len(backbones) == 2
+    for options in backbones:
+        backbone_options(options)
+    table = (repository / "docs/your-own-data.md").read_text().partition("## All keys of")[2]
+    own = csv_manifest.Options.model_fields.keys() - DatasetOptions.model_fields.keys()
+    for name in own:
+        assert f"`{name}" in table, f"{name} is not in the table of keys"
+
+
+def test_the_example_study_is_accepted_with_what_is_commented_out(repository: Path) -> None:
+    text = (repository / "config/own_csv.yaml").read_text()
+    load_study(yaml.safe_load(text))
+    lines = []
+    for line in text.splitlines():
+        plain = line.replace("  # ", "  ", 1)
+        keep = plain if line.startswith("  # ") and (":" in plain or "- " in plain) else line
+        lines.append("" if "  Several labels" in keep or "  a file of their" in keep else keep)
+    start = lines.index("backbones:")
+    study = yaml.safe_load("\n".join([*lines[:start], *text.splitlines()[start:]]))
+    options = load_study(study).datasets["findings"]
+    assert isinstance(options, csv_manifest.Options)
+    assert options.uncertain == {"edema": "ones", "effusion": "zeros", "pneumonia": "drop"}
+
+
+def test_a_join_that_matches_little_or_nothing_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="dpprobe")
+    write_csv(
+        tmp_path / "a.csv", [dict(row, key=f"P{n}") for n, row in enumerate(animals(tmp_path))]
+    )
+    write_csv(tmp_path / "b.csv", [{"id": f"P{n}", "age": n} for n in range(3)])
+    join = {"file": "b.csv", "by": {"key": "id"}, "columns": ["age"]}
+    options = options_of(
+        root=str(tmp_path), train="a.csv", joins=[join], group_columns=["age"], **ANIMALS
+    )
+    options.count_rows()
+    assert "have no row in" not in caplog.text
+    tables(options)
+    assert "a.csv: 17 of 20 rows have no row in b.csv" in caplog.text
+    write_csv(tmp_path / "b.csv", [{"id": f"{n}", "age": n} for n in range(3)])
+    said = r"no row of a\.csv has a row there \(a\.csv has key 'P0', b\.csv has id '0'\); correct"
+    with pytest.raises(ConfigError, match=said):
+        tables(options)
+
+
+@pytest.mark.parametrize("name", ["~$lock.jpg", "~nobody/x.jpg", "nul\0.jpg"])
+def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
+    rows = animals(tmp_path)
+    write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
+    values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        data.prepare(options_of(**values), tmp_path / "out")
+    assert "restore the file or remove the row" in str(caught.value)
+    if "\0" not in name:  # a file of that name is used
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (3, 3), (1, 2, 3)).save(tmp_path / name, format="PNG")
+        prepare(tmp_path / "out", **values)
+
+
+def test_a_home_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="'~nobody_of_that_name/x': no home folder"):
+        options_of(root="~nobody_of_that_name/x", train="a.csv", **ANIMALS).check()

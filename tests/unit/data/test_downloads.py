@@ -1,0 +1,635 @@
+"""Downloads from a server that misbehaves: what is said, what is on disk, and that a good attempt
+afterwards succeeds."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe import artifacts, data
+from dpprobe.data import downloads, torchvision_datasets
+from dpprobe.data.downloads import Fetched, Policy, fetch
+from dpprobe.errors import DataError, DownloadError
+from dpprobe.study.load import dataset_options
+from tests.support.misbehaving_server import (
+    Answer,
+    Cut,
+    Fault,
+    Server,
+    Silent,
+    Slow,
+    Splice,
+    Unsized,
+    serve,
+)
+from tests.support.misbehaving_server import page as web_page
+
+CONTENT = random.Random(0).randbytes(300_000)
+OTHER = random.Random(1).randbytes(300_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+MD5 = hashlib.md5(CONTENT).hexdigest()
+QUICK = Policy(attempts=3, first_wait=0.001, longest_wait=0.01, timeout=0.5)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "downloads" / "data.zip"
+
+
+def files(path: Path) -> dict[str, int]:
+    """What is in the folder: name -> bytes; a partial file's description without its size."""
+    return {
+        each.name: -1 if each.suffix == ".json" else each.stat().st_size
+        for each in path.parent.iterdir()
+    }
+
+
+def get(url: str, path: Path, **options: Any) -> Fetched:
+    return fetch(url, path, **{"sha256": SHA256, "policy": QUICK, **options})
+
+
+def refused(url: str, path: Path, **options: Any) -> str:
+    with pytest.raises(DownloadError) as caught:
+        get(url, path, **options)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(("data.zip: http://", str(path.parent)))
+    return str(caught.value)
+
+
+def succeeds(server: Server, path: Path) -> None:
+    """A good attempt gives the whole file and leaves nothing beside it."""
+    server.put("/data.zip", CONTENT)
+    get(server.url("/data.zip"), path)
+    assert path.read_bytes() == CONTENT
+    assert files(path) == {"data.zip": len(CONTENT)}
+
+
+PARTIAL = {".data.zip.partial": 1000, ".data.zip.partial.json": -1}
+
+
+def test_a_file_comes_whole_and_is_described(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT)
+    found = get(url, path, name="part/data.zip", revision="v1")
+    assert found == Fetched(
+        name="part/data.zip", bytes=300_000, sha256=SHA256, url=url, revision="v1"
+    )
+    assert path.read_bytes() == CONTENT
+    assert files(path) == {"data.zip": 300_000}
+
+
+def test_an_interrupted_transfer_goes_on_where_it_was(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(100_000), Cut(50_000)])
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    ranges = [visit.headers.get("Range") for visit in server.visits]
+    assert ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert [visit.headers.get("If-Range") for visit in server.visits] == [None, '"1"', '"1"']
+    assert server.sent("/data.zip") == [100_000, 50_000, 150_000]
+
+
+def test_a_server_that_knows_no_ranges_is_asked_from_the_start(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(100_000)], ranges=False)
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    assert server.sent("/data.zip") == [100_000, 300_000]
+
+
+def test_what_an_earlier_process_left_is_gone_on_with(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)])
+    text = refused(url, path)
+    assert "the connection broke in the middle, after 3 tries" in text
+    assert "1000 bytes are kept and the next attempt goes on from there" in text
+    assert files(path) == PARTIAL
+    succeeds(server, path)
+    assert server.sent("/data.zip")[-1] == 299_000
+
+
+@pytest.mark.parametrize("validator", ["etag", "modified"])
+def test_a_file_that_changed_in_between_is_not_spliced(
+    server: Server, path: Path, validator: str
+) -> None:
+    first = {
+        "etag": None,
+        validator: '"1"' if validator == "etag" else "Mon, 02 Nov 2026 12:00:00 GMT",
+    }
+    second = {
+        "etag": None,
+        validator: '"2"' if validator == "etag" else "Tue, 03 Nov 2026 12:00:00 GMT",
+    }
+    url = server.put("/data.zip", OTHER, faults=[Cut(1000), Cut(0), Cut(0)], **first)  # type: ignore[arg-type]
+    refused(url, path, sha256=None)
+    server.put("/data.zip", CONTENT, **second)  # type: ignore[arg-type]
+    get(url, path, sha256=None)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_server_that_ignores_if_range_does_not_splice_either(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", OTHER, faults=[Cut(1000), Cut(0), Cut(0)], etag='"1"')
+    refused(url, path, sha256=None)
+    server.put("/data.zip", CONTENT, faults=[Splice()], etag='"2"')
+    get(url, path, sha256=None)
+    assert path.read_bytes() == CONTENT
+
+
+def test_without_a_validator_a_splice_is_found_by_the_checksum(
+    server: Server, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.put("/data.zip", OTHER, faults=[Cut(1000), Cut(0), Cut(0)], etag=None)
+    refused(url, path)
+    server.put("/data.zip", CONTENT, etag=None)
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    assert server.sent("/data.zip")[-2:] == [299_000, 300_000]
+    assert "put together from parts" in caplog.text
+
+
+def test_a_splice_within_one_attempt_is_found_by_the_checksum(server: Server, path: Path) -> None:
+    def replaced() -> Iterator[Fault]:
+        yield Cut(1000)
+        server.resources["/data.zip"].content = CONTENT
+
+    get(server.put("/data.zip", OTHER, faults=replaced(), etag=None), path)
+    assert path.read_bytes() == CONTENT
+    assert server.sent("/data.zip") == [1000, 299_000, 300_000]
+
+
+def test_without_validator_and_checksum_nothing_is_built_on(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)], etag=None)
+    refused(url, path, sha256=None)
+    get(url, path, sha256=None)
+    assert server.visits[-1].headers.get("Range") is None
+    assert path.read_bytes() == CONTENT
+
+
+def test_another_address_is_not_continued(server: Server, path: Path) -> None:
+    first = server.put("/a.zip", OTHER, faults=[Cut(1000), Cut(0), Cut(0)])
+    refused(first, path)
+    get(server.put("/b.zip", CONTENT), path)
+    (visit,) = server.visits_of("/b.zip")
+    assert "Range" not in visit.headers
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_partial_file_that_nothing_describes_is_not_built_on(server: Server, path: Path) -> None:
+    path.parent.mkdir()
+    (path.parent / ".data.zip.partial").write_bytes(OTHER[:1000])
+    succeeds(server, path)
+    assert server.sent("/data.zip") == [300_000]
+
+
+def test_a_partial_file_larger_than_the_servers_is_dropped(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", OTHER + OTHER, faults=[Cut(400_000), Cut(0), Cut(0)])
+    refused(url, path)
+    server.put("/data.zip", CONTENT, etag='"1"')
+    get(url, path)
+    assert server.visits[-2].status == 416
+    assert path.read_bytes() == CONTENT
+
+
+def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downloads, "_digests", _died)
+        with pytest.raises(KeyboardInterrupt):
+            get(url, path)
+    assert files(path)[".data.zip.partial"] == 300_000
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    assert len(server.visits) == 1
+
+
+def test_what_was_whole_and_wrong_when_a_process_died_is_fetched_again(
+    server: Server, path: Path
+) -> None:
+    url = server.put("/data.zip", OTHER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(downloads, "_digests", _died)
+        with pytest.raises(KeyboardInterrupt):
+            get(url, path)
+    succeeds(server, path)
+
+
+def _died(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_killed_process_is_resumed(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Slow(chunk=10_000, pause=0.05)])
+    program = (
+        "import sys; from pathlib import Path; from dpprobe.data.downloads import fetch; "
+        "fetch(sys.argv[1], Path(sys.argv[2]), sha256=sys.argv[3])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, url, str(path), SHA256])
+    partial = path.parent / ".data.zip.partial"
+    limit = time.monotonic() + 60
+    while not (partial.is_file() and partial.stat().st_size >= 50_000):
+        assert process.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    arrived = partial.stat().st_size
+    assert 50_000 <= arrived < 300_000
+    assert not path.exists()
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    assert server.visits[-1].headers["Range"] == f"bytes={arrived}-"
+    assert server.sent("/data.zip")[-1] == 300_000 - arrived
+
+
+@pytest.mark.parametrize("declared", ["sha256", "md5"])
+def test_a_wrong_checksum_is_named_and_kept_apart(
+    server: Server, path: Path, declared: str
+) -> None:
+    url = server.put("/data.zip", OTHER)
+    checksums = {"sha256": None, "md5": None, declared: SHA256 if declared == "sha256" else MD5}
+    text = refused(url, path, **checksums)
+    other = getattr(hashlib, declared)(OTHER).hexdigest()
+    assert f"{other} where {checksums[declared]} was expected" in text
+    assert "kept as data.zip.wrong-checksum" in text
+    assert files(path) == {"data.zip.wrong-checksum": 300_000}
+    assert len(server.visits) == 1
+    succeeds(server, path)
+
+
+def test_a_short_file_with_its_full_length_promised(server: Server, path: Path) -> None:
+    faults = itertools.chain([Cut(1000)], itertools.repeat(Cut(0)))
+    text = refused(server.put("/data.zip", CONTENT, faults=faults), path)
+    assert "the connection broke in the middle, after 3 tries" in text
+    assert files(path) == PARTIAL
+    succeeds(server, path)
+
+
+def test_a_short_file_with_its_own_length(server: Server, path: Path) -> None:
+    text = refused(server.put("/data.zip", CONTENT[:1000]), path, bytes=300_000)
+    assert "the server offers 1000 bytes where 300000 were expected" in text
+    assert files(path) == {}
+    succeeds(server, path)
+
+
+def test_a_short_file_without_a_length_is_found_by_its_size(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT[:1000], faults=[Unsized()] * 3, ranges=False)
+    text = refused(url, path, bytes=300_000)
+    assert "the transfer ended after 1000 of 300000 bytes" in text
+    succeeds(server, path)
+
+
+def test_a_file_without_a_length_comes(server: Server, path: Path) -> None:
+    get(server.put("/data.zip", CONTENT, faults=[Unsized()]), path)
+    assert path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/html", "application/octet-stream"], ids=["named", "disguised"]
+)
+def test_a_web_page_in_place_of_a_file(server: Server, path: Path, kind: str) -> None:
+    answer = web_page()
+    page = Answer(200, b"\xef\xbb\xbf\n" + answer.body, {"Content-Type": kind})
+    text = refused(server.put("/data.zip", CONTENT, faults=[page]), path)
+    assert "the address gives a web page now, not the file" in text
+    assert files(path) == {}
+    succeeds(server, path)
+
+
+def test_a_web_page_leaves_what_had_arrived(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(1000), web_page()])
+    refused(url, path)
+    assert files(path) == PARTIAL
+    succeeds(server, path)
+    assert server.sent("/data.zip")[-1] == 299_000
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "401 Unauthorized: the server asks for a login; put the host's into ~/.netrc"),
+        (403, "403 Forbidden: access is refused; accept the licence"),
+        (404, "404 Not Found: there is no such file; it was moved or removed"),
+        (410, "410 Gone: there is no such file any more"),
+    ],
+)
+def test_what_no_retry_helps_is_said_at_once(
+    server: Server, path: Path, status: int, said: str
+) -> None:
+    text = refused(server.put("/data.zip", CONTENT, faults=[Answer(status)]), path)
+    assert said in text
+    assert len(server.visits) == 1
+    assert files(path) == {}
+    succeeds(server, path)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_fault_that_passes_is_tried_again(server: Server, path: Path, status: int) -> None:
+    get(server.put("/data.zip", CONTENT, faults=[Answer(status)] * 2), path)
+    assert path.read_bytes() == CONTENT
+    assert [visit.status for visit in server.visits] == [status, status, 200]
+
+
+def test_a_fault_that_stays_ends_in_an_error(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, faults=itertools.repeat(Answer(503)))
+    text = refused(url, path)
+    assert "503 Service Unavailable, after 3 tries" in text
+    assert len(server.visits) == 3
+    assert files(path) == {}
+    succeeds(server, path)
+
+
+def test_tries_that_bring_enough_are_not_counted(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "GAIN_BYTES", 10_000)
+    get(server.put("/data.zip", CONTENT, faults=[Cut(20_000)] * 10), path)
+    assert path.read_bytes() == CONTENT
+    monkeypatch.setattr(downloads, "GAIN_BYTES", 30_000)
+    path.unlink()
+    refused(server.put("/data.zip", CONTENT, faults=[Cut(10_000)] * 10), path)
+
+
+def test_waits_grow_and_are_not_all_the_same(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    policy = Policy(attempts=6, first_wait=1, longest_wait=4)
+    url = server.put("/data.zip", CONTENT, faults=itertools.repeat(Answer(500)))
+    refused(url, path, policy=policy)
+    for wait, middle in zip(waits, [1, 2, 4, 4, 4], strict=True):
+        assert middle / 2 <= wait <= middle * 1.5
+    assert len(set(waits)) == 5
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_retry_after_is_honoured(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, dated: bool
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    after = "20" if not dated else format_datetime(datetime.now(UTC) + timedelta(seconds=20))
+    fault = Answer(429, headers={"Retry-After": after})
+    get(server.put("/data.zip", CONTENT, faults=[fault]), path)
+    assert len(waits) == 1
+    assert 15 < waits[0] <= 20
+
+
+def test_a_wait_beyond_reason_is_an_error(server: Server, path: Path) -> None:
+    fault = Answer(429, headers={"Retry-After": "86400"})
+    text = refused(server.put("/data.zip", CONTENT, faults=[fault]), path)
+    assert "429 Too Many Requests: the server asks to wait for 86400 s" in text
+    assert len(server.visits) == 1
+
+
+def test_a_server_that_falls_silent(server: Server, path: Path) -> None:
+    policy = Policy(attempts=2, first_wait=0.001, timeout=0.1)
+    text = refused(
+        server.put("/data.zip", CONTENT, faults=itertools.repeat(Silent())), path, policy=policy
+    )
+    assert "the server fell silent, after 2 tries" in text
+    succeeds(server, path)
+
+
+def test_nobody_there(path: Path) -> None:
+    with serve() as gone:
+        url = gone.url("/data.zip")
+    assert "connection refused, after 3 tries" in refused(url, path)
+    assert files(path) == {}
+
+
+def test_redirects_are_followed_without_the_login(server: Server, path: Path) -> None:
+    server.put("/there.zip", CONTENT)
+    there = server.url("/there.zip", host="localhost")
+    answer = Answer(302, headers={"Location": there})
+    url = server.put("/data.zip", b"", faults=[answer])
+    get(url, path, headers={"Authorization": "Bearer secret"})
+    assert path.read_bytes() == CONTENT
+    first, second = server.visits
+    assert first.headers["Authorization"] == "Bearer secret"
+    assert "Authorization" not in second.headers
+
+
+def test_a_given_login_is_not_replaced_by_netrc(
+    server: Server, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password hidden\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    url = server.put("/data.zip", CONTENT)
+    get(url, path, headers={"Authorization": "Bearer secret"})
+    path.unlink()
+    get(url, path)
+    assert server.visits[0].headers["Authorization"] == "Bearer secret"
+    assert server.visits[1].headers["Authorization"].startswith("Basic ")
+
+
+def test_endless_redirects(server: Server, path: Path) -> None:
+    answer = Answer(302, headers={"Location": "/data.zip"})
+    url = server.put("/data.zip", b"", faults=itertools.repeat(answer))
+    assert "redirects without end" in refused(url, path)
+
+
+def test_a_redirect_to_a_file_on_this_machine(server: Server, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(CONTENT)
+    answer = Answer(302, headers={"Location": f"file://{tmp_path}/secret"})
+    text = refused(server.put("/data.zip", b"", faults=[answer]), path)
+    assert "redirects to what is no http address" in text
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/data.zip", "data.zip"])
+def test_other_schemes_are_refused(path: Path, url: str) -> None:
+    with pytest.raises(DownloadError, match="is no http or https address"):
+        fetch(url, path)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Answer(404), Answer(500), web_page(), Cut(10), Answer(429, headers={"Retry-After": "9999"})],
+)
+def test_secrets_stay_out_of_messages_logs_and_records(
+    server: Server, path: Path, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dpprobe")
+    server.put("/data.zip", CONTENT, faults=itertools.repeat(fault))
+    url = server.url("/data.zip", host="user:hunter2@127.0.0.1") + "?token=hunter3"
+    texts = [refused(url, path)]
+    texts += [each.read_text() for each in path.parent.glob("*.json")]
+    texts += [each.read_text() for each in path.parent.glob(".*.json")]
+    server.put("/data.zip", CONTENT)
+    found = get(url, path, sha256=None)
+    assert found.url == server.url("/data.zip") + "?..."
+    texts += [each.read_text() for each in path.parent.glob(".*.json")]
+    texts += [caplog.text, json.dumps(found.__dict__)]
+    assert "hunter" not in "".join(texts)
+
+
+def test_a_disk_that_has_no_room_is_found_before(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(path.parent.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=250_000))
+        text = refused(server.put("/data.zip", CONTENT), path)
+    assert f"the disk is full: 0.3 MB more are needed in {path.parent} and 0.2 MB are free" in text
+    assert "make room, or choose a data_dir on another disk" in text
+    assert files(path) == {}
+    succeeds(server, path)
+
+
+def test_a_disk_that_fills_keeps_what_had_arrived(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.put("/data.zip", CONTENT, faults=[Cut(1000)])
+    write = downloads._Partial.write
+
+    def full(partial: downloads._Partial, chunk: bytes) -> None:
+        if partial.size + len(chunk) > 1000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(partial, chunk)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(downloads._Partial, "write", full)
+        text = refused(url, path)
+    assert f"the disk is full: 0.3 MB more are needed in {path.parent}" in text
+    assert "1000 bytes are kept and the next attempt goes on from there" in text
+    assert files(path) == PARTIAL
+    succeeds(server, path)
+    assert server.sent("/data.zip")[-1] == 299_000
+
+
+def test_two_processes_do_not_write_one_file(server: Server, path: Path) -> None:
+    path.parent.mkdir()
+    with downloads._Partial(path):
+        text = refused(server.put("/data.zip", CONTENT), path)
+    assert "another process is fetching this file" in text
+    succeeds(server, path)
+
+
+def test_a_file_with_the_right_checksum_is_kept_without_a_request(
+    server: Server, path: Path
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(CONTENT)
+    for checksums in ({"sha256": SHA256}, {"sha256": None, "md5": MD5}):
+        assert get(server.url("/data.zip"), path, **checksums).sha256 == SHA256
+    assert server.visits == []
+
+
+def test_a_file_with_another_checksum_is_fetched_again(server: Server, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(OTHER)
+    refused(server.put("/data.zip", CONTENT, faults=[Answer(404)]), path)
+    assert path.read_bytes() == OTHER
+    succeeds(server, path)
+
+
+def test_without_a_checksum_a_warning_names_it_and_the_size_keeps_the_file(
+    server: Server, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.put("/data.zip", CONTENT)
+    assert get(url, path, sha256=None).sha256 == SHA256
+    assert f"not verified against anything, no checksum is declared; its SHA-256 is {SHA256}" in (
+        caplog.text
+    )
+    assert get(url, path, sha256=None).sha256 == SHA256
+    assert len(server.visits) == 1
+    path.write_bytes(CONTENT[:-1])
+    get(url, path, sha256=None)
+    assert path.read_bytes() == CONTENT
+    assert len(server.visits) == 2
+    # Another address is another file.
+    get(server.put("/other.zip", OTHER), path, sha256=None)
+    assert path.read_bytes() == OTHER
+
+
+def test_progress_is_logged_in_megabytes(
+    server: Server, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="dpprobe")
+    monkeypatch.setattr(downloads, "MEGABYTE", 1000)
+    get(server.put("/data.zip", CONTENT), path)
+    assert "download data.zip: 300 MB in 0:0" in caplog.text
+
+
+def test_a_receipt_says_what_was_fetched(server: Server, path: Path) -> None:
+    directory = path.parent
+    found = get(server.put("/data.zip", CONTENT), path, revision="v1")
+    downloads.write_receipt(directory, [found], params={"name": "x"})
+    receipt = downloads.read_receipt(directory)
+    assert receipt == downloads.Receipt(files=(found,), params={"name": "x"}, revision="v1")
+    assert downloads.check_receipt(directory, params={"name": "x"}) == receipt
+    with pytest.raises(DataError, match=r"for other options.*delete .*receipt\.json and run again"):
+        downloads.check_receipt(directory, params={"name": "y"})
+    assert receipt.sha256("data.zip") == SHA256
+    with pytest.raises(DataError, match=r"other: not in receipt\.json"):
+        receipt.sha256("other")
+
+
+def test_a_receipt_that_does_not_fit_is_refused(server: Server, path: Path) -> None:
+    directory = path.parent
+    found = get(server.put("/data.zip", CONTENT), path)
+    downloads.write_receipt(directory, [found], params=None)
+    path.write_bytes(CONTENT[:-1])
+    with pytest.raises(DataError, match=r"299999 bytes, where 300000 .* delete .*receipt\.json"):
+        downloads.check_receipt(directory, params=None)
+    path.unlink()
+    with pytest.raises(DataError, match=r"missing, where 300000 .* delete .*receipt\.json"):
+        downloads.check_receipt(directory, params=None)
+    others: list[Any] = [{"format": "other", "format_version": 1}, {}, []]
+    for damaged in others:
+        artifacts.write_json(directory / "receipt.json", damaged)
+        with pytest.raises(DataError, match="not a download's receipt"):
+            downloads.read_receipt(directory)
+    (directory / "receipt.json").unlink()
+    with pytest.raises(DataError, match="not a download's receipt"):
+        downloads.read_receipt(directory)
+
+
+def test_a_wrong_checksum_is_not_fetched_for_ever(server: Server, path: Path) -> None:
+    """Each attempt is put together from two parts, as the connection always breaks once."""
+    faults: list[Fault] = [Cut(1000), Slow(len(CONTENT), 0.0)] * 10
+    text = refused(server.put("/data.zip", CONTENT, faults=faults), path, sha256="0" * 64)
+    assert "kept as data.zip.wrong-checksum" in text
+    assert server.sent("/data.zip") == [1000, 299_000] * 2
+
+
+def test_a_checksum_says_more_than_a_type(server: Server, path: Path) -> None:
+    url = server.put("/data.zip", CONTENT, kind="text/html")
+    get(url, path)
+    assert path.read_bytes() == CONTENT
+    path.unlink()
+    assert "a web page now" in refused(url, path, sha256=None)
+
+
+def test_a_disk_that_fills_under_the_receipt_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torchvision_datasets, "download", lambda *_: [])
+    monkeypatch.setattr(artifacts, "write_json", full)
+    options = dataset_options({"source": "torchvision", "name": "MNIST"})
+    with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
+        data.download(options, tmp_path / "mnist")
+    assert list((tmp_path / "mnist").iterdir()) == []

@@ -1,0 +1,458 @@
+"""The Hub's source, against a stand-in of the Hub: what arrives, what is refused, what is left."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe import data
+from dpprobe.data import downloads, huggingface
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.study.load import dataset_options
+from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, serve
+
+REPO = "someone/leaves"
+TRAIN = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet")
+TEST = "data/test-00000-of-00001.parquet"
+ROWS = 40
+
+
+def image(seed: int) -> bytes:
+    """A picture of noise, of some kilobytes."""
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def table(first: int, rows: int, *, names: list[str] | None = None, several: bool = False) -> bytes:
+    """A parquet file in the Hub's image convention."""
+    names = names or ["leaf", "stone"]
+    labels: Any = [row % 2 for row in range(rows)]
+    feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"}
+    if several:
+        labels = [[row % 2, 1] for row in range(rows)]
+        feature = {"feature": {"dtype": "int8", "_type": "Value"}, "_type": "Sequence"}
+    columns = {
+        "image": pa.array(
+            [
+                {"bytes": image(first + row), "path": f"ILSVRC2012_val_{first + row:08d}_x.JPEG"}
+                for row in range(rows)
+            ]
+        ),
+        "label": pa.array(labels, pa.list_(pa.int8()) if several else pa.int64()),
+    }
+    features = {"image": {"_type": "Image"}, "label": feature}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), stream)
+    return stream.getvalue()
+
+
+FILES = {
+    "README.md": b"A card.",
+    TRAIN[0]: table(101, ROWS),
+    TRAIN[1]: table(201, ROWS),
+    TEST: table(1, ROWS),
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(huggingface, "WAITS", (0.0, 0.0))
+    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=3, first_wait=0.001))
+    with serve({REPO: Repository(dict(FILES))}) as running:
+        yield running
+
+
+def options_of(hub: Hub, **values: Any) -> DatasetOptions:
+    written = {
+        "source": "huggingface",
+        "repo": REPO,
+        "revision": COMMIT,
+        "train": "data/train-*.parquet",
+        "test": "data/test-*.parquet",
+        "endpoint": hub.url,
+        **values,
+    }
+    return dataset_options(written)
+
+
+def left_of(directory: Path) -> dict[str, bytes]:
+    """Every file under a folder, by its path."""
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def run(options: DatasetOptions, tmp_path: Path) -> tuple[SplitTable, SplitTable]:
+    options.check()
+    data.download(options, tmp_path / "downloads")
+    data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    return tuple(SplitTable(tmp_path / "tables" / f"{name}.parquet") for name in ("train", "test"))  # type: ignore[return-value]
+
+
+def refused(options: DatasetOptions, directory: Path, error: type[Exception]) -> str:
+    """The message of a refused download; nothing may be left that looks finished."""
+    with pytest.raises(error) as caught:
+        data.download(options, directory)
+    assert not (directory / "receipt.json").exists()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert TOKEN not in message
+    return message
+
+
+def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
+    options = options_of(hub, expect={"train": 2 * ROWS, "test": ROWS, "classes": 2})
+    assert options.count_rows() == (2 * ROWS, ROWS)
+    train, test = run(options, tmp_path)
+    assert (train.rows, test.rows) == (2 * ROWS, ROWS)
+    assert train.class_names == ("leaf", "stone")
+    first = next(iter(test.images(0, 1)))
+    assert first.data == image(1)
+    written = json.loads((tmp_path / "tables/dataset.json").read_text())
+    assert written["revision"] == COMMIT
+    assert written["source"]["source"] == "huggingface"
+    assert written["source"]["repo"] == REPO
+    receipt = json.loads((tmp_path / "downloads/receipt.json").read_text())
+    hashes = {part["name"]: part["sha256"] for part in receipt["files"]}
+    for name in (*TRAIN, TEST):
+        assert hashes[f"repository/{name}"] == hashlib.sha256(FILES[name]).hexdigest()
+    # What no pattern names stays where it is.
+    assert "README.md" not in hub.served
+
+
+def test_where_the_hub_is_does_not_change_what_a_dataset_is(hub: Hub) -> None:
+    here, there = options_of(hub), options_of(hub, endpoint=None)
+    assert here.download_params() == there.download_params()
+    assert here.preparation_params() == there.preparation_params()
+    assert here.download_params() != options_of(hub, train=TRAIN[0]).download_params()
+
+
+def test_rows_that_only_the_download_tells_are_not_guessed(hub: Hub) -> None:
+    assert options_of(hub).count_rows() is None
+    assert options_of(hub, expect={"train": 5}).count_rows() is None
+
+
+def test_a_train_split_alone_is_split(hub: Hub, tmp_path: Path) -> None:
+    train, test = run(options_of(hub, test=None, test_fraction=0.25), tmp_path)
+    assert (train.rows, test.rows) == (60, 20)
+
+
+def test_a_transfer_that_breaks_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
+    size = len(FILES[TRAIN[0]])
+    hub.breaks[TRAIN[0]] = (size // 3, 1)
+    data.download(options_of(hub), tmp_path)
+    assert hub.served[TRAIN[0]] == size
+    assert hub.ranges == [f"bytes={size // 3}-"]
+
+
+def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) -> None:
+    size = len(FILES[TRAIN[1]])
+    hub.breaks[TRAIN[1]] = (10, 1000)
+    refused(options_of(hub), tmp_path, DownloadError)
+    assert left_of(tmp_path)[f"repository/{TRAIN[0]}"] == FILES[TRAIN[0]]
+    assert f"repository/{TRAIN[1]}" not in left_of(tmp_path)
+    had = hub.served[TRAIN[1]]
+    assert 0 < had < size
+    hub.breaks.clear()
+    data.download(options_of(hub), tmp_path)
+    assert hub.served[TRAIN[1]] == size
+    assert hub.served[TRAIN[0]] == len(FILES[TRAIN[0]])
+
+
+def test_a_finished_download_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
+    data.download(options_of(hub), tmp_path)
+    before = dict(hub.served)
+    data.download(options_of(hub), tmp_path)
+    assert hub.served == before
+
+
+def test_a_gated_repository_names_the_page_and_the_variable(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories[REPO].gated = True
+    message = refused(options_of(hub), tmp_path, ConfigError)
+    assert f"https://huggingface.co/datasets/{REPO}" in message
+    assert "HF_TOKEN" in message
+    assert left_of(tmp_path) == {}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    data.download(options_of(hub), tmp_path)
+    # The store of large files is another host: a token is not for it.
+    assert not hub.store_saw_token
+    assert TOKEN.encode() not in (tmp_path / "receipt.json").read_bytes()
+
+
+def test_a_token_that_is_not_valid(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    message = refused(options_of(hub), tmp_path, ConfigError)
+    assert "HF_TOKEN" in message
+    assert "hf_wrong" not in message
+
+
+def test_a_repository_that_is_not_there(hub: Hub, tmp_path: Path) -> None:
+    message = refused(options_of(hub, repo="someone/stones"), tmp_path, ConfigError)
+    assert "someone/stones" in message
+
+
+def test_a_commit_that_is_not_there(hub: Hub, tmp_path: Path) -> None:
+    message = refused(options_of(hub, revision="f" * 40), tmp_path, ConfigError)
+    assert "f" * 40 in message
+    assert "commits/main" in message
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", "", COMMIT[:12], COMMIT.upper() + "0"])
+def test_a_revision_must_be_a_commit(hub: Hub, revision: str) -> None:
+    with pytest.raises(ConfigError, match="40 hexadecimal digits"):
+        options_of(hub, revision=revision)
+
+
+def test_a_pattern_without_a_file_is_answered_with_files_that_are_there(
+    hub: Hub, tmp_path: Path
+) -> None:
+    message = refused(options_of(hub, test="data/validation-*"), tmp_path, ConfigError)
+    assert "data/validation-*" in message
+    assert TEST in message
+    assert left_of(tmp_path) == {}
+
+
+def test_a_file_name_that_leaves_the_folder(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[REPO].files["../../leaves.parquet"] = FILES[TEST]
+    message = refused(
+        options_of(hub, test="*leaves.parquet"), tmp_path / "deep" / "folder", DownloadError
+    )
+    assert "../../leaves.parquet" in message
+    assert not any("leaves" in name for name in left_of(tmp_path))
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_content_that_is_not_what_the_hub_states(hub: Hub, tmp_path: Path, in_git: bool) -> None:
+    if in_git:
+        hub.repositories[REPO].in_git = frozenset({TEST})
+    data = bytearray(FILES[TEST])
+    data[len(data) // 2] ^= 1
+    hub.corrupt[TEST] = bytes(data)
+    message = refused(options_of(hub), tmp_path, DownloadError)
+    assert TEST in message
+    assert f"repository/{TEST}" not in left_of(tmp_path)
+
+
+def test_a_small_file_is_held_against_its_git_checksum(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[REPO].in_git = frozenset({TEST})
+    data.download(options_of(hub), tmp_path)
+    assert left_of(tmp_path)[f"repository/{TEST}"] == FILES[TEST]
+
+
+def test_a_hub_that_is_busy_is_asked_again(hub: Hub, tmp_path: Path) -> None:
+    hub.failures += [503, 429]
+    data.download(options_of(hub), tmp_path)
+    assert (tmp_path / "receipt.json").is_file()
+
+
+def test_a_hub_that_stays_busy_ends_in_an_error(hub: Hub, tmp_path: Path) -> None:
+    hub.failures += [503] * 50
+    message = refused(options_of(hub), tmp_path, DownloadError)
+    assert "503" in message
+    assert len(hub.requests) == 3
+
+
+def test_no_network_ends_in_an_error(hub: Hub, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        options = options_of(hub, endpoint=f"http://127.0.0.1:{port}")
+        message = refused(options, tmp_path, DownloadError)
+    assert "check the network" in message
+
+
+def test_offline_mode_is_named(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE" in refused(options_of(hub), tmp_path, ConfigError)
+    assert hub.requests == []
+
+
+def test_labels_of_another_form_than_stated(hub: Hub, tmp_path: Path) -> None:
+    several = table(1, ROWS, several=True)
+    hub.repositories[REPO].files = {"all.parquet": several}
+    written = {"train": "all.parquet", "test": None, "class_names": ["a", "b"]}
+    with pytest.raises(DataError, match="several_labels: true"):
+        run(options_of(hub, **written), tmp_path)
+    options = options_of(hub, **written, several_labels=True)
+    assert options.multi_label()
+    train, _ = run(options, tmp_path)
+    assert train.multi_label
+
+
+def test_a_file_that_went_missing_is_named(hub: Hub, tmp_path: Path) -> None:
+    options = options_of(hub)
+    data.download(options, tmp_path / "downloads")
+    (tmp_path / "downloads/repository" / TEST).unlink()
+    with pytest.raises(DataError, match="test-00000"):
+        data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "tables/dataset.json").exists()
+
+
+# Accepted labels (ReaL)
+
+
+def real_json() -> bytes:
+    """Three images in four have labels; the list is longer than the split."""
+    return json.dumps([[] if row % 4 == 0 else [row % 2, 1] for row in range(ROWS + 7)]).encode()
+
+
+def test_accepted_labels_stand_beside_the_test_rows(hub: Hub, tmp_path: Path) -> None:
+    labels = real_json()
+    hub.repositories["other/labels"] = Repository({"real.json": labels})
+    accepted = {
+        "url": f"{hub.url}/store/other/labels/real.json",
+        "sha256": hashlib.sha256(labels).hexdigest(),
+    }
+    train, test = run(options_of(hub, accepted_labels=accepted), tmp_path)
+    # The test images are numbered from 1.
+    assert test.accepted() == json.loads(labels)[:ROWS]
+    assert train.accepted() == [[]] * train.rows
+    assert read_info(tmp_path / "tables/dataset.json").accepted
+
+
+def test_accepted_labels_with_another_checksum(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories["other/labels"] = Repository({"real.json": real_json()})
+    accepted = {"url": f"{hub.url}/store/other/labels/real.json", "sha256": "0" * 64}
+    assert "real.json" in refused(
+        options_of(hub, accepted_labels=accepted), tmp_path, DownloadError
+    )
+
+
+def local(tmp_path: Path, labels: Any, **values: Any) -> DatasetOptions:
+    for name in (TRAIN[0], TEST):
+        path = tmp_path / Path(name).name
+        path.write_bytes(FILES[name])
+    (tmp_path / "real.json").write_text(labels if isinstance(labels, str) else json.dumps(labels))
+    written = {
+        "source": "parquet",
+        "train": str(tmp_path / Path(TRAIN[0]).name),
+        "test": str(tmp_path / Path(TEST).name),
+        "accepted_labels": {"file": str(tmp_path / "real.json")},
+    }
+    return dataset_options({**written, **values})
+
+
+def test_accepted_labels_of_local_files(tmp_path: Path) -> None:
+    labels = json.loads(real_json())
+    options = local(tmp_path, labels)
+    options.check()
+    assert str(tmp_path / "real.json") in options.input_files()
+    data.prepare(options, tmp_path / "tables")
+    assert SplitTable(tmp_path / "tables/test.parquet").accepted() == labels[:ROWS]
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([[0]] * (ROWS - 1), f"test row {ROWS - 1}: image {ROWS} is beyond"),
+        ([[0]] * 3 + [[7]] * ROWS, "image 4: label 7"),
+        ([0] * ROWS, "not a list of lists"),
+        ("no json", "cannot be read"),
+    ],
+)
+def test_accepted_labels_of_another_dataset(tmp_path: Path, labels: Any, words: str) -> None:
+    options = local(tmp_path, labels)
+    with pytest.raises(DataError, match=words):
+        data.prepare(options, tmp_path / "tables")
+    assert not (tmp_path / "tables/dataset.json").exists()
+
+
+def test_images_without_a_number_take_no_accepted_labels(tmp_path: Path) -> None:
+    options = local(tmp_path, [[0]] * 300)
+    path = tmp_path / Path(TEST).name
+    rows = pq.read_table(path)
+    images = [{**row, "path": "leaf.png"} for row in rows.column("image").to_pylist()]
+    pq.write_table(rows.set_column(0, "image", pa.array(images)), path)
+    with pytest.raises(DataError, match=r"test row 0.*leaf\.png"):
+        data.prepare(options, tmp_path / "tables")
+
+
+def test_accepted_labels_need_a_test_split(hub: Hub, tmp_path: Path) -> None:
+    accepted = {"url": f"{hub.url}/real.json", "sha256": "0" * 64}
+    with pytest.raises(ConfigError, match="accepted_labels"):
+        options_of(hub, test=None, accepted_labels=accepted).check()
+    options = local(tmp_path, [], accepted_labels={"file": str(tmp_path / "none.json")})
+    with pytest.raises(ConfigError, match=r"none\.json"):
+        options.check()
+
+
+def test_the_token_of_a_login_is_used(hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[REPO].gated = True
+    (tmp_path / "token").write_text(TOKEN)
+    data.download(options_of(hub), tmp_path / "downloads")
+    assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
+
+
+def test_another_commit_is_not_prepared_from_what_is_here(hub: Hub, tmp_path: Path) -> None:
+    options = options_of(hub)
+    data.download(options, tmp_path / "downloads")
+    other = options_of(hub, revision="0" * 40)
+    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+        data.prepare(other, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "tables/dataset.json").exists()
+
+
+def test_the_address_of_accepted_labels_stays_out_of_the_results(hub: Hub, tmp_path: Path) -> None:
+    labels = real_json()
+    hub.repositories["other/labels"] = Repository({"real.json": labels})
+    accepted = {
+        "url": f"{hub.url}/store/other/labels/real.json",
+        "sha256": hashlib.sha256(labels).hexdigest(),
+    }
+    options = options_of(hub, accepted_labels=accepted)
+    secret = options_of(hub, accepted_labels={**accepted, "url": accepted["url"] + "?t=hidden"})
+    assert secret.download_params() == options.download_params()
+    assert secret.preparation_params() == options.preparation_params()
+    run(secret, tmp_path)
+    for name in ("tables/dataset.json", "downloads/receipt.json"):
+        assert "hidden" not in (tmp_path / name).read_text()
+    # Another file makes other tables.
+    third = options_of(hub, accepted_labels={**accepted, "sha256": "0" * 64})
+    assert third.download_params() != options.download_params()
+    assert third.preparation_params() != options.preparation_params()
+    for wrong in ("http://me:hidden@h/real.json", "ftp://h/real.json"):
+        with pytest.raises(ConfigError, match=r"accepted_labels\.url") as caught:
+            options_of(hub, accepted_labels={**accepted, "url": wrong})
+        assert "hidden" not in str(caught.value)
+
+
+def test_a_limit_lowers_what_is_expected(hub: Hub, tmp_path: Path) -> None:
+    sizes = {"train": 2 * ROWS, "test": ROWS}
+    options = options_of(hub, expect=sizes, limit={"train": 10, "test": 1000})
+    assert options.count_rows() == (10, ROWS)
+    train, test = run(options, tmp_path)
+    assert (train.rows, test.rows) == (10, ROWS)
+
+
+def test_a_limit_before_a_split_of_our_own_leaves_nothing_to_expect(
+    hub: Hub, tmp_path: Path
+) -> None:
+    sizes = {"train": 60, "test": 20, "classes": 2}
+    options = options_of(hub, test=None, expect=sizes, limit={"train": 40}, test_fraction=0.25)
+    assert options.count_rows() is None
+    train, test = run(options, tmp_path)
+    assert (train.rows, test.rows) == (30, 10)

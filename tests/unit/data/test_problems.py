@@ -1,0 +1,533 @@
+"""What is wrong with a dataset is found before extraction, and told at once."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import logging
+import os
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe import data
+from dpprobe.data import problems, table
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.load import dataset_options
+
+CLASSES = ["cat", "dog"]
+
+
+def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:
+    """An image of its own for each seed."""
+    picture = Image.frombytes("L", (size, size), random.Random(seed).randbytes(size * size))
+    stream = io.BytesIO()
+    picture.save(stream, format=kind)
+    return stream.getvalue()
+
+
+def animation() -> bytes:
+    frames = [Image.new("L", (4, 4), value) for value in (0, 90)]
+    stream = io.BytesIO()
+    frames[0].save(stream, format="GIF", save_all=True, append_images=frames[1:])
+    return stream.getvalue()
+
+
+class Rows:
+    """Rows of both splits, good ones at first, for a test to spoil."""
+
+    def __init__(self, directory: Path, train: int = 6, test: int = 4) -> None:
+        self.directory = directory
+        self.splits = {
+            name: [self._row(name, number) for number in range(count)]
+            for name, count in (("train", train), ("test", test))
+        }
+
+    def _row(self, name: str, number: int) -> dict[str, Any]:
+        path = self.directory / "images" / f"{name}{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise(number + (1000 if name == "test" else 0)))
+        return {"id": f"{name}-{number}", "path": path, "label": number % 2}
+
+    def write(self, **changed: Any) -> None:
+        values = {"source": "sklearn", "name": "digits"} | changed
+        table.write_dataset(
+            self.directory / "out",
+            self._batches(),
+            options=dataset_options(values),
+            class_names=CLASSES,
+            rows=sum(map(len, self.splits.values())),
+            chosen_test=True,
+        )
+
+    def _batches(self) -> Iterator[tuple[str, pa.Table]]:
+        for name, rows in self.splits.items():
+            for start in range(0, len(rows), 3):
+                part = rows[start : start + 3]
+                yield (
+                    name,
+                    table.make_batch(
+                        ids=[row["id"] for row in part],
+                        labels=[row["label"] for row in part],
+                        images=[None] * len(part),
+                        paths=[str(row["path"]) for row in part],
+                    ),
+                )
+
+    def report(self) -> list[dict[str, str]]:
+        with (self.directory / "out/problems.csv").open(newline="") as stream:
+            return list(csv.DictReader(stream))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    return Rows(tmp_path)
+
+
+def truncate(rows: Rows) -> None:
+    path = rows.splits["train"][4]["path"]
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(rows: Rows) -> None:
+    rows.splits["train"][4]["path"].write_bytes(b"")
+
+
+def page(rows: Rows) -> None:
+    rows.splits["train"][4]["path"].write_bytes(b"<!DOCTYPE html><title>404</title>")
+
+
+def frames(rows: Rows) -> None:
+    rows.splits["train"][4]["path"].write_bytes(animation())
+
+
+def remove(rows: Rows) -> None:
+    rows.splits["train"][4]["path"].unlink()
+
+
+def repeat_id(rows: Rows) -> None:
+    rows.splits["train"][4]["id"] = "train-1"
+
+
+def blank_id(rows: Rows) -> None:
+    rows.splits["train"][4]["id"] = ""
+
+
+def wrong_label(rows: Rows) -> None:
+    rows.splits["train"][4]["label"] = 7
+
+
+def twin(rows: Rows) -> None:
+    row = rows.splits["test"][2]
+    row["path"].write_bytes(rows.splits["train"][5]["path"].read_bytes())
+
+
+def no_dogs_in_train(rows: Rows) -> None:
+    for row in rows.splits["train"]:
+        row["label"] = 0
+
+
+def no_dogs_in_test(rows: Rows) -> None:
+    for row in rows.splits["test"]:
+        row["label"] = 0
+
+
+ROW = r"train row 4 \(id train-4\), .*/images/train4.jpg: "
+FAULTS: dict[str, tuple[Callable[[Rows], None], str, str]] = {
+    "truncated": (truncate, "unreadable", ROW + r"cannot be decoded \(image file is truncated"),
+    "empty": (empty, "unreadable", ROW + r"cannot be decoded \(.*it is empty\); replace it"),
+    "page": (page, "unreadable", ROW + r"cannot be decoded \(.*begins with b'<!DOCTYPE html>"),
+    "frames": (frames, "unreadable", ROW + "2 images in one file; replace it"),
+    "missing": (remove, "missing", ROW + r"cannot be read \(No such file or directory\); restore"),
+    "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' stands twice; "),
+    "no id": (blank_id, "id", r"train row 4, .*train4.jpg: no id; give every row its own id"),
+    "label": (wrong_label, "label", ROW + "label 7 is not a number from 0 to 1; correct it"),
+    "twin": (twin, "duplicate", r"test row 2 \(id test-2\), .*: the same bytes as train id"),
+    "class": (no_dogs_in_train, "class", "train: no row of class dog; add images or remove"),
+    "untested": (no_dogs_in_test, "untested", "test: no row of class dog; add some, remove"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_alone(rows: Rows, name: str) -> None:
+    spoil, kind, message = FAULTS[name]
+    spoil(rows)
+    with pytest.raises(DataError, match="^" + message) as caught:
+        rows.write()
+    assert "\n" not in str(caught.value)
+    (found,) = rows.report()
+    assert found["problem"] == problems.KINDS[kind][0]
+    assert [path.name for path in (rows.directory / "out").iterdir()] == ["problems.csv"]
+
+
+def test_without_a_fault_there_is_no_report(rows: Rows) -> None:
+    rows.write()
+    assert sorted(path.name for path in (rows.directory / "out").iterdir()) == [
+        "dataset.json", "test.parquet", "train.parquet",
+    ]  # fmt: skip
+
+
+def spoil_all(rows: Rows) -> None:
+    """Every kind of problem, some of them several times."""
+    train, test = rows.splits["train"], rows.splits["test"]
+    train[0]["path"].write_bytes(b"")
+    train[1]["path"].write_bytes(train[1]["path"].read_bytes()[:200])
+    train[2]["path"].unlink()
+    train[3]["id"] = "train-2"
+    train[4]["label"] = 9
+    test[0]["path"].write_bytes(train[5]["path"].read_bytes())
+    no_dogs_in_test(rows)
+
+
+def test_all_faults_in_one_report(rows: Rows) -> None:
+    rows.write()
+    before = {path: path.read_bytes() for path in (rows.directory / "out").iterdir()}
+    assert len(before) == 3
+    spoil_all(rows)
+    with pytest.raises(DataError) as caught:
+        rows.write(expect={"train": 7, "classes": 3})
+    text = str(caught.value)
+    assert text.splitlines()[0] == (
+        f"{rows.directory / 'out'}: 1 missing image, 2 unreadable images, 1 id missing or twice, "
+        "1 label without a class, 1 image in train and test, 1 class without test rows, "
+        f"2 unexpected sizes; all of them stand in {rows.directory / 'out/problems.csv'}"
+    )
+    for line in (
+        "2 unreadable images (replace it or remove the row):",
+        "  train row 0 (id train-0), ",
+        "  train row 1 (id train-1), ",
+        "id 'train-2' stands twice",
+        "label 9 is not a number from 0 to 1",
+        "the same bytes as train id train-5",
+        "  test: no row of class dog",
+        "  train: 6 rows, 7 expected",
+        "  2 classes, 3 expected",
+    ):
+        assert line in text
+    found = rows.report()
+    assert list(found[0]) == ["split", "row", "id", "path", "problem", "detail"]
+    assert Counter(row["problem"] for row in found) == {
+        "missing image": 1, "unreadable image": 2, "id missing or twice": 1,
+        "label without a class": 1, "image in train and test": 1, "class without test rows": 1,
+        "unexpected size": 2,
+    }  # fmt: skip
+    (missing,) = [row for row in found if row["problem"] == "missing image"]
+    assert (missing["split"], missing["row"], missing["id"]) == ("train", "2", "train-2")
+    assert missing["path"] == str(rows.splits["train"][2]["path"])
+    # The tables of before are of other data: they may not pass for those of today.
+    assert [path.name for path in (rows.directory / "out").iterdir()] == ["problems.csv"]
+
+
+def test_a_good_run_clears_the_report(rows: Rows) -> None:
+    empty(rows)
+    with pytest.raises(DataError):
+        rows.write()
+    rows.splits["train"][4]["path"].write_bytes(noise(4))
+    rows.write()
+    assert not (rows.directory / "out/problems.csv").exists()
+    assert SplitTable(rows.directory / "out/train.parquet").rows == 6
+
+
+def test_the_text_is_bounded_and_the_file_is_whole(tmp_path: Path) -> None:
+    rows = Rows(tmp_path, train=60)
+    for row in rows.splits["train"][2:]:
+        row["path"].write_bytes(b"nothing")
+    with pytest.raises(DataError) as caught:
+        rows.write()
+    text = str(caught.value)
+    assert "58 unreadable images" in text
+    assert text.count("cannot be decoded") == problems.SHOWN
+    assert "  and 38 more" in text
+    assert [row["row"] for row in rows.report()] == [str(number) for number in range(2, 60)]
+
+
+def test_an_interrupted_check_leaves_no_report(rows: Rows) -> None:
+    empty(rows)
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        yield from rows._batches()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table.write_dataset(
+            rows.directory / "out",
+            batches(),
+            options=dataset_options({"source": "sklearn", "name": "digits"}),
+            class_names=CLASSES,
+            rows=10,
+        )
+    assert list((rows.directory / "out").iterdir()) == []
+
+
+def test_twins_can_be_allowed_and_are_counted(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    twin(rows)
+    rows.splits["test"][3]["path"].write_bytes(rows.splits["train"][5]["path"].read_bytes())
+    rows.splits["test"][0]["path"].write_bytes(rows.splits["train"][0]["path"].read_bytes())
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write(duplicates="warn")
+    facts = json.loads((rows.directory / "out/dataset.json").read_text())
+    assert facts["duplicates_across_splits"] == 2, "two images, one of them three times"
+    assert "test row 2 (id test-2): the same bytes as train id train-5" in caplog.text
+    assert "2 images stand in train and in test" in caplog.text
+
+
+def test_repeated_training_images_are_counted(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    for copy in (1, 2):
+        rows.splits["train"][copy]["path"].write_bytes(rows.splits["train"][0]["path"].read_bytes())
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write()
+    facts = json.loads((rows.directory / "out/dataset.json").read_text())
+    assert facts["duplicates_within_train"] == 2
+    assert facts["duplicates_across_splits"] == 0
+    assert "train: 2 rows repeat an image" in caplog.text
+
+
+def test_twins_are_found_whatever_comes_first(rows: Rows) -> None:
+    twin(rows)
+    rows.splits = dict(reversed(rows.splits.items()))
+    with pytest.raises(DataError, match=r"^train row 5 .*: the same bytes as test id test-2"):
+        rows.write()
+
+
+def test_a_class_without_test_rows_can_be_allowed(
+    rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_dogs_in_test(rows)
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write(missing_classes="warn")
+    facts = json.loads((rows.directory / "out/dataset.json").read_text())
+    assert facts["classes_without_test_rows"] == ["dog"]
+    assert "test: no row of 1 of 2 classes (dog)" in caplog.text
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_verification_refuses_what_decoding_refuses(progressive: bool) -> None:
+    """A JPEG is verified at an eighth of its size: cut or damaged anywhere, it is the same."""
+    generator = random.Random(0)
+    picture = Image.frombytes("RGB", (61, 43), generator.randbytes(61 * 43 * 3))
+    stream = io.BytesIO()
+    picture.save(stream, format="JPEG", quality=60, progressive=progressive)
+    whole = stream.getvalue()
+    variants = [whole, *(whole[:stop] for stop in range(0, len(whole), 23))]
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(generator.randint(1, 4)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        variants.append(bytes(damaged))
+
+    def refused(data: bytes, *, small: bool) -> bool:
+        try:
+            table._open(data, small=small)
+        except table._ImageError:
+            return True
+        return False
+
+    verdicts = [refused(data, small=True) for data in variants]
+    assert verdicts == [refused(data, small=False) for data in variants]
+    assert not verdicts[0]
+    assert sum(verdicts) > 100
+
+
+@pytest.mark.parametrize("kind", ["MPO", "CMYK", "PNG", "I;16", "P", "WEBP", "TIFF"])
+def test_what_can_be_decoded_is_accepted(rows: Rows, kind: str) -> None:
+    picture = Image.frombytes("RGB", (40, 30), random.Random(9).randbytes(3600))
+    stream = io.BytesIO()
+    if kind == "MPO":
+        picture.save(stream, format="MPO", save_all=True, append_images=[picture.resize((4, 3))])
+    elif kind == "CMYK":
+        picture.convert("CMYK").save(stream, format="JPEG")
+    elif kind in ("I;16", "P"):
+        Image.new(kind, (40, 30), 3).save(stream, format="PNG")
+    else:
+        picture.save(stream, format=kind)
+    rows.splits["train"][4]["path"].write_bytes(stream.getvalue())
+    rows.write()
+    image = next(SplitTable(rows.directory / "out/train.parquet").images(4, 5))
+    assert table.decode(image, split="train").size == (40, 30)
+
+
+def test_images_need_not_be_decoded(rows: Rows) -> None:
+    truncate(rows)
+    rows.write(verify="hash")
+    image = next(SplitTable(rows.directory / "out/train.parquet").images(4, 5))
+    with pytest.raises(DataError, match="cannot be decoded"):
+        table.decode(image, split="train")
+    remove(rows)
+    with pytest.raises(DataError, match=r"cannot be read \(No such file"):
+        rows.write(verify="hash")
+
+
+def test_how_it_is_verified_does_not_make_tables_stale() -> None:
+    def params(**changed: Any) -> dict[str, Any]:
+        options: DatasetOptions = dataset_options({"source": "sklearn", "name": "digits"} | changed)
+        return options.preparation_params()
+
+    assert params(verify="hash") == params()
+    # What only decides whether tables are accepted does not decide what is in them.
+    assert params(duplicates="warn", missing_classes="warn", expect={"classes": 10}) == params()
+    assert params(split_seed=1) != params()
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ({"train": 6, "test": 4, "classes": 2}, None),
+        ({}, None),
+        ({"train": 5}, "train: 6 rows, 5 expected; complete the source or correct `expect`"),
+        ({"test": 5}, "test: 4 rows, 5 expected"),
+        ({"classes": 10}, "^2 classes, 10 expected"),
+    ],
+)
+def test_sizes_are_held_against_what_is_expected(
+    rows: Rows, expect: dict[str, int], message: str | None
+) -> None:
+    if message is None:
+        rows.write(expect=expect)
+        return
+    with pytest.raises(DataError, match=message):
+        rows.write(expect=expect)
+    assert [path.name for path in (rows.directory / "out").iterdir()] == ["problems.csv"]
+
+
+def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    """Five times the rows; each image of some 60 kB, so that keeping them would show."""
+
+    def peak(name: str, count: int) -> int:
+        folder = tmp_path / name
+
+        def batches() -> Iterator[tuple[str, pa.Table]]:
+            for split, first, rows in (("train", 0, count), ("test", 10_000, 8)):
+                for start in range(first, first + rows, 8):
+                    numbers = range(start, start + 8)
+                    yield (
+                        split,
+                        table.make_batch(
+                            ids=[f"{number}" for number in numbers],
+                            labels=[number % 2 for number in numbers],
+                            images=[noise(number, size=240, kind="BMP") for number in numbers],
+                            paths=[None] * 8,
+                        ),
+                    )
+
+        options = dataset_options({"source": "sklearn", "name": "digits"})
+        tracemalloc.start()
+        table.write_dataset(folder, batches(), options=options, class_names=CLASSES, rows=count)
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert read_info(folder / "dataset.json").train_rows == count
+        return top
+
+    peak("first", 8)  # what is imported on the way counts, once
+    small, large = peak("small", 24), peak("large", 120)
+    assert large < small + (2 << 20), f"{small} bytes for 24 rows, {large} for 120"
+
+
+def test_problems_are_counted_not_kept(tmp_path: Path) -> None:
+    tracemalloc.start()
+    with problems.Problems(tmp_path) as found:
+        for row in range(20_000):
+            found.add("label", f"label {row} is none", split="train", row=row, row_id=f"id{row}")
+        error = found.error()
+    top = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert top < 1 << 20
+    assert "20000 labels without a class" in str(error)
+    assert len((tmp_path / "problems.csv").read_text().splitlines()) == 20_001
+
+
+# through the sources
+
+
+def folder(root: Path, names: Sequence[str]) -> None:
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(noise(number))
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_a_folder_of_images_tells_all_at_once(tmp_path: Path, embed: bool) -> None:
+    root = tmp_path / "images"
+    names = [f"{part}/{kind}/{n}.jpg" for part in ("train", "test") for kind in CLASSES
+             for n in range(3)]  # fmt: skip
+    folder(root, names)
+    (root / "train/cat/1.jpg").write_bytes(b"")
+    (root / "test/dog/2.jpg").write_bytes((root / "train/dog/0.jpg").read_bytes())
+    options = dataset_options({"source": "imagefolder", "path": str(root), "embed": embed})
+    options.check()
+    with pytest.raises(DataError) as caught:
+        data.prepare(options, tmp_path / "out")
+    text = str(caught.value)
+    assert "1 unreadable image, 1 image in train and test" in text
+    assert "train row 1 (id train/cat/1.jpg)" in text
+    assert "test row 5 (id test/dog/2.jpg)" in text
+
+
+def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
+    folder(tmp_path, [f"{n}.jpg" for n in range(12)])
+    lines = ["path,kind,age,who"]
+    lines += [f"{n}.jpg,{CLASSES[n % 2]},{30 + n},p{n}" for n in range(12)]
+    (tmp_path / "5.jpg").write_bytes(b"<html>")
+    (tmp_path / "6.jpg").unlink()
+    lines[8] = "7.jpg,wolf,old,p7"
+    lines[10] = "8.jpg,dog,40,p9"
+    (tmp_path / "a.csv").write_text("\n".join(lines[:11]) + "\n")
+    (tmp_path / "b.csv").write_text("\n".join([lines[0], *lines[11:], "0.jpg,cat,41,p0"]) + "\n")
+    options = dataset_options(
+        {
+            "source": "csv", "root": str(tmp_path), "train": "a.csv", "test": "b.csv",
+            "label_column": "kind", "class_names": CLASSES, "patient_column": "who",
+            "group_columns": {"age": {"column": "age", "bins": [40]}},
+        }
+    )  # fmt: skip
+    options.check()
+    with pytest.raises(DataError) as caught:
+        data.prepare(options, tmp_path / "out")
+    text = str(caught.value)
+    for part in (
+        "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
+        "1 value of no use, 2 rows whose patient is missing or in both splits, "
+        "1 image in train and test; all of them",
+        "(id 8.jpg)",
+        "a.csv line 11: id '8.jpg' stands twice",
+        "a.csv line 9: kind is 'wolf'",
+        "a.csv line 9: age is 'old'",
+        "a.csv line 8: cannot be read (No such file",
+        "b.csv line 4: the same bytes as train id 0.jpg",
+        "b.csv line 4: patient 'p0' has images in both splits",
+    ):
+        assert part in text, text
+
+
+def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
+    gone = dataset_options({"source": "imagefolder", "path": str(tmp_path / "none")})
+    with pytest.raises(ConfigError):
+        data.prepare(gone, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_disk_that_fills_under_the_tables_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder(tmp_path / "images", [f"{kind}/{n}.png" for kind in CLASSES for n in range(4)])
+    options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(DataError, match="the disk filled up while the split tables were written"):
+        data.prepare(options, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []

@@ -1,0 +1,121 @@
+"""Prompts: what a text encoder reads for each class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import open_clip
+import pytest
+import yaml
+
+from dpprobe.data import prompts
+from dpprobe.errors import ConfigError
+
+
+def read(chosen: str, *words: str) -> list[str]:
+    return [own[0] for own in prompts.sentences(prompts.templates(chosen), words)]
+
+
+def test_the_sentences_of_the_foundation_features_paper() -> None:
+    assert read("simple", "airplane", "cat", "Apple", "8") == [
+        "This is a picture of an airplane",
+        "This is a picture of a cat",
+        "This is a picture of an Apple",
+        "This is a picture of a 8",
+    ]
+    assert read("mnist", "seven") == ["This is the number seven"]
+    assert read("satellite", "forest") == ["This is a satellite image of forest"]
+    assert read("xray", "healthy chest") == ["This is an x-ray of a healthy chest"]
+
+
+def test_clips_own_templates_are_the_library_s() -> None:
+    for name, library in (
+        ("imagenet80", open_clip.OPENAI_IMAGENET_TEMPLATES),
+        ("ensemble7", open_clip.SIMPLE_IMAGENET_TEMPLATES),
+    ):
+        (own,) = prompts.sentences(prompts.templates(name), ["owl"])
+        assert own == [template("owl") for template in library]
+    assert len(prompts.templates("imagenet80")) == 80
+    assert len(prompts.templates("ensemble7")) == 7
+
+
+def test_every_set_can_be_read() -> None:
+    for name in prompts.prompt_sets():
+        prompts.check(name)
+        assert all("owl" in text for text in prompts.sentences(prompts.templates(name), ["owl"])[0])
+
+
+def test_every_dataset_of_the_catalog_has_prompts_that_exist(repository: Path) -> None:
+    entries = [yaml.safe_load(path.read_text()) for path in repository.glob("resources/catalog/*")]
+    assert entries
+    for entry in entries:
+        prompts.check(entry.get("prompts", "simple"))
+
+
+def test_own_templates() -> None:
+    chosen = ("{a} {c} {{drawn}}", "{c}, {c}")
+    prompts.check(chosen)
+    assert prompts.sentences(prompts.templates(chosen), ["ox"]) == [["an ox {drawn}", "ox, ox"]]
+
+
+def test_braces_in_a_class_stay() -> None:
+    assert read("photo", "{c} of {a}") == ["a photo of a {c} of {a}."]
+
+
+def test_words_replace_names() -> None:
+    assert prompts.words(["AnnualCrop", "River"], {"AnnualCrop": "annual crop land"}) == (
+        "annual crop land",
+        "River",
+    )
+    with pytest.raises(ConfigError, match="prompt_names: no class 'Rivers'; write 'River'"):
+        prompts.words(["AnnualCrop", "River"], {"Rivers": "a river"})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("simpel", "prompts: no set 'simpel'; write one of: .*simple"),
+        ("a photo of {c}", "no set 'a photo of {c}'; a template stands in a list"),
+        ((), "an empty list"),
+        (("a photo",), "'a photo' has no {c}"),
+        (("{c} in {place}",), "{place} says nothing"),
+        (("{c} {}",), "{} says nothing"),
+        (("{c} {",), "write {c} for the class"),
+    ],
+)
+def test_wrong_prompts(chosen: str | tuple[str, ...], message: str) -> None:
+    for reader in (prompts.check, prompts.templates):
+        with pytest.raises(ConfigError, match=message):
+            reader(chosen)
+
+
+def test_an_underscore_is_a_space() -> None:
+    assert prompts.words(["aquarium_fish"], {}) == ("aquarium fish",)
+
+
+def test_imagenet_has_words_of_its_own() -> None:
+    words = prompts.words([f"n{label}" for label in range(1000)], "imagenet")
+    assert len(words) == 1000
+    assert (words[0], words[999]) == ("tench", "toilet paper")
+    with pytest.raises(ConfigError, match="imagenet names 1000 classes and the dataset has 10"):
+        prompts.words([str(label) for label in range(10)], "imagenet")
+
+
+def test_imagenet_s_words_go_by_wordnet_ids() -> None:
+    names = [f"n{number:08d}" for number in range(1000)]
+    assert prompts.words(names, "imagenet")[0] == "tench"
+    with pytest.raises(ConfigError, match="order of their WordNet ids"):
+        prompts.words(names[::-1], "imagenet")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("airplane", "an"), ("Owl", "an"), ("cat", "a"), ("hourglass", "an"), ("house", "a"),
+        ("unicycle", "a"), ("umbrella", "an"), ("European fire salamander", "a"), ("", "a"),
+        ("unidentified", "an"), ("uninhabited island", "an"), ("unicorn", "a"), ("onerous", "an"),
+        ("one-way street", "a"), ("utility pole", "a"), ("usual", "a"), ("honour", "an"),
+    ],
+)  # fmt: skip
+def test_articles(word: str, expected: str) -> None:
+    assert prompts.article(word) == expected

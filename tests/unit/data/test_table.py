@@ -1,0 +1,356 @@
+"""Split tables: what is written is what is read, and what is wrong is named."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe.data import table
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.table import EncodedImage, SplitTable, read_info
+from dpprobe.errors import DataError
+from dpprobe.study.load import dataset_options
+
+
+def encode(value: int, *, size: int = 4, mode: str = "L") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (size, size), value).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def options() -> DatasetOptions:
+    return dataset_options({"source": "sklearn", "name": "digits", "delta": 1e-4})
+
+
+def make_rows(
+    name: str,
+    labels: Sequence[Any],
+    *,
+    ids: Sequence[str] | None = None,
+    images: Sequence[bytes | None] | None = None,
+    paths: Sequence[str | None] | None = None,
+    groups: dict[str, Any] | None = None,
+    accepted: Any = None,
+) -> tuple[str, pa.Table]:
+    rows = range(len(labels))
+    first = 100 if name == "test" else 0  # no image stands in both splits
+    return name, table.make_batch(
+        ids=ids or [f"{name}-{row}" for row in rows],
+        labels=labels,
+        images=images or [encode(first + row) for row in rows],
+        paths=paths or [None] * len(labels),
+        groups=groups,
+        accepted=accepted,
+    )
+
+
+def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: Any) -> None:
+    arguments: dict[str, Any] = {"class_names": ["cat", "dog"], "options": options(), "rows": 0}
+    table.write_dataset(directory, iter(batches), **(arguments | changed))
+
+
+def write_pair(directory: Path, **changed: Any) -> None:
+    write(directory, [make_rows("train", [0, 1, 1], **changed), make_rows("test", [1, 0])])
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    groups = {"group_sex": ["f", None, "m"], "group_age": [30, 40, None]}
+    write(
+        tmp_path,
+        [make_rows("train", [0, 1, 1], groups=groups), make_rows("test", [1], groups={
+            "group_sex": ["f"], "group_age": [1]})],
+        groups=["group_sex", "group_age"],
+    )  # fmt: skip
+    train = SplitTable(tmp_path / "train.parquet")
+    assert (train.rows, train.split, train.class_names) == (3, "train", ("cat", "dog"))
+    assert train.labels().tolist() == [0, 1, 1]
+    assert train.labels().dtype == np.int64
+    assert train.ids() == ["train-0", "train-1", "train-2"]
+    assert train.groups() == {"group_sex": ["f", "", "m"], "group_age": ["30", "40", ""]}
+    assert [image.data for image in train.images(0, 3)] == [encode(0), encode(1), encode(2)]
+
+    info = read_info(tmp_path / "dataset.json")
+    assert (info.train_rows, info.test_rows, info.num_classes) == (3, 1, 2)
+    assert info.splits["train"].per_class == (1, 2)
+    assert info.splits["train"].fingerprint == train.fingerprint
+    assert info.splits["test"].sha256 == hashlib.sha256(
+        (tmp_path / "test.parquet").read_bytes()
+    ).hexdigest()  # fmt: skip
+    assert "delta" not in info.source
+
+
+def test_class_names_follow_the_hugging_face_convention(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    metadata = pq.read_schema(tmp_path / "train.parquet").metadata
+    features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    assert features["image"] == {"_type": "Image"}
+
+
+def test_multi_label(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        [make_rows("train", [[0, 1], [1, 1], [0, 0]]), make_rows("test", [[1, 0]])],
+        multi_label=True,
+    )
+    train = SplitTable(tmp_path / "train.parquet")
+    assert train.multi_label
+    assert train.labels().tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert train.labels().dtype == np.int8
+    assert train.class_names == ("cat", "dog")
+    assert read_info(tmp_path / "dataset.json").splits["train"].per_class == (1, 2)
+
+
+@pytest.mark.parametrize("start", [0, 1, 6, 7, 8, 19])
+@pytest.mark.parametrize("length", [0, 1, 7, 30])
+def test_images_streams_any_range_across_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, length: int
+) -> None:
+    monkeypatch.setattr(table, "GROUP_ROWS", 7)
+    monkeypatch.setattr(table, "READ_ROWS", 3)
+    batches = [
+        make_rows("train", [row % 2], ids=[f"r{row}"], images=[encode(row)]) for row in range(20)
+    ]
+    write(tmp_path, [*batches, make_rows("test", [0])])
+    train = SplitTable(tmp_path / "train.parquet")
+    assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
+    wanted = list(range(start, min(start + length, 20)))
+    found = list(train.images(start, start + length))
+    assert [image.row for image in found] == wanted
+    assert [image.id for image in found] == [f"r{row}" for row in wanted]
+    assert [image.data for image in found] == [encode(row) for row in wanted]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ids": ["a", "b", "a"]}, r"train row 2 \(id a\): id 'a' stands twice"),
+        ({"ids": ["a", "", "c"]}, "train row 1: no id"),
+        ({"images": [encode(0), None, encode(2)]}, r"train row 1 \(id train-1\): no image"),
+        ({"paths": [None, "no/such.png", None], "images": [encode(0), None, encode(2)]},
+         r"train row 1 \(id train-1\), no/such.png: cannot be read \(No such file"),
+    ],
+)  # fmt: skip
+def test_bad_rows_are_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        write_pair(tmp_path, **changed)
+    assert [path.name for path in tmp_path.iterdir()] == ["problems.csv"]
+
+
+@pytest.mark.parametrize("label", [-1, 2, None])
+def test_label_without_a_class_is_named(tmp_path: Path, label: int | None) -> None:
+    with pytest.raises(DataError, match=rf"test row 1 \(id test-1\): label {label} is not a num"):
+        write(tmp_path, [make_rows("train", [0, 1]), make_rows("test", [0, label])])
+
+
+@pytest.mark.parametrize("label", [[0], [0, 2], [0, None], None])
+def test_wrong_multi_label_is_named(tmp_path: Path, label: Any) -> None:
+    with pytest.raises(DataError, match=r"train row 1 \(id train-1\): label .* is not 2 numbers"):
+        write(tmp_path, [make_rows("train", [[0, 1], label])], multi_label=True)
+
+
+def test_class_without_training_rows_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="train: no row of class dog"):
+        write(tmp_path, [make_rows("train", [0, 0]), make_rows("test", [1])])
+
+
+def test_empty_split_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="test: no row; add images"):
+        write(tmp_path, [make_rows("train", [0, 1])])
+
+
+@pytest.mark.parametrize("names", [["cat"], ["cat", "cat"], []])
+def test_classes_need_names_of_their_own(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(DataError, match="at least two classes"):
+        write(tmp_path, [], class_names=names)
+
+
+def test_failure_halfway_leaves_no_description(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+
+    def batches() -> Iterator[tuple[str, pa.Table]]:
+        yield make_rows("train", [0, 1])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table.write_dataset(
+            tmp_path, batches(), options=options(), class_names=["cat", "dog"], rows=2
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.parquet", "train.parquet"]
+    assert SplitTable(tmp_path / "train.parquet").rows == 3
+
+
+def fingerprint(directory: Path, **changed: Any) -> str:
+    write_pair(directory, **changed)
+    return read_info(directory / "dataset.json").fingerprint
+
+
+def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    images = [encode(row) for row in range(3)]
+    paths: list[str | None] = []
+    for row, data in enumerate(images):
+        (tmp_path / f"{row}.png").write_bytes(data)
+        paths.append(str(tmp_path / f"{row}.png"))
+    base = fingerprint(tmp_path / "base")
+    assert fingerprint(tmp_path / "linked", images=[None] * 3, paths=paths) == base
+    assert fingerprint(tmp_path / "named", paths=["a", "b", "c"]) == base
+
+    others = {
+        fingerprint(tmp_path / "ids", ids=["x", "train-1", "train-2"]),
+        fingerprint(tmp_path / "pixels", images=[images[0], images[1], encode(99)]),
+        fingerprint(tmp_path / "order", images=[images[1], images[0], images[2]]),
+    }
+    write(tmp_path / "labels", [make_rows("train", [1, 0, 1]), make_rows("test", [1, 0])])
+    write(tmp_path / "names", [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])],
+          class_names=["cat", "wolf"])  # fmt: skip
+    others |= {read_info(tmp_path / x / "dataset.json").fingerprint for x in ("labels", "names")}
+    assert len(others) == 5
+    assert base not in others
+
+
+@pytest.mark.parametrize(
+    ("multi_label", "golden"),
+    [
+        (False, "0b78156d37f95862668b2bc35829b2506c486c9c67a9273616fa310e1a7a9148"),
+        (True, "412252b1af68af3877f9074856f5e3e91e8f66301e0bdd9374e01c0b515ef722"),
+    ],
+)
+def test_fingerprints_stay_what_they_were(tmp_path: Path, multi_label: bool, golden: str) -> None:
+    """Golden values of the program of 20 November 2026, before `accepted` was there."""
+    labels: dict[str, list[Any]] = {"train": [0, 1, 1], "test": [1, 0]}
+    if multi_label:
+        labels = {"train": [[0, 1], [1, 0], [1, 1]], "test": [[1, 1], [0, 0]]}
+    batches = [
+        make_rows(
+            name,
+            values,
+            ids=[f"{name}{row}" for row in range(len(values))],
+            images=[f"{name} {row}".encode() for row in range(len(values))],
+            groups={"group_sex": ["f", None, "m"][: len(values)]},
+        )
+        for name, values in labels.items()
+    ]
+    plain = dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"})
+    write(tmp_path, batches, groups=["group_sex"], multi_label=multi_label, options=plain)
+    assert read_info(tmp_path / "dataset.json").fingerprint == golden
+    assert "accepted" not in json.loads((tmp_path / "dataset.json").read_text())
+    assert SplitTable(tmp_path / "train.parquet").accepted() is None
+    assert not read_info(tmp_path / "dataset.json").accepted
+
+
+def test_accepted_labels(tmp_path: Path) -> None:
+    batches = [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0], accepted=[[0, 1], [], [0]])]
+    write(tmp_path, batches, accepted=True)
+    assert SplitTable(tmp_path / "test.parquet").accepted() == [[0, 1], [], [0]]
+    assert SplitTable(tmp_path / "train.parquet").accepted() == [[0], [1]]
+    info = read_info(tmp_path / "dataset.json")
+    assert info.accepted
+    write(tmp_path / "other", [make_rows("train", [0, 1]), make_rows("test", [1, 0, 0])],
+          accepted=True)  # fmt: skip
+    assert read_info(tmp_path / "other/dataset.json").fingerprint != info.fingerprint
+    with pytest.raises(DataError, match=r"test row 0 .*accepted labels \[2\] are not numbers"):
+        write(tmp_path, [make_rows("train", [0, 1]), make_rows("test", [1, 0], accepted=[[2], []])],
+              accepted=True)  # fmt: skip
+
+
+def test_the_catalog_and_the_revision_are_recorded(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    facts = json.loads((tmp_path / "dataset.json").read_text())
+    assert (facts["catalog"], facts["revision"], facts["duplicates_across_splits"]) == (
+        None, None, 0,
+    )  # fmt: skip
+    named = options().model_copy(update={"catalog": "digits"})
+    rows = [make_rows("train", [0, 1, 1]), make_rows("test", [1, 0])]
+    write(tmp_path / "named", rows, options=named, revision="abc")
+    other = json.loads((tmp_path / "named/dataset.json").read_text())
+    assert (other["catalog"], other["revision"]) == ("digits", "abc")
+    assert other["fingerprint"] == facts["fingerprint"]
+
+
+def test_groups_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    def of(value: str) -> str:
+        groups = {"group_sex": [value, "f"]}
+        batches = [make_rows(name, [0, 1], groups=groups) for name in table.SPLITS]
+        write(tmp_path / value, batches, groups=["group_sex"])
+        return read_info(tmp_path / value / "dataset.json").fingerprint
+
+    assert of("f") != of("m")
+
+
+def read_one(directory: Path, data: bytes | None, path: str | None = None) -> EncodedImage:
+    digest = hashlib.sha256(data or b"").digest()
+    return EncodedImage(3, data, path or str(directory / "x.png"), "an-id", digest)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not an image", encode(1)[:40], encode(1)[:-20], b"\xff\xd8\xff\xe0" + b"\0" * 50],
+    ids=["empty", "text", "truncated early", "truncated late", "broken jpeg"],
+)
+def test_undecodable_image_is_named(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(
+        DataError, match=r"test row 3 \(id an-id\), .*x.png: cannot be decoded"
+    ) as e:
+        table.decode(read_one(tmp_path, data), split="test")
+    assert "\n" not in str(e.value)
+
+
+def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(encode(1))
+    image = EncodedImage(0, None, str(path), "a", hashlib.sha256(encode(1)).digest())
+    assert table.decode(image, split="train").getpixel((0, 0)) == 1
+    path.write_bytes(encode(2))
+    with pytest.raises(DataError, match="changed since the dataset was prepared"):
+        table.decode(image, split="train")
+    path.unlink()
+    with pytest.raises(DataError, match=r"train row 0 \(id a\): cannot read .*x.png"):
+        table.decode(image, split="train")
+
+
+def test_photograph_is_turned_upright(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (8, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    stream = io.BytesIO()
+    picture.save(stream, format="JPEG", exif=exif)
+    assert table.decode(read_one(tmp_path, stream.getvalue()), split="train").size == (4, 8)
+
+
+def test_reader_refuses_what_is_no_split_table(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    with pytest.raises(DataError, match="train.parquet: cannot be read"):
+        SplitTable(path)
+    path.write_bytes(b"PAR1 nothing")
+    with pytest.raises(DataError, match="train.parquet: cannot be read"):
+        SplitTable(path)
+    pq.write_table(pa.table({"image": [1]}), path)
+    with pytest.raises(DataError, match="not a split table"):
+        SplitTable(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "cannot be read"), ("[]", "not a dataset"), ('{"format": "x"}', "not a dataset"),
+     ('{"format": "dpprobe-dataset", "format_version": 99}', "format version 99")],
+)  # fmt: skip
+def test_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "dataset.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_info(path)
+
+
+def test_missing_description_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"dataset.json: cannot be read"):
+        read_info(tmp_path / "dataset.json")

@@ -1,0 +1,268 @@
+"""torchvision's datasets, in their own formats, from a local server to split tables."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torchvision.datasets
+from PIL import Image
+
+from dpprobe import data
+from dpprobe.data import downloads, split, table, torchvision_datasets
+from dpprobe.data.options import DatasetOptions
+from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.study.load import dataset_options
+from tests.support.misbehaving_server import Cut, Server, serve
+from tests.support.torchvision_files import NAMES, serve_dataset
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=2, first_wait=0.001))
+
+
+def options(name: str, **more: Any) -> DatasetOptions:
+    return dataset_options({"source": "torchvision", "name": name, **more})
+
+
+def prepared(
+    name: str,
+    tmp_path: Path,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    per_class: int = 2,
+    **more: Any,
+) -> tuple[table.DatasetInfo, dict[str, list[dict[str, Any]]]]:
+    """Through the whole path: the tables' description, and their rows."""
+    train, test, classes = serve_dataset(
+        name, tmp_path / "remote", monkeypatch, per_class=per_class
+    )
+    for file in (tmp_path / "remote").iterdir():
+        server.put(f"/{file.name}", file.read_bytes())
+    expect: dict[str, int] = {"classes": classes}
+    if test:
+        expect |= {"train": train, "test": test}
+    chosen = options(name, mirror=server.url("/"), expect=expect, **more)
+    data.download(chosen, tmp_path / "downloads")
+    data.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    rows = {
+        part: pq.read_table(tmp_path / "tables" / f"{part}.parquet").to_pylist()
+        for part in table.SPLITS
+    }
+    return table.read_info(tmp_path / "tables" / "dataset.json"), rows
+
+
+@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"])
+def test_arrays_become_png_without_loss(
+    name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, rows = prepared(name, tmp_path, server, monkeypatch)
+    cls = getattr(torchvision.datasets, name)
+    archive = tmp_path / "downloads"
+    root = archive if name.endswith("MNIST") else archive / cls.filename.removesuffix(".tar.gz")
+    for part in table.SPLITS:
+        own = cls(root, train=part == "train", download=False)
+        assert len(rows[part]) == len(own)
+        for number, row in enumerate(rows[part]):
+            image = Image.open(io.BytesIO(row["image"]["bytes"]))
+            assert image.format == "PNG"
+            np.testing.assert_array_equal(np.asarray(image), np.asarray(own[number][0]))
+            assert row["label"] == own[number][1]
+            assert row["id"] == f"{part}-{number:08d}"
+    assert info.class_names == tuple(own.classes)
+    assert set(info.splits["train"].per_class) == {2}
+
+
+def test_eurosat_is_split_and_its_files_are_copied(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, rows = prepared("EuroSAT", tmp_path, server, monkeypatch, per_class=5)
+    assert (info.train_rows, info.test_rows) == (40, 10)
+    assert info.splits["test"].per_class == (1,) * 10
+    folder = tmp_path / "downloads" / "eurosat" / "2750"
+    for row in rows["train"] + rows["test"]:
+        content = (folder / row["id"]).read_bytes()
+        assert row["image"]["bytes"] == content
+        assert row["id"].startswith(f"{info.class_names[row['label']]}/")
+    chosen = options("EuroSAT", expect={"train": 1, "test": 2})
+    assert chosen.count_rows() == (1, 2)
+
+
+def test_places_files_stay_where_they_are(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, rows = prepared("Places365", tmp_path, server, monkeypatch)
+    assert info.class_names == ("/a/airfield", "/a/airplane_cabin", "/b/bow_window/indoor")
+    assert [row["id"] for row in rows["train"]][:2] == [
+        "a/airfield/00000001.jpg", "a/airfield/00000002.jpg",
+    ]  # fmt: skip
+    assert rows["test"][2]["id"] == "Places365_val_00000003.jpg"
+    for row in rows["train"] + rows["test"]:
+        assert row["image"]["bytes"] is None
+        content = Path(row["image"]["path"]).read_bytes()
+        assert hashlib.sha256(content).digest() == row["image_sha256"]
+
+
+@pytest.mark.parametrize("embed", [True, False])
+def test_embed_is_a_choice(
+    embed: bool, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EuroSAT", "Places365"):
+        _, rows = prepared(name, tmp_path / name, server, monkeypatch, embed=embed)
+        for row in rows["train"]:
+            assert (row["image"]["bytes"] is not None) == embed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_gives_the_same_dataset_without_a_download(
+    name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, _ = prepared(name, tmp_path, server, monkeypatch)
+    root = tmp_path / "root"
+    mine = tmp_path / "downloads"
+    root.mkdir()
+    if name == "Places365":  # as torchvision's own download lays it out
+        for file in (mine / "filelist_places365-standard").iterdir():
+            file.rename(root / file.name)
+        train = mine / "train_256_places365standard" / "data_256"
+        train.rename(root / "data_256_standard")
+        (mine / "val_256" / "val_256").rename(root / "val_256")
+    elif name.startswith("CIFAR"):
+        root = mine / Path(torchvision_datasets.remotes(name)[0].file.removesuffix(".tar.gz"))
+    else:
+        root = mine
+    chosen = options(name, path=str(root))
+    assert chosen.download_params() is None
+    chosen.check()
+    assert chosen.input_files()
+    data.prepare(chosen, tmp_path / "again")
+    again = table.read_info(tmp_path / "again" / "dataset.json")
+    assert again.fingerprint == info.fingerprint
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_checksum_stops_the_download(
+    name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = tmp_path / "remote"
+    serve_dataset(name, remote, monkeypatch)
+    for file in remote.iterdir():
+        server.put(f"/{file.name}", file.read_bytes() + b"x")
+    first = torchvision_datasets.remotes(name)[0]
+    with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} where {first.md5} was expected"):
+        data.download(options(name, mirror=server.url("")), tmp_path / "downloads")
+    assert not (tmp_path / "downloads" / "receipt.json").exists()
+    assert not (tmp_path / "downloads" / first.file).exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_interrupted_download_goes_on(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_dataset("CIFAR10", tmp_path / "remote", monkeypatch)
+    content = (tmp_path / "remote" / "cifar-10-python.tar.gz").read_bytes()
+    path = "/cifar-10-python.tar.gz"
+    server.put(path, content, faults=[Cut(1000), Cut(0)])
+    chosen = options("CIFAR10", mirror=server.url("/"))
+    with pytest.raises(DownloadError, match="1000 bytes are kept"):
+        data.download(chosen, tmp_path / "downloads")
+    data.download(chosen, tmp_path / "downloads")
+    assert server.sent(path) == [1000, 0, len(content) - 1000]
+    data.download(chosen, tmp_path / "downloads")
+    assert len(server.visits) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_addresses_and_checksums_are_torchvisions(name: str) -> None:
+    source = inspect.getsource(inspect.getmodule(getattr(torchvision.datasets, name)))  # type: ignore[arg-type]
+    for remote in torchvision_datasets.remotes(name):
+        assert remote.md5 in source
+        assert remote.file in source
+        assert remote.url.startswith(("http://", "https://"))
+    if name == "EuroSAT":
+        assert torchvision_datasets.EUROSAT_URL in source
+
+
+def test_sizes_are_known_before_the_download() -> None:
+    assert options("MNIST").count_rows() == (60_000, 10_000)
+    assert options("CIFAR100").count_rows() == (50_000, 10_000)
+    assert options("CIFAR100").count_classes() == 100
+    assert options("Places365").count_rows() == (1_803_460, 36_500)
+    assert sum(torchvision_datasets.EUROSAT_ROWS) == 27_000
+    assert options("EuroSAT").count_rows() == split.count_rows(
+        torchvision_datasets.EUROSAT_ROWS, 0.2
+    )
+    assert sum(options("EuroSAT", test_fraction=0.37).count_rows() or ()) == 27_000
+
+
+def test_a_size_that_differs_is_refused(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_dataset("MNIST", tmp_path / "remote", monkeypatch)
+    for file in (tmp_path / "remote").iterdir():
+        server.put(f"/{file.name}", file.read_bytes())
+    chosen = options("MNIST", mirror=server.url(""), expect={"train": 60_000, "test": 10_000})
+    data.download(chosen, tmp_path / "downloads")
+    with pytest.raises(DataError, match="60000"):
+        data.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "tables" / "dataset.json").exists()
+
+
+def test_a_mirror_changes_nothing_that_is_recorded() -> None:
+    plain, mirrored = options("CIFAR10"), options("CIFAR10", mirror="http://mirror/base/")
+    assert plain.download_params() == mirrored.download_params()
+    assert plain.preparation_params() == mirrored.preparation_params()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"name": "SVHN"}, "name: 'SVHN'"),
+        ({"mirror": "http://me:hidden@mirror"}, "mirror: write an http or https address without"),
+        ({"mirror": "ftp://mirror"}, "mirror: write an http or https address"),
+        ({"mirror": "http://mirror", "path": "x"}, "mirror: nothing is downloaded where path"),
+        ({"embed": False}, "embed: the images of CIFAR10 are no files"),
+    ],
+)
+def test_mistakes_are_named_at_once(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        options(**{"name": "CIFAR10", **more})
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="path: no folder .*cifar-10-batches-py"):
+        options("CIFAR10", path=str(tmp_path)).check()
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    chosen = options("CIFAR10", path=str(tmp_path))
+    chosen.check()
+    with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
+        data.prepare(chosen, tmp_path / "tables")
+
+
+def test_a_folder_that_was_deleted_is_unpacked_again(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, _ = prepared("CIFAR10", tmp_path, server, monkeypatch)
+    batches = tmp_path / "downloads" / "cifar-10-python"
+    batches.rename(tmp_path / "elsewhere")
+    chosen = options("CIFAR10")
+    data.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
+    again = table.read_info(tmp_path / "again" / "dataset.json")
+    assert again.fingerprint == info.fingerprint

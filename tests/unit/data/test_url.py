@@ -1,0 +1,394 @@
+"""Files at plain addresses, from a local server to split tables."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dpprobe import artifacts, data
+from dpprobe.data import downloads, table, url
+from dpprobe.data.options import DatasetOptions
+from dpprobe.errors import ConfigError, DataError, DownloadError
+from dpprobe.study.load import dataset_options
+from tests.support.misbehaving_server import Cut, Server, page, serve
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=2, first_wait=0.001))
+
+
+def png(*key: int) -> bytes:
+    pixels = np.random.default_rng(key).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def images() -> dict[str, bytes]:
+    """What a zip of an image folder holds, with its own top folder and a Mac's additions."""
+    files = {
+        f"xrays/{part}/{name}/{number}.png": png(label, number, part == "test")
+        for part, rows in (("train", 4), ("test", 2))
+        for label, name in enumerate(("normal", "sick"))
+        for number in range(rows)
+    }
+    return {**files, "__MACOSX/xrays/._x": b"", "xrays/.DS_Store": b""}
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as packed:
+        for name, content in files.items():
+            packed.writestr(name, content)
+    return stream.getvalue()
+
+
+def parquet(labels: list[Any], first: int = 0) -> bytes:
+    stream = io.BytesIO()
+    contents = [{"bytes": png(9, first + row), "path": None} for row in range(len(labels))]
+    pq.write_table(pa.table({"image": contents, "label": labels}), stream)
+    return stream.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def values(server: Server, content: bytes | None = None, **more: Any) -> dict[str, Any]:
+    """The options of the image folder, with other content and other options where given."""
+    content = zipped(images()) if content is None else content
+    url = server.put("/v1/chest.zip", content)
+    return {
+        "source": "url",
+        "files": [{"url": url, "sha256": digest(content)}],
+        "layout": {"source": "imagefolder", "path": "chest/xrays"},
+        **more,
+    }
+
+
+def run(options: DatasetOptions, folder: Path) -> table.DatasetInfo:
+    data.download(options, folder / "downloads")
+    data.prepare(options, folder / "tables", downloaded=folder / "downloads")
+    return table.read_info(folder / "tables" / "dataset.json")
+
+
+def rows_of(folder: Path, part: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / "tables" / f"{part}.parquet").to_pylist()
+    return rows
+
+
+def test_a_zip_of_an_image_folder(server: Server, tmp_path: Path) -> None:
+    options = dataset_options(
+        values(server, expect={"train": 8, "test": 4, "classes": 2}, metric="auc")
+    )
+    assert (options.count_rows(), options.count_classes()) == ((8, 4), 2)
+    assert not options.multi_label()
+    options.check()
+    assert server.visits == []
+    info = run(options, tmp_path)
+    assert (info.train_rows, info.test_rows, info.class_names) == (8, 4, ("normal", "sick"))
+    assert info.source == options.preparation_params()
+    row = rows_of(tmp_path, "test")[0]
+    assert row["id"] == "test/normal/0.png"
+    assert row["image"] == {
+        "bytes": None,
+        "path": str(tmp_path / "downloads" / "chest" / "xrays" / "test" / "normal" / "0.png"),
+    }
+    receipt = downloads.check_receipt(tmp_path / "downloads", params=options.download_params())
+    assert [file.name for file in receipt.files] == ["chest.zip"]
+
+
+def test_embed_is_the_layouts(server: Server, tmp_path: Path) -> None:
+    layout = {"source": "imagefolder", "path": "chest/xrays", "embed": True}
+    run(dataset_options(values(server, layout=layout)), tmp_path)
+    assert rows_of(tmp_path, "test")[0]["image"]["bytes"] == png(0, 0, 1)
+
+
+def test_parquet_files(server: Server, tmp_path: Path) -> None:
+    contents = {
+        "/train-0": parquet([0, 1]),
+        "/train-1": parquet([1, 0], 2),
+        "/t": parquet([0, 1], 4),
+    }
+    files = [
+        {"url": server.put(path, content), "sha256": digest(content), "name": f"{path[1:]}.parquet"}
+        for path, content in contents.items()
+    ]
+    layout = {
+        "source": "parquet", "train": "train-*.parquet", "test": ["t.parquet"],
+        "class_names": ["no", "yes"],
+    }  # fmt: skip
+    options = dataset_options({"source": "url", "files": files, "layout": layout})
+    assert options.count_rows() is None
+    assert options.count_classes() == 2
+    info = run(options, tmp_path)
+    assert (info.train_rows, info.test_rows) == (4, 2)
+    assert [row["label"] for row in rows_of(tmp_path, "train")] == [0, 1, 1, 0]
+
+
+def test_a_manifest(server: Server, tmp_path: Path) -> None:
+    files = {f"set/{number}.png": png(5, number) for number in range(6)}
+    lines = ["path,label", *(f"{number}.png,{'ab'[number % 2]}" for number in range(6))]
+    files["set/list.csv"] = "\n".join(lines).encode()
+    layout = {
+        "source": "csv", "root": "chest/set", "train": "list.csv", "label_column": "label",
+        "class_names": ["a", "b"], "test_fraction": 0.34,
+    }  # fmt: skip
+    options = dataset_options(values(server, zipped(files), layout=layout))
+    assert options.count_classes() == 2
+    info = run(options, tmp_path)
+    assert (info.train_rows, info.test_rows) == (4, 2)
+
+
+def test_several_labels_are_declared_and_held_against_the_files(
+    server: Server, tmp_path: Path
+) -> None:
+    content = parquet([[1, 0], [0, 1], [1, 1], [0, 0]])
+    url = server.put("/x.parquet", content)
+    layout = {"source": "parquet", "train": "x.parquet", "class_names": ["a", "b"]}
+    options = {
+        "source": "url",
+        "files": [{"url": url, "sha256": digest(content)}],
+        "layout": layout,
+    }
+    with pytest.raises(DataError, match="write several_labels: true"):
+        run(dataset_options(options), tmp_path)
+    declared = dataset_options({**options, "several_labels": True})
+    assert declared.multi_label()
+    assert run(declared, tmp_path).multi_label
+
+
+def test_an_archive_may_be_left_alone(server: Server, tmp_path: Path) -> None:
+    given = values(server)
+    given["files"][0] |= {"extract": False, "name": "left.zip"}
+    with pytest.raises(ConfigError, match="layout: path: no folder .*chest"):
+        run(dataset_options(given), tmp_path)
+    assert sorted(each.name for each in (tmp_path / "downloads").iterdir()) == [
+        "left.zip", "receipt.json",
+    ]  # fmt: skip
+
+
+def test_expected_sizes_are_verified(server: Server, tmp_path: Path) -> None:
+    options = dataset_options(values(server, expect={"train": 9, "test": 4}))
+    with pytest.raises(DataError, match="9"):
+        run(options, tmp_path)
+    assert not (tmp_path / "tables" / "dataset.json").exists()
+
+
+def test_an_interrupted_download_goes_on_and_a_finished_one_is_kept(
+    server: Server, tmp_path: Path
+) -> None:
+    content = zipped(images())
+    options = dataset_options(values(server, content))
+    server.put("/v1/chest.zip", content, faults=[Cut(100), Cut(0)])
+    with pytest.raises(DownloadError, match="100 bytes are kept"):
+        data.download(options, tmp_path / "downloads")
+    assert not (tmp_path / "downloads" / "receipt.json").exists()
+    run(options, tmp_path)
+    assert server.sent("/v1/chest.zip") == [100, 0, len(content) - 100]
+    run(options, tmp_path)
+    assert len(server.visits) == 3
+
+
+def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    options = dataset_options(values(server, zipped({**images(), "../../evil": b"x"})))
+    with pytest.raises(DataError, match=r"member '\.\./\.\./evil' lies outside the folder"):
+        data.download(options, tmp_path / "downloads")
+    assert [each.name for each in (tmp_path / "downloads").iterdir()] == ["chest.zip"]
+    assert [each.name for each in tmp_path.iterdir()] == ["downloads"]
+
+
+def test_a_web_page_in_place_of_the_zip(server: Server, tmp_path: Path) -> None:
+    options = dataset_options(values(server))
+    server.put("/v1/chest.zip", b"", faults=[page()])
+    with pytest.raises(DownloadError, match="the address gives a web page now"):
+        data.download(options, tmp_path / "downloads")
+    assert list((tmp_path / "downloads").iterdir()) == []
+
+
+def test_what_is_deleted_after_the_download(server: Server, tmp_path: Path) -> None:
+    options = dataset_options(values(server))
+    info = run(options, tmp_path)
+    (tmp_path / "downloads" / "chest").rename(tmp_path / "elsewhere")
+    data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    again = table.read_info(tmp_path / "tables" / "dataset.json")
+    assert again.fingerprint == info.fingerprint
+    (tmp_path / "downloads" / "chest.zip").unlink()
+    with pytest.raises(DataError, match=r"chest\.zip: missing.*delete .*receipt\.json"):
+        data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+
+
+def test_an_address_is_not_recorded(server: Server, tmp_path: Path) -> None:
+    given = values(server)
+    options = dataset_options(given)
+    given["files"][0]["url"] += "?token=hidden"
+    given["files"][0]["name"] = "chest.zip"
+    moved = dataset_options(given)
+    assert moved.download_params() == options.download_params()
+    assert moved.preparation_params() == options.preparation_params()
+    run(moved, tmp_path)
+    for file in ("tables/dataset.json", "downloads/receipt.json"):
+        assert "hidden" not in (tmp_path / file).read_text()
+    assert artifacts.read_json(tmp_path / "downloads" / "receipt.json")["files"][0]["url"]
+
+
+def test_the_options_survive_their_serialised_form(server: Server) -> None:
+    options = dataset_options(values(server))
+    assert dataset_options(options.model_dump(mode="json")) == options
+
+
+HASH = "0" * 64
+FOLDER = {"source": "imagefolder", "path": "x"}
+
+
+@pytest.mark.parametrize(
+    ("file", "layout", "said"),
+    [
+        ({"url": "file:///x.zip"}, FOLDER, "files.0.url: .* is no http or https address"),
+        ({"url": "http://me:hidden@h/x.zip"}, FOLDER, "files.0.url: a user name or password"),
+        ({"url": "http://h/"}, FOLDER, "files.0: name: '' cannot be the file's name"),
+        ({"name": "../x.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),
+        ({"name": ".x.zip"}, FOLDER, "files.0: name: '.x.zip' cannot be"),
+        ({"name": "receipt.json"}, FOLDER, "files.0: name: 'receipt.json' cannot be"),
+        ({"url": "http://h/%2e%2e%2fx.zip"}, FOLDER, "files.0: name: '../x.zip' cannot be"),
+        ({"name": "x.csv", "extract": True}, FOLDER, "files.0: extract: x.csv is no archive"),
+        ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is no SHA-256"),
+        ({}, {"source": "sklearn", "name": "digits"}, "layout.source: 'sklearn': write one of"),
+        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet"),
+        ({}, {**FOLDER, "path": "/data"}, "layout: path: '/data' lies outside the download folder"),
+        ({}, {**FOLDER, "path": "x/../../y"}, "layout: path: .* lies outside the download folder"),
+        ({}, {**FOLDER, "path": "~/x"}, "layout: path: .* lies outside the download folder"),
+        ({}, {"source": "parquet", "train": ["a", "../b"]}, "train: '../b' lies outside"),
+        ({}, {**FOLDER, "pth": "x"}, "layout: source: pth: unknown key"),
+        ({}, {"source": "imagefolder"}, "layout: source: path: missing"),
+        ({}, {**FOLDER, "delta": 1e-5}, "layout.delta: belongs beside `layout`"),
+        ({}, {**FOLDER, "expect": {}}, "layout.expect: belongs beside `layout`"),
+    ],
+)
+def test_mistakes_are_named_before_any_download(
+    file: dict[str, Any], layout: dict[str, Any], said: str
+) -> None:
+    given = {"url": "http://h/x.zip", "sha256": HASH, **file}
+    with pytest.raises(ConfigError, match=said) as caught:
+        dataset_options({"source": "url", "files": [given], "layout": layout})
+    assert "\n" not in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_two_files_of_one_name_are_refused() -> None:
+    one = {"url": "http://h/a/x.zip", "sha256": HASH}
+    for other in ("http://h/b/x.zip", "http://h/x.tar.gz", "http://h/x"):
+        files = [one, {"url": other, "sha256": HASH}]
+        with pytest.raises(ConfigError, match="two of them would become x"):
+            dataset_options({"source": "url", "files": files, "layout": FOLDER})
+
+
+def test_no_file_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="files: empty; write at least one"):
+        dataset_options({"source": "url", "files": [], "layout": FOLDER})
+
+
+def test_a_layout_of_one_label_has_not_several() -> None:
+    files = [{"url": "http://h/x.zip", "sha256": HASH}]
+    given = {"source": "url", "files": files, "layout": FOLDER, "several_labels": True}
+    with pytest.raises(ConfigError, match="several_labels: this layout has one label a row"):
+        dataset_options(given)
+
+
+def test_what_was_downloaded_for_other_options_is_refused(server: Server, tmp_path: Path) -> None:
+    given = values(server)
+    run(dataset_options(given), tmp_path)
+    given["files"][0]["sha256"] = HASH
+    other = dataset_options(given)
+    with pytest.raises(DataError, match=r"for other options .* delete .*receipt\.json"):
+        data.prepare(other, tmp_path / "again", downloaded=tmp_path / "downloads")
+    assert not (tmp_path / "again" / "dataset.json").exists()
+
+
+def test_a_file_that_went_missing_after_unpacking_is_put_back(
+    server: Server, tmp_path: Path
+) -> None:
+    options = dataset_options(values(server))
+    info = run(options, tmp_path)
+    (tmp_path / "downloads/chest/xrays/train/sick/1.png").unlink()
+    data.prepare(options, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    again = table.read_info(tmp_path / "tables" / "dataset.json")
+    assert again.fingerprint == info.fingerprint
+
+
+# Of each layout: its paths, and what becomes of them in the folder D.
+PATHS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "imagefolder": ({"path": "a/b"}, {"path": "D/a/b"}),
+    "parquet": (
+        {
+            "train": ["a/*.parquet", "b.parquet"], "test": "c.parquet",
+            "accepted_labels": {"file": "real.json"}, "class_names": ["x", "y"],
+        },
+        {
+            "train": ("D/a/*.parquet", "D/b.parquet"), "test": "D/c.parquet",
+            "accepted_labels": {"file": "D/real.json"},
+        },
+    ),
+    "csv": (
+        {
+            "root": "./a", "train": "b.csv", "test": "c.csv", "label_column": "l",
+            "class_names": ["x", "y"], "joins": [{"file": "d.csv", "by": "k", "columns": ["e"]}],
+        },
+        {"root": "D/a", "train": "b.csv", "test": "c.csv"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", PATHS)
+def test_every_path_of_a_layout_lies_in_the_download_folder(source: str) -> None:
+    written, moved = PATHS[source]
+    given = {"source": "url", "files": [{"url": "http://h/x.zip", "sha256": HASH}]}
+    layout = {"source": source, **written}
+    options = dataset_options({**given, "layout": layout})
+    assert isinstance(options, url.Options)
+    located = options.located(Path("D")).model_dump()
+    assert {key: located[key] for key in moved} == moved
+    paths = re.findall(r'"([^"]*[./][^"]*)"', json.dumps(written))
+    assert len(paths) == {"imagefolder": 1, "parquet": 4, "csv": 4}[source]
+    for path in paths:
+        text = json.dumps(layout).replace(json.dumps(path), '"../evil"')
+        with pytest.raises(ConfigError, match=r"'\.\./evil' lies outside the download folder"):
+            dataset_options({**given, "layout": json.loads(text)})
+
+
+def test_a_limit_of_the_layout_lowers_what_is_expected(server: Server, tmp_path: Path) -> None:
+    content = parquet([0, 1, 1, 0])
+    layout = {
+        "source": "parquet", "train": "x.parquet", "class_names": ["a", "b"], "test": "x.parquet",
+        "limit": {"train": 3},
+    }  # fmt: skip
+    options = dataset_options(
+        {
+            "source": "url",
+            "files": [{"url": server.put("/x.parquet", content), "sha256": digest(content)}],
+            "layout": layout,
+            "expect": {"train": 4, "test": 4},
+            "duplicates": "warn",
+        }
+    )
+    assert options.count_rows() == (3, 4)
+    assert run(options, tmp_path).train_rows == 3

@@ -1,0 +1,212 @@
+"""DP-FC: its limits without noise, its price, published settings, public whitening, its floors."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from sklearn.linear_model import LogisticRegression
+
+from dpprobe import heads
+from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.heads import descent
+from dpprobe.heads.feature_covariance import COVARIANCE, Options
+from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.second_order_options import GRADIENTS
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.options import options_class
+from dpprobe.privacy.calibration import calibrate
+from tests.support.second_order_data import (
+    Stream,
+    accuracy,
+    classes_of,
+    fit,
+    plan_of,
+    with_unusable,
+)
+
+
+def test_is_registered() -> None:
+    assert options_class(HEADS, "feature_covariance") is Options
+
+
+def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> None:
+    features, labels = classes_of(300, 5, 3, noise=2.5)
+    options = Options(normalize="none", steps=300, average="last")
+    fitted = fit(options, features, labels, 3, seeds=(1,))
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+    expected = model.fit(features.double().numpy(), labels.numpy())
+    scores = heads.scores(fitted, features)[0].astype(np.float64)
+    found = torch.softmax(torch.from_numpy(scores), 1).numpy()
+    np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
+
+
+def test_without_noise_many_sigmoid_steps_solve_each_class() -> None:
+    features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
+    options = Options(normalize="none", loss="sigmoid", steps=300, average="last")
+    fitted = fit(options, features, labels, 3, seeds=(1,))
+    for label in range(3):
+        model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+        model.fit(features.double().numpy(), labels[:, label].numpy())
+        own = fitted.weights[0, label]
+        np.testing.assert_allclose(own[:-1], model.coef_[0], atol=2e-3)
+        np.testing.assert_allclose(own[-1], model.intercept_[0], atol=6e-3)
+
+
+def test_one_step_from_zero_is_least_squares() -> None:
+    """The first gradient is that of least squares on centred labels, K times as long a step."""
+    from dpprobe.heads.least_squares import Options as LeastSquares
+
+    features, labels = classes_of()
+    one = fit(Options(normalize="none", steps=1, step=1.0), features, labels, 4, seeds=(1,))
+    other = fit(LeastSquares(normalize="none"), features, labels, 4, seeds=(1,))
+    other.weights[..., -1] -= 1 / 4
+    np.testing.assert_allclose(one.weights, 4 * other.weights, rtol=1e-3, atol=2e-4)
+
+
+def test_budget_is_shared_as_asked() -> None:
+    covariance, gradients = Options(normalize="none", covariance_share=0.3, steps=4).mechanisms(9)
+    assert (covariance.name, gradients.name) == (COVARIANCE, GRADIENTS)
+    assert (covariance.count, gradients.count) == (1, 4)
+    assert covariance.sensitivity == pytest.approx(1.04)
+    assert gradients.sensitivity == 0.7
+    costs = [item.count / item.noise_multiplier**2 for item in (covariance, gradients)]
+    assert costs[0] / sum(costs) == pytest.approx(0.3)
+    (alone,) = Options(normalize="none", public_covariance="m.json").mechanisms(9)
+    assert alone.name == GRADIENTS
+
+
+def test_published_settings_are_the_published_update() -> None:
+    """Mehta et al. 2023: 10 steps, rate 0.2, lambda 100, C 0.005, bias -10, equal noise."""
+    options = Options(
+        normalize="none", loss="sigmoid", steps=10, learning_rate=0.2, ridge=100,
+        max_grad_norm=0.005, covariance_share=1 / 11, intercept=0, init_bias=-10,
+        penalised=False, average="last",
+    )  # fmt: skip
+    covariance, gradients = options.mechanisms(100)
+    assert covariance.noise_multiplier == pytest.approx(gradients.noise_multiplier)
+    features, labels = classes_of(100, 6, 3)
+    features = features / 20
+    found = fit(options, features, labels, 3, noise=1e-9, seeds=(1,)).weights[0]
+    rows = features.double()
+    targets = torch.nn.functional.one_hot(labels, 3).double()
+    weights = torch.zeros(3, 6, dtype=torch.float64)
+    matrix = rows.T @ rows + 100 * torch.eye(6, dtype=torch.float64)
+    for _ in range(10):
+        residuals = torch.sigmoid(rows @ weights.T - 10) - targets
+        norms = residuals.norm(dim=1) * rows.norm(dim=1)
+        clipped = residuals * (0.005 / norms).clamp(max=1)[:, None]
+        weights -= 0.2 * (clipped.T @ rows) @ torch.linalg.inv(matrix)
+    np.testing.assert_allclose(found[:, :-1], weights, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(found[:, -1], -10)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+def test_unusable_rows_and_streams_change_nothing(loss: Any) -> None:
+    options = Options(normalize="none", max_row_norm=10.0, loss=loss)
+    features, labels = classes_of(several=loss == "sigmoid")
+    plain = fit(options, features, labels, 4, noise=0.1).weights
+    streamed = fit(options, Stream(features), labels, 4, noise=0.1).weights
+    mixed = fit(options, *with_unusable(features, labels), 4, noise=0.1).weights
+    np.testing.assert_allclose(streamed, plain, atol=5e-3)
+    np.testing.assert_allclose(mixed, plain, atol=5e-3)
+
+
+def test_steps_and_history() -> None:
+    features, labels = classes_of()
+    fitted = fit(
+        Options(normalize="l2", steps=3), features, labels, 4, noise=0.2,
+        record=lambda step, weights, _transform: {"step_again": [step] * len(weights)},
+    )  # fmt: skip
+    assert fitted.steps == 3
+    assert [row["step"] for row in fitted.history] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert all(row["step"] == row["step_again"] for row in fitted.history)
+    assert fitted.history[-1]["train_loss"] < fitted.history[0]["train_loss"]
+
+
+def test_starts_from_public_weights(tmp_path: Path) -> None:
+    """Under noise that leaves no step worth taking, they stay."""
+    features, labels = classes_of()
+    path = tmp_path / "start.safetensors"
+    weights = np.random.default_rng(0).normal(size=(4, 12)).astype(np.float32)
+    save_file({"weights": weights}, path)
+    options = Options(normalize="l2", init="file", init_file=str(path), init_scale=2.0)
+    fitted = fit(options, features, labels, 4, noise=1e5)
+    np.testing.assert_allclose(fitted.weights[0][:, :-1], 2 * weights, atol=0.7)
+    assert options.input_files() == (str(path),)
+    save_file({"weights": weights[:, :5]}, path)
+    with pytest.raises(ConfigError, match=r"start.safetensors.*\[4, 12\]"):
+        fit(options, features, labels, 4, noise=1.0)
+
+
+def test_init_file_needs_its_word(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="init: file"):
+        Options(init_file=str(tmp_path / "x"))
+    with pytest.raises(ValueError, match="init_scale"):
+        Options(init_scale=2.0)
+
+
+def test_a_diverged_head_is_refused() -> None:
+    features, labels = classes_of()
+    options = Options(normalize="none", max_row_norm=10, learning_rate=1e300, steps=3)
+    with pytest.raises(ConfigError, match="smaller learning_rate"):
+        fit(options, features, labels, 4, noise=1.0)
+
+
+class PublicStore(Stream):
+    """What stands for a stored public dataset."""
+
+
+def test_public_covariance_is_the_private_one_of_other_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many rows as the private ones count for: here the same rows, twice."""
+    features, labels = classes_of()
+    public = torch.cat([features, features])
+    monkeypatch.setattr(descent, "FeatureStore", lambda _path: PublicStore(public))
+    options = Options(normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json")
+    fitted = fit(options, features, labels, 4, noise=1e-7)
+    private = fit(Options(normalize="l2", ridge=3.0), features, labels, 4, noise=1e-7)
+    np.testing.assert_allclose(fitted.weights, private.weights, rtol=1e-3, atol=1e-3)
+    assert options.paths == ("init_file", "public_covariance")
+    assert options.input_files() == ("somewhere/manifest.json",)
+    monkeypatch.setattr(descent, "FeatureStore", lambda _path: PublicStore(public[:, :3]))
+    with pytest.raises(DataError, match="dimension 3"):
+        fit(options, features, labels, 4, noise=0.05)
+
+
+def test_public_covariance_names_a_missing_manifest(tmp_path: Path) -> None:
+    features, labels = classes_of()
+    options = Options(normalize="l2", public_covariance=str(tmp_path / "manifest.json"))
+    with pytest.raises(StoreError, match="manifest.json"):
+        fit(options, features, labels, 4, noise=0.05)
+
+
+CHANCE = 1 / 5
+
+
+@pytest.mark.parametrize("head", ["least_squares", "feature_covariance", "newton", "prototypes"])
+def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: Path) -> None:
+    """5 classes apart by less than their spread, 20,000 rows: epsilon from 0.01 to 10."""
+    features, labels = classes_of(20_000, 32, 5, noise=1.5)
+    options: MethodOptions = options_class(HEADS, head)()  # type: ignore[assignment]
+    floors = {0.01: CHANCE + 0.15, 0.1: 0.85, 1.0: 0.95, 10.0: 0.95}
+    data = TrainingSet(features, labels, 5)
+    for epsilon, floor in floors.items():
+        plan = calibrate(
+            options.mechanisms(20_000), n=20_000, epsilon=epsilon, delta=1e-5, accountant="pld",
+            cache=tmp_path,
+        )  # fmt: skip
+        fitted = heads.fit(options, data, plan, (1, 2))
+        assert accuracy(fitted, features[:4000], labels[:4000]) > floor, epsilon
+    assert math.isfinite(float(np.abs(fitted.weights).max()))
+
+
+def test_plan_has_to_be_this_methods() -> None:
+    plan = plan_of(Options(normalize="none"), 10, 1.0)
+    assert plan.mechanism(GRADIENTS).count == 6

@@ -1,0 +1,149 @@
+"""Least squares: numpy's without noise, sensitivities by brute force, floors under noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe import heads
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.least_squares import GRAM, TARGETS, Options
+from dpprobe.heads.options import HEADS
+from dpprobe.heads.second_order import Design, cross_moment
+from dpprobe.heads.sufficient_statistics import _targets
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.options import options_class
+from tests.support.second_order_data import (
+    SEEDS,
+    Stream,
+    accuracy,
+    classes_of,
+    fit,
+    plan_of,
+    rows_of,
+    with_unusable,
+)
+
+
+def test_is_registered() -> None:
+    assert options_class(HEADS, "least_squares") is Options
+
+
+def test_without_noise_it_is_numpys() -> None:
+    """With one label a row and with several, rows far beyond max_row_norm."""
+    for several in (False, True):
+        features, labels = classes_of(several=several)
+        fitted = fit(Options(normalize="none"), features, labels, 4)
+        rows = np.column_stack([features.double().numpy(), np.ones(len(features))])
+        targets = labels.numpy() if several else np.eye(4)[labels.numpy()]
+        expected, *_ = np.linalg.lstsq(rows, targets, rcond=None)
+        for own in fitted.weights:
+            np.testing.assert_allclose(own, expected.T, atol=2e-5)
+
+
+def test_gram_share_divides_the_budget() -> None:
+    gram, targets = Options(normalize="none", gram_share=0.25).mechanisms(100)
+    assert (gram.name, targets.name) == (GRAM, TARGETS)
+    assert gram.sensitivity == pytest.approx(1.04)
+    assert targets.sensitivity == pytest.approx(math.sqrt(1.04))
+    own, other = (1 / item.noise_multiplier**2 for item in (gram, targets))
+    assert own / (own + other) == pytest.approx(0.25)
+    names = [item.name for item in Options().mechanisms(100)]
+    assert names == ["centre", GRAM, TARGETS]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    row=st.lists(
+        st.sampled_from([0.0, 2.0, -0.3, 1e9, math.nan, math.inf]), min_size=3, max_size=3
+    ),
+    chosen=st.lists(st.integers(0, 1), min_size=4, max_size=4),
+    max_labels=st.integers(1, 3),
+    several=st.booleans(),
+)
+def test_a_row_changes_the_cross_moment_by_at_most_its_sensitivity(
+    row: list[float], chosen: list[int], max_labels: int, several: bool
+) -> None:
+    options = Options(normalize="none", max_labels=max_labels)
+    sensitivity = options.releases(3)[1].sensitivity
+    features = torch.tensor([[1.0, 0.2, 0.1], [0.4, -3.0, 0.0], row])
+    labels = (
+        torch.tensor([[1, 1, 0, 0], [0, 0, 0, 1], chosen], dtype=torch.uint8)
+        if several
+        else torch.tensor([0, 1, sum(chosen) % 4])
+    )
+    sums = []
+    for count in (2, 3):
+        rows = rows_of(features[:count], labels[:count], 4)
+        design = Design(options, rows, private=True)
+        sums.append(cross_moment(design, _targets(rows, math.sqrt(max_labels)), 4).double())
+    change = float(torch.linalg.norm(sums[1] - sums[0]))
+    assert change <= sensitivity * (1 + 2e-6)  # what the sums themselves round
+    if not np.isfinite(row).all():
+        assert change == 0
+
+
+def test_noise_of_the_priced_size_reaches_the_weights() -> None:
+    """With lambda far above the Gram matrix, W = (B + noise) / lambda."""
+    options = Options(normalize="none", ridge=1e7, intercept=0.0)
+    features, labels = classes_of(30, 40, 4)
+    noise = 50.0
+    seeds = tuple(range(60))
+    private = fit(options, features, labels, 4, noise=noise, seeds=seeds)
+    deviation = plan_of(options, 30, noise).mechanism(TARGETS).noise_multiplier
+    spread = private.weights[..., :-1].std(axis=0).mean()
+    assert spread * 1e7 == pytest.approx(deviation * math.sqrt(3 / 4), rel=0.03)
+
+
+def test_releases_are_counted() -> None:
+    features, labels = classes_of()
+    fitted = fit(Options(), features, labels, 4, noise=1.0)
+    assert fitted.steps == 1
+    assert fitted.weights.shape == (2, 4, 13)
+    assert not np.allclose(fitted.weights[0], fitted.weights[1])
+    plan = plan_of(Options(gram_share=0.9), len(features), 1.0)
+    with pytest.raises(PrivacyError, match="plan"):
+        heads.fit(Options(), TrainingSet(features, labels, 4), plan, SEEDS)
+
+
+@pytest.mark.parametrize("normalize", ["none", "centred"])
+def test_unusable_rows_and_streams_change_nothing(normalize: str) -> None:
+    """Up to the rounding of float32 sums and, for the centre, what divides by n."""
+    options = Options(normalize=normalize, max_row_norm=10.0)
+    features, labels = classes_of()
+    plain = fit(options, features, labels, 4, noise=0.3)
+    streamed = fit(options, Stream(features), labels, 4, noise=0.3)
+    np.testing.assert_allclose(streamed.weights, plain.weights, atol=1e-3)
+    if normalize == "none":
+        mixed = fit(options, *with_unusable(features, labels), 4, noise=0.3)
+        np.testing.assert_allclose(mixed.weights, plain.weights, atol=1e-3)
+
+
+def test_seeds_do_not_depend_on_each_other() -> None:
+    features, labels = classes_of()
+    both = fit(Options(normalize="l2"), features, labels, 4, noise=0.5)
+    alone = fit(Options(normalize="l2"), features, labels, 4, noise=0.5, seeds=SEEDS[1:])
+    np.testing.assert_array_equal(both.weights[1], alone.weights[0])
+
+
+def test_history_has_what_record_returns() -> None:
+    features, labels = classes_of()
+    fitted = fit(
+        Options(normalize="l2"), features, labels, 4, noise=0.5,
+        record=lambda step, weights, _transform: {"size": [step + 0.5] * len(weights)},
+    )  # fmt: skip
+    assert [row["size"] for row in fitted.history] == [1.5, 1.5]
+    assert [row["seed_index"] for row in fitted.history] == [0, 1]
+
+
+def test_rare_classes_are_found_when_there_is_little_noise() -> None:
+    """The intercept learns how frequent classes are."""
+    features, labels = classes_of(4000, 12, 4, noise=0.5)
+    kept = (labels < 3) | (torch.arange(4000) % 40 == 3)
+    fitted = fit(Options(), features[kept], labels[kept], 4, noise=0.5)
+    assert accuracy(fitted, features[kept], labels[kept]) > 0.97

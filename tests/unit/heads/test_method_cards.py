@@ -1,0 +1,170 @@
+"""docs/methods says what the code does: a card a head, its tables, its example, its picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.data.options import DatasetOptions
+from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.options import HEADS
+from dpprobe.options import options_class
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.study.blocks import FeatureOptions, TsneOptions
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+
+STUDY: dict[str, Any] = {
+    "datasets": {"digits": {"source": "sklearn"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "epsilons": [1],
+}
+ROWS = 1438
+EVERY = pytest.mark.parametrize("head", sorted(HEADS))
+LINK = re.compile(r"\]\(([^)#]+)?(?:#([^)]+))?\)")
+
+
+@pytest.fixture(scope="module")
+def method_cards(repository: Path) -> ModuleType:
+    path = repository / "bench/method_cards.py"
+    spec = importlib.util.spec_from_file_location("method_cards", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def card(repository: Path, head: str) -> str:
+    return (repository / f"docs/methods/{head}.md").read_text(encoding="utf-8")
+
+
+def check_blocks(module: ModuleType, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    study, measured = module.read_study(), module.read_csv(module.MEASURED.read_text())
+    found = module.blocks(path, study, measured)
+    assert set(re.findall(r"<!-- (\w+): ", text)) == set(found)
+    assert module.filled(text, found) == text, "run bench/method_cards.py --no-runs"
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_head_has_a_card_and_every_card_a_head(repository: Path) -> None:
+    cards = {path.stem for path in (repository / "docs/methods").glob("*.md")}
+    assert cards - {"README"} == set(HEADS)
+
+
+@EVERY
+def test_a_card_s_tables_are_the_code_s(
+    head: str, repository: Path, method_cards: ModuleType
+) -> None:
+    check_blocks(method_cards, repository / f"docs/methods/{head}.md")
+
+
+@pytest.mark.parametrize("page", ["methods/README.md", "configuration.md"])
+def test_a_page_s_tables_are_the_code_s(
+    page: str, repository: Path, method_cards: ModuleType
+) -> None:
+    check_blocks(method_cards, repository / "docs" / page)
+
+
+def test_a_changed_option_shows(method_cards: ModuleType) -> None:
+    options = options_class(HEADS, "adam")
+    table = method_cards.options_table(options)
+    assert "| `learning_rate` | 0.01 | number above 0 |" in table
+    assert "| `beta1` | 0.9 | number from 0 below 1 |" in table
+    assert set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)) == {
+        name for name in options.model_fields if name != "head"
+    }
+    text = "<!-- options: by hand -->\n\nold\n\n<!-- end -->"
+    assert table in method_cards.filled(text, {"options": table})
+    assert "old" not in method_cards.filled(text, {"options": table})
+
+
+@EVERY
+def test_an_example_is_a_study(head: str, repository: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", card(repository, head), flags=re.DOTALL)
+    study = load_study({**STUDY, **yaml.safe_load(example)})
+    assert head in {method.head for method in study.methods.values()}
+    for method in study.methods.values():
+        located = method.located(dataset="digits", backbone="pixels")
+        assert not any("{" in path for path in located.input_files())
+        assert bool(located.mechanisms(ROWS)) == method.private
+
+
+@EVERY
+def test_a_card_names_all_that_is_released(head: str, repository: Path) -> None:
+    text = card(repository, head)
+    study = load_study(yaml.safe_load((repository / "config/method_cards.yaml").read_text()))
+    assert study.methods[head].head == head
+    for mechanism in study.methods[head].mechanisms(ROWS):
+        assert f"`{mechanism.name}`" in text
+        assert f"{mechanism.sensitivity:.4g}" in text
+
+
+@EVERY
+def test_a_picture_is_there_and_small(head: str, repository: Path) -> None:
+    assert f"](../images/methods/{head}.png)" in card(repository, head)
+    picture = repository / f"docs/images/methods/{head}.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 60_000
+
+
+def test_every_method_was_measured(method_cards: ModuleType) -> None:
+    study = method_cards.read_study()
+    measured = method_cards.read_csv(method_cards.MEASURED.read_text())
+    assert set(measured) == {
+        (name, token)
+        for name, method in study.methods.items()
+        for token in (study.epsilons if method.private else (INFINITE,))
+    }
+    assert {len(own.values) for own in measured.values()} == {study.seeds}
+    assert method_cards.read_csv(method_cards.to_csv(measured)) == measured
+
+
+def test_the_configuration_s_examples_are_studies(repository: Path) -> None:
+    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
+    examples = re.findall(r"(?:^    .*\n)+", page, flags=re.MULTILINE)
+    assert len(examples) >= 3
+    for example in examples:
+        for method in load_study({**STUDY, **yaml.safe_load(example)}).methods.values():
+            assert method.located(dataset="digits", backbone="pixels").private
+
+
+def test_links_lead_somewhere(repository: Path) -> None:
+    docs = repository / "docs"
+    for page in (*(docs / "methods").glob("*.md"), docs / "configuration.md"):
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in LINK.findall(text):
+            path = (page.parent / target).resolve() if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in anchors(path.read_text(encoding="utf-8")), (
+                    f"{page.name}: #{anchor}"
+                )
+
+
+def test_the_index_and_the_configuration_name_every_head(repository: Path) -> None:
+    index = card(repository, "README")
+    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
+    for head in HEADS:
+        assert f"[`{head}`]({head}.md)" in index
+        assert f"[`{head}`](methods/{head}.md)" in page
+
+
+def test_the_configuration_names_every_key(repository: Path) -> None:
+    page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
+    wanted = {*Study.model_fields, *KINDS}
+    for block in (FeatureOptions, TsneOptions, DatasetOptions):
+        wanted |= set(block.model_fields)
+    assert {name for name in wanted if f"`{name}`" not in page} == {"tracking"}
+    assert "`tracking.uri`" in page

@@ -1,0 +1,222 @@
+"""Newton: its bounds by brute force, its limits without noise, its forms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from dpprobe import heads
+from dpprobe.heads import descent
+from dpprobe.heads.descent import Descent
+from dpprobe.heads.newton import HESSIANS, Options
+from dpprobe.heads.options import HEADS
+from dpprobe.heads.second_order import Design, Spectrum, gradient, second_moment, spectrum
+from dpprobe.heads.second_order_options import GRADIENTS
+from dpprobe.options import options_class
+from dpprobe.privacy.releases import Releases
+from tests.support.second_order_data import Stream, classes_of, fit, plan_of, rows_of, with_unusable
+
+ROW = st.lists(
+    st.sampled_from([0.0, 1.0, -2.0, 0.3, 1e6, math.nan, math.inf]), min_size=3, max_size=3
+)
+WEIGHTS = st.lists(st.sampled_from([0.0, 1.0, -30.0, 0.2, 1e9]), min_size=16, max_size=16)
+
+
+def descent_of(options: Options, features: torch.Tensor, labels: torch.Tensor) -> Descent:
+    """A private one, on 4 classes."""
+    rows = rows_of(features, labels, 4)
+    releases = Releases(plan_of(options, rows.n, 1.0), (1,), rows.device)
+    clip = options.gradient_bound * options.gradient_scale(4)
+    return Descent(options, rows, releases, clip, scale=options.gradient_scale(4), record=None)
+
+
+def neighbours(row: list[float], label: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    features = torch.tensor([[1.0, 0.2, 0.1], [0.4, -3.0, 0.0], row])
+    labels = torch.tensor([0, 1, label])
+    return [(features[:2], labels[:2]), (features, labels)]
+
+
+def moment(design: Design, weights: torch.Tensor) -> torch.Tensor:
+    return second_moment(design, lambda piece: weights[piece.start : piece.stop])
+
+
+def test_is_registered() -> None:
+    assert options_class(HEADS, "newton") is Options
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    row=ROW,
+    label=st.integers(0, 3),
+    weights=WEIGHTS,
+    loss=st.sampled_from(["softmax", "sigmoid"]),
+    bias=st.sampled_from([None, 0.0]),
+    shape=st.sampled_from(["shared", "per_class"]),
+)
+def test_a_row_changes_the_hessians_by_at_most_their_sensitivity(
+    row: list[float], label: int, weights: list[float], loss: Any, bias: Any, shape: Any
+) -> None:
+    """Brute force over neighbours at any weights, as released: a stack over sqrt(K) a class."""
+    shape = shape if loss == "sigmoid" else "shared"
+    options = Options(normalize="none", loss=loss, init_bias=bias, hessian=shape)
+    head = torch.tensor(weights).view(4, 4)
+    stacks = []
+    for features, labels in neighbours(row, label):
+        own = descent_of(options, features, labels)
+        curvatures = [own.curvatures(piece, head) for piece in own.design.pieces()]
+        c = torch.cat(curvatures)
+        columns = c.mean(1, keepdim=True) if shape == "shared" else c / math.sqrt(4)
+        parts = [moment(own.design, columns[:, k]) for k in range(columns.shape[1])]
+        stacks.append(torch.stack(parts).double())
+    change = float(torch.linalg.norm(stacks[1] - stacks[0]))
+    assert change <= options.releases(3)[0].sensitivity * (1 + 2e-6)
+    if not np.isfinite(row).all():
+        assert change == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(p=st.lists(st.floats(1e-6, 1.0), min_size=2, max_size=12))
+def test_softmax_curvature_is_its_hessians_trace(p: list[float]) -> None:
+    """c / K is the mean of the K - 1 eigenvalues, and at most 1 / K; the whole is at most 1/2."""
+    share = np.array(p) / np.sum(p)
+    hessian = np.diag(share) - np.outer(share, share)
+    classes = len(share)
+    c = classes * (1 - (share**2).sum()) / (classes - 1)
+    assert c / classes == pytest.approx(np.linalg.eigvalsh(hessian).sum() / (classes - 1))
+    assert c <= 1 + 1e-12
+    assert np.linalg.norm(hessian) <= 0.5 + 1e-12
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    row=ROW,
+    label=st.integers(0, 3),
+    weights=WEIGHTS,
+    loss=st.sampled_from(["softmax", "sigmoid"]),
+    clip=st.sampled_from([None, 0.7]),
+    steps=st.sampled_from([1, 3]),
+    bias=st.sampled_from([None, 0.0]),
+)
+def test_a_row_changes_a_gradient_by_at_most_its_sensitivity(
+    row: list[float], label: int, weights: list[float], loss: Any, clip: Any, steps: int, bias: Any
+) -> None:
+    """Brute force over neighbours, as released; one step is taken from zero weights."""
+    options = Options(normalize="none", loss=loss, max_grad_norm=clip, steps=steps, init_bias=bias)
+    sums = []
+    for features, labels in neighbours(row, label):
+        own = descent_of(options, features, labels)
+        head = own.start if steps == 1 else torch.tensor(weights).view(4, 4)
+        sums.append(gradient(own.design, own.loss, head).double() / options.gradient_scale(4))
+    change = float(torch.linalg.norm(sums[1] - sums[0]))
+    assert change <= options.releases(3)[1].sensitivity * (1 + 2e-6)
+    if not np.isfinite(row).all():
+        assert change == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "steps", "bound"),
+    [
+        ("softmax", None, 3, math.sqrt(2)),
+        ("softmax", None, 1, 1.0),
+        ("sigmoid", 0.0, 3, 1.0),
+        ("sigmoid", 0.0, 1, 0.5),
+        ("sigmoid", None, 1, 1.0),
+    ],
+)
+def test_bounds_that_gradients_have_by_themselves_clip_nothing(
+    loss: Any, bias: Any, steps: int, bound: float
+) -> None:
+    """The derivation, and that it costs no bias: the clipped sum is the plain one."""
+    options = Options(
+        normalize="none", loss=loss, max_grad_norm=None, steps=steps, init_bias=bias, intercept=0
+    )
+    assert options.gradient_bound == pytest.approx(bound)
+    features, labels = classes_of(80, 3, 4)
+    features = features / features.norm(dim=1).max() * 0.999
+    own = descent_of(options, features, labels)
+    head = own.start
+    if steps > 1:
+        head = 20 * torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    logits = features @ head[:, :-1].T + head[:, -1]
+    p = torch.softmax(logits, 1) if loss == "softmax" else torch.sigmoid(logits)
+    plain = (p - torch.nn.functional.one_hot(labels, 4)).T @ features
+    found = gradient(own.design, own.loss, head)
+    torch.testing.assert_close(found[:, :-1], plain, rtol=1e-4, atol=1e-4)
+
+
+def test_mechanisms_cost_what_they_should() -> None:
+    hessians, gradients = Options(normalize="none", steps=4, hessian_share=0.4).mechanisms(9)
+    assert (hessians.name, gradients.name) == (HESSIANS, GRADIENTS)
+    assert (hessians.count, gradients.count) == (4, 4)
+    costs = [4 / item.noise_multiplier**2 for item in (hessians, gradients)]
+    assert costs[0] / sum(costs) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("hessian", ["shared", "per_class"])
+def test_without_noise_it_solves_sigmoids(hessian: Any) -> None:
+    features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
+    options = Options(
+        normalize="none", loss="sigmoid", hessian=hessian, steps=60, average="last", step=0.9
+    )
+    fitted = fit(options, features, labels, 3, seeds=(1,))
+    for label in range(3):
+        model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+        model.fit(features.double().numpy(), labels[:, label].numpy())
+        np.testing.assert_allclose(fitted.weights[0, label, :-1], model.coef_[0], atol=2e-3)
+
+
+def test_without_noise_it_solves_a_softmax() -> None:
+    features, labels = classes_of(300, 5, 3, noise=2.5)
+    fitted = fit(
+        Options(normalize="none", steps=80, average="last"), features, labels, 3, seeds=(1,)
+    )
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
+    expected = model.fit(features.double().numpy(), labels.numpy())
+    scores = heads.scores(fitted, features)[0].astype(np.float64)
+    found = torch.softmax(torch.from_numpy(scores), 1).numpy()
+    np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
+
+
+@pytest.mark.parametrize("hessian", ["shared", "per_class"])
+def test_unusable_rows_and_streams_change_nothing(hessian: Any) -> None:
+    options = Options(normalize="none", max_row_norm=10.0, loss="sigmoid", hessian=hessian)
+    features, labels = classes_of(several=True)
+    plain = fit(options, features, labels, 4, noise=0.1).weights
+    streamed = fit(options, Stream(features), labels, 4, noise=0.1).weights
+    mixed = fit(options, *with_unusable(features, labels), 4, noise=0.1).weights
+    np.testing.assert_allclose(streamed, plain, atol=5e-3)
+    np.testing.assert_allclose(mixed, plain, atol=5e-3)
+
+
+def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of zeros: each class's matrix is noise alone, sqrt(K) times that of what is released."""
+    options = Options(
+        normalize="none", loss="sigmoid", hessian="per_class", steps=2, intercept=0, ridge=1.0
+    )
+    seen: list[tuple[torch.Tensor, float]] = []
+
+    def spy(matrix: torch.Tensor, deviation: float) -> Spectrum:
+        seen.append((matrix.clone(), deviation))
+        return spectrum(matrix, deviation)
+
+    monkeypatch.setattr(descent, "spectrum", spy)
+    fit(options, torch.zeros(12, 60), torch.arange(12) % 4, 4, noise=5.0, seeds=(1, 2))
+    wanted = plan_of(options, 12, 5.0).mechanism(HESSIANS).noise_multiplier * math.sqrt(4)
+    assert [deviation for _, deviation in seen] == pytest.approx([wanted] * 2 * 2 * 4)
+    noise = torch.stack([matrix[:60, :60] for matrix, _ in seen])
+    assert float(noise.diagonal(dim1=1, dim2=2).std()) == pytest.approx(wanted, rel=0.1)
+    above = noise[:, *torch.triu_indices(60, 60, 1)]
+    assert float(above.std()) == pytest.approx(wanted / math.sqrt(2), rel=0.03)
+    assert float(torch.corrcoef(above).fill_diagonal_(0).abs().max()) < 0.15
+
+
+def test_per_class_is_for_sigmoids() -> None:
+    with pytest.raises(ValueError, match="loss: sigmoid"):
+        Options(hessian="per_class")

@@ -1,0 +1,141 @@
+"""The non-private ceiling against scikit-learn's, and its choice of penalty."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from dpprobe import heads
+from dpprobe.heads.logistic_regression import Problem
+from dpprobe.heads.nonprivate import Options
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+
+
+def training_set(rows: int = 300, noise: float = 1.5) -> TrainingSet:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(rows) % 4
+    centres = torch.randn(4, 12, generator=generator)
+    features = centres[labels] + noise * torch.randn(rows, 12, generator=generator)
+    features[:, 3] = 7.0  # constant: standardising must not divide by 0
+    features[:, 5] = features[:, 5] * 0.1 + 50
+    return TrainingSet(features, labels, 4)
+
+
+def problem_of(data: TrainingSet) -> Problem:
+    return Problem(Rows(data, Transform(NoNormalisation())))
+
+
+def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> heads.Heads:
+    plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
+    return heads.fit(Options(**changes), data, plan, list(range(seeds)), record=record)
+
+
+def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
+    assert data.features is not None
+    features = StandardScaler().fit_transform(data.features.double().numpy())
+    model = LogisticRegression(C=1 / (penalty * data.rows), tol=1e-9, max_iter=10_000)
+    return np.asarray(model.fit(features, data.labels.numpy()).predict_proba(features))
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1e-1])
+def test_solution_is_scikit_learns(penalty: float) -> None:
+    data = training_set()
+    found = fit(data, penalties=(penalty,), tolerance=1e-6)
+    logits = torch.from_numpy(heads.scores(found, data.features)[0])
+    wanted = sklearn_probabilities(data, penalty)
+    np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
+
+
+def test_the_gradient_is_the_objectives() -> None:
+    data = training_set(60)
+    problem = problem_of(data)
+    weights = torch.ones(60)
+    weights[::3] = 0
+    generator = np.random.default_rng(0)
+    point = generator.normal(size=(4, 13))
+    _, gradient = problem._evaluate(point, weights)
+    for _ in range(5):
+        direction = generator.normal(size=point.shape)
+        up, down = (
+            problem._evaluate(point + sign * 1e-2 * direction, weights)[0] for sign in (1, -1)
+        )
+        assert (up - down) / 2e-2 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
+
+
+def test_rows_out_of_the_fold_have_no_say() -> None:
+    data = training_set(120)
+    options = Options(tolerance=1e-6)
+    weights = torch.ones(120)
+    weights[::3] = 0
+    problem = problem_of(data)
+    solution = problem.solve(weights, 1e-2, problem.zeros(), options)
+    labels = data.labels.clone()
+    labels[::3] = (labels[::3] + 1) % 4
+    assert data.features is not None
+    other = problem_of(TrainingSet(data.features, labels, 4))
+    same = other.solve(weights, 1e-2, other.zeros(), options)
+    np.testing.assert_allclose(same, solution, atol=1e-7)
+    assert problem.correct(solution, weights == 0) > other.correct(solution, weights == 0)
+
+
+def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
+    noisy = fit(training_set(90, noise=6.0), record=lambda *_: None, penalties=(1e-5, 1e-1))
+    assert noisy.history[0]["penalty"] == 1e-1
+    # Far too strong a penalty on easy data loses to a small one; of equals the largest is taken.
+    easy = training_set(300, noise=0.8)
+    assert easy.features is not None
+    tilted = TrainingSet(easy.features, easy.labels.clamp(max=1), 2)
+    chosen = fit(tilted, record=lambda *_: None, penalties=(1e-4, 1e3))
+    assert chosen.history[0]["penalty"] == 1e-4
+
+
+def test_every_seed_gets_the_one_solution() -> None:
+    data = training_set()
+    found = fit(data, seeds=3, record=lambda *_: {"test_accuracy": [0.5, 0.5, 0.5]})
+    assert found.weights.shape == (3, 4, 13)
+    assert found.weights.dtype == np.float32
+    np.testing.assert_array_equal(found.weights[0], found.weights[2])
+    assert found.steps == 0
+    assert [row["seed_index"] for row in found.history] == [0, 1, 2]
+    assert found.history[0]["test_accuracy"] == 0.5
+    again = fit(data, seeds=3)
+    np.testing.assert_array_equal(again.weights, found.weights)
+    assert again.history == []
+
+
+def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    fit(training_set(), penalties=(1e-5,), max_iterations=2)
+    assert "stopped at slope" in caplog.text
+
+
+def test_it_tops_private_training_on_the_same_rows() -> None:
+    data = training_set(400, noise=0.8)
+    found = fit(data)
+    accuracy = (heads.scores(found, data.features)[0].argmax(1) == data.labels.numpy()).mean()
+    assert accuracy > 0.9
+
+
+def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
+    single = training_set()
+    assert single.features is not None
+    labels = torch.stack([single.labels == 1, single.labels >= 2, single.labels % 2 == 0], 1)
+    data = TrainingSet(single.features, labels.to(torch.uint8), 3)
+    found = fit(data, penalties=(1e-2,), tolerance=1e-6)
+    scores = torch.from_numpy(heads.scores(found, single.features)[0])
+    features = StandardScaler().fit_transform(single.features.double().numpy())
+    for column in range(3):
+        model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)
+        model.fit(features, labels[:, column].numpy())
+        wanted = model.predict_proba(features)[:, 1]
+        np.testing.assert_allclose(scores[:, column].sigmoid().numpy(), wanted, atol=1e-3)
+    chosen = fit(data, record=lambda *_: None, penalties=(1e-3, 1e3))
+    assert chosen.history[0]["penalty"] == 1e-3

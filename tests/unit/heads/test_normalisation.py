@@ -1,0 +1,276 @@
+"""Group norm and released channel statistics: what they compute, bound and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dpprobe import heads
+from dpprobe.errors import DataError
+from dpprobe.heads import sgd
+from dpprobe.heads.normalisation import CHANNEL_DEVIATIONS, CHANNEL_MEANS, Channels, GroupNorm
+from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Mechanism, Plan
+from dpprobe.privacy.releases import Releases
+
+CPU = torch.device("cpu")
+C, P = 3, 4
+SPEC = Channels(channels=C, max_mean_norm=0.7, max_deviation_norm=0.3, floor=1e-4)
+BOUNDS = {CHANNEL_MEANS: SPEC.max_mean_norm, CHANNEL_DEVIATIONS: SPEC.max_deviation_norm}
+
+
+def plan(mechanisms: tuple[Mechanism, ...], n: int, *, noise: float) -> Plan:
+    epsilon = 1.0 if noise else math.inf
+    return Plan(
+        mechanisms=tuple(item.scaled(noise) for item in mechanisms),
+        n=n,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+    )
+
+
+class Watched(Releases):
+    """Keeps the sums that would be released; gives the same released means to every dataset."""
+
+    def __init__(self, n: int, means: torch.Tensor) -> None:
+        super().__init__(plan(SPEC.releases(n), n, noise=1.0), [1], CPU)
+        self.sums: dict[str, torch.Tensor] = {}
+        self._means = means * n
+
+    def gaussian(self, name: str, sums: torch.Tensor) -> torch.Tensor:
+        self.count(name, 1)
+        self.sums[name] = sums[0].clone()
+        return self._means[None].clone() if name == CHANNEL_MEANS else sums
+
+
+def data(rows: torch.Tensor) -> TrainingSet:
+    return TrainingSet(rows.clone(), torch.arange(len(rows)) % 2, 2)
+
+
+def features(n: int, *, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    loud = torch.tensor([1.0, 0.1, 0.01]).repeat_interleave(P)
+    return scale * loud * (torch.randn(n, C * P, generator=generator) + 0.5)
+
+
+def sums(rows: torch.Tensor, means: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    watched = Watched(len(rows), torch.zeros(C, dtype=torch.float64) if means is None else means)
+    normalise(data(rows), SPEC, watched)
+    watched.check()
+    return watched.sums
+
+
+def released(rows: torch.Tensor, *, noise: float, spec: Channels = SPEC) -> Rows:
+    n = len(rows)
+    return normalise(data(rows), spec, Releases(plan(spec.releases(n), n, noise=noise), [1], CPU))
+
+
+# group norm
+
+
+@pytest.mark.parametrize("groups", [1, 3, 9, 27])
+def test_group_norm_is_torch_s_on_channels_and_positions(groups: int) -> None:
+    images = torch.randn(5, 27, 4, 2, generator=torch.Generator().manual_seed(1)) * 3 + 2
+    wanted = torch.nn.GroupNorm(groups, 27, affine=False)(images).flatten(1)
+    found = Transform(GroupNorm(groups=groups))(images.flatten(1))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_group_norm_costs_nothing_and_needs_a_divisor() -> None:
+    assert not GroupNorm(groups=2).priced
+    assert GroupNorm(groups=2).releases(10) == ()
+    with pytest.raises(DataError, match="5 groups do not divide the dimension 12"):
+        Transform(GroupNorm(groups=5))(torch.ones(1, 12))
+    with pytest.raises(ValidationError):
+        GroupNorm(groups=0)
+
+
+# channels: what is computed
+
+
+def test_without_privacy_channels_are_standardised() -> None:
+    rows = features(400)
+    found = torch.cat([block.features for block in released(rows, noise=0.0).blocks()])
+    channels = rows.double().unflatten(1, (C, P))
+    means = channels.mean((0, 2))
+    deviations = (channels - means[:, None]).square().mean(2).sqrt().mean(0)
+    wanted = (channels - means[:, None]) / (deviations.square() + SPEC.floor).sqrt()[:, None]
+    torch.testing.assert_close(found.double(), wanted.flatten(1), rtol=1e-4, atol=1e-4)
+    assert found.unflatten(1, (C, P)).mean((0, 2)).abs().max() < 1e-3
+
+
+def test_a_quiet_channel_is_not_blown_up() -> None:
+    rows = features(50)
+    rows[:, 2 * P :] = 1e-7
+    deviations = released(rows, noise=0.0).transform.arrays[CHANNEL_DEVIATIONS]
+    assert float(deviations[2]) == pytest.approx(math.sqrt(SPEC.floor), rel=1e-3)
+    for noise in (1.0, 1e4):
+        found = released(rows, noise=noise)
+        assert found.transform.arrays[CHANNEL_DEVIATIONS].min() >= 0.99 * SPEC.floor**0.5
+        assert found.norms.isfinite().all()
+
+
+def test_noise_below_zero_is_no_deviation() -> None:
+    spec = Channels(channels=2000, max_mean_norm=1.0, max_deviation_norm=1.0)
+    deviations = released(torch.zeros(5, 2000), noise=1.0, spec=spec).transform.arrays[
+        CHANNEL_DEVIATIONS
+    ]
+    at_floor = (deviations - spec.floor**0.5).abs() < 1e-6
+    # With zero rows the distances are the released means': each adds a vector of length 1.
+    assert float(at_floor.float().mean()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_channels_must_divide_the_dimension() -> None:
+    with pytest.raises(
+        DataError, match="3 channels do not divide the dimension 10; write"
+    ) as error:
+        released(torch.ones(4, 10), noise=1.0)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_mean_norm": 0.0}, {"max_deviation_norm": -1.0}, {"channels": 0}, {"floor": 0.0},
+     {"max_mean_norm": math.inf}, {"max_deviation_norm": math.nan}, {"share": 1.0}],
+)  # fmt: skip
+def test_wrong_constants_are_refused(wrong: dict[str, float]) -> None:
+    right = {"channels": 3, "max_mean_norm": 1.0, "max_deviation_norm": 1.0}
+    Channels.model_validate(right)
+    with pytest.raises(ValidationError):
+        Channels.model_validate(right | wrong)
+
+
+def test_a_stream_gives_the_channels_of_memory() -> None:
+    class Source:
+        rows, dimension = 50, C * P
+
+        def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:  # noqa: ARG002
+            for start in range(0, 50, 7):
+                yield start, features(50).numpy()[start : start + 7].copy()
+
+    found = []
+    for source in (features(50), Source()):
+        own = TrainingSet(source, torch.arange(50) % 2, 2)
+        priced = plan(SPEC.releases(50), 50, noise=2.0)
+        found.append(normalise(own, SPEC, Releases(priced, [1], CPU)))
+    for name in BOUNDS:
+        torch.testing.assert_close(*[rows.transform.arrays[name] for rows in found])
+    torch.testing.assert_close(found[0].norms, found[1].norms)
+    assert found[1].streamed
+
+
+# channels: sensitivity
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([1e-20, 1e-3, 0.2, 1.0, 50.0, 1e12, 1e17]),
+    centre=st.floats(-2, 2),
+)
+def test_one_row_moves_each_sum_by_at_most_its_bound(
+    seed: int, scale: float, centre: float
+) -> None:
+    rows = features(4, seed=seed)
+    rows[3] = features(1, seed=seed + 1, scale=scale)[0]
+    means = torch.full((C,), centre, dtype=torch.float64)
+    more, fewer = sums(rows, means), sums(rows[:3], means)
+    for name, bound in BOUNDS.items():
+        assert float((more[name] - fewer[name]).norm()) <= bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", list(BOUNDS))
+def test_the_bounds_are_reached(name: str) -> None:
+    rows = features(3, scale=100.0)
+    moved = sums(rows)[name] - sums(rows[:2])[name]
+    assert float(moved.norm()) == pytest.approx(BOUNDS[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+def test_a_row_that_is_not_finite_moves_nothing(bad: float) -> None:
+    rows = features(5)
+    dirty = torch.cat([rows, rows[:1]])
+    dirty[5, 3] = bad
+    means = torch.full((C,), 0.3, dtype=torch.float64)
+    with_it, without = sums(dirty, means), sums(rows, means)
+    for name in BOUNDS:
+        assert torch.equal(with_it[name], without[name])
+    found = released(dirty, noise=1.0)
+    assert found.norms[5] == math.inf
+    assert not torch.cat([block.features for block in found.blocks()])[5].any()
+    assert not found.gather(torch.tensor([5, 0]))[0].any()
+
+
+def test_a_zero_row_is_a_row() -> None:
+    rows = torch.cat([features(3), torch.zeros(1, C * P)])
+    means = torch.full((C,), 0.3, dtype=torch.float64)
+    moved = sums(rows, means)[CHANNEL_DEVIATIONS] - sums(rows[:3], means)[CHANNEL_DEVIATIONS]
+    # Its distance to the means is (0.3, 0.3, 0.3), longer than the bound.
+    assert float(moved.norm()) == pytest.approx(SPEC.max_deviation_norm, rel=1e-6)
+
+
+# channels: noise, price, what is published
+
+
+@pytest.mark.parametrize("noise", [0.5, 8.0])
+def test_both_noises_are_as_priced(noise: float) -> None:
+    channels, n = 4000, 2
+    spec = Channels(channels=channels, max_mean_norm=2.0, max_deviation_norm=5.0)
+    taken = Releases(plan(spec.releases(n), n, noise=noise), [3], CPU)
+    seen: dict[str, torch.Tensor] = {}
+    original = taken.gaussian
+
+    def gaussian(name: str, sums: torch.Tensor) -> torch.Tensor:
+        seen[name] = original(name, sums) - sums
+        return sums + seen[name]
+
+    taken.gaussian = gaussian  # type: ignore[method-assign]
+    normalise(data(torch.zeros(n, channels)), spec, taken)
+    taken.check()
+    for name, bound in ((CHANNEL_MEANS, 2.0), (CHANNEL_DEVIATIONS, 5.0)):
+        assert float(seen[name].std()) == pytest.approx(noise * bound, rel=0.05)
+    both = torch.stack([seen[CHANNEL_MEANS][0], seen[CHANNEL_DEVIATIONS][0]])
+    assert float(torch.corrcoef(both)[0, 1].abs()) < 0.06
+
+
+def test_the_share_is_that_of_the_published_noise() -> None:
+    """Tramer and Boneh 2021: noise 8 for two releases, 5.67 for 360 steps of 8,192 in 50,000."""
+    share = 2 / 8**2 / (2 / 8**2 + 360 * (8192 / 50_000) ** 2 / 5.67**2)
+    spec = Channels(channels=243, max_mean_norm=1.7321, max_deviation_norm=0.8661, share=share)
+    options = sgd.Options(batch_size=8192, steps=360, max_grad_norm=0.1, normalize=spec)
+    by_name = {item.name: item for item in options.mechanisms(50_000)}
+    gradients = by_name["gradients"].noise_multiplier
+    for name in (CHANNEL_MEANS, CHANNEL_DEVIATIONS):
+        assert by_name[name].noise_multiplier / gradients == pytest.approx(8 / 5.67)
+        assert by_name[name].sample_rate == 1
+        assert by_name[name].count == 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: float) -> None:
+    rows = features(60)
+    options = sgd.Options(batch_size="full", steps=3, normalize=SPEC)
+    priced = plan(options.mechanisms(60), 60, noise=noise)
+    fitted = heads.fit(options, data(rows), priced, [1, 2])
+    arrays = fitted.arrays()
+    assert set(arrays) == set(BOUNDS)
+    assert arrays[CHANNEL_MEANS].shape == (2, C)
+    assert np.array_equal(arrays[CHANNEL_MEANS][0], arrays[CHANNEL_MEANS][1]) == (noise == 0)
+    other = features(7, seed=9)
+    found = heads.scores(fitted, other.numpy())
+    for index in range(2):
+        means, deviations = (arrays[name][index].repeat(P) for name in BOUNDS)
+        weights = fitted.weights[index].astype(np.float64)
+        wanted = (other.double().numpy() - means) / deviations @ weights[:, :-1].T + weights[:, -1]
+        np.testing.assert_allclose(found[index], wanted, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,150 @@
+"""The closed form against Opacus: equal sums without noise, equal law with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe import heads
+from dpprobe.errors import PrivacyError
+from dpprobe.heads import Heads, opacus_engine
+from dpprobe.heads.adam import Options as Adam
+from dpprobe.heads.momentum import Options as Momentum
+from dpprobe.heads.sgd import Options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.randomness import cell_seed
+from tests.support.linear_heads import plan_for
+
+SEEDS = [cell_seed("opacus", index) for index in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def training_set(
+    rows: int, dimension: int, classes: int, *, multi_label: bool = False
+) -> TrainingSet:
+    generator = torch.Generator().manual_seed(3)
+    features = torch.randn(rows, dimension, generator=generator)
+    if multi_label:
+        several = torch.randint(0, 2, (rows, classes), generator=generator).to(torch.uint8)
+        return TrainingSet(features, several, classes)
+    return TrainingSet(features, torch.randint(0, classes, (rows,), generator=generator), classes)
+
+
+def fit(
+    data: TrainingSet, seeds: list[int], noise: float, *, head: Any = Options, **changes: Any
+) -> Heads:
+    options = head(**changes)
+    plan = plan_for(options, data.rows, noise, 1.0 if noise else math.inf)
+    return heads.fit(options, data, plan, seeds)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
+@pytest.mark.parametrize("batch_size", [100, "full"])
+def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
+    """One step from zero with next to no noise: the step is the clipped sum, divided."""
+    data = training_set(400, 256, 10, multi_label=loss == "several")
+    own: dict[str, Any] = {
+        "batch_size": batch_size,
+        "steps": 1,
+        "init": "zero",
+        "max_grad_norm": 1.2,
+        "loss": "softmax" if loss == "softmax" else "sigmoid",
+    }
+    fast = fit(data, SEEDS[:1], 1e-9, **own).weights.astype(np.float64)
+    slow = fit(data, SEEDS[:1], 1e-9, engine="opacus", **own).weights.astype(np.float64)
+    assert np.linalg.norm(fast - slow) < 5e-5 * np.linalg.norm(slow)
+    free = fit(data, SEEDS[:1], 0.0, **own).weights
+    assert np.linalg.norm(free) > 1.5 * np.linalg.norm(fast)  # so that clipping was at work
+
+
+@pytest.mark.parametrize("head", [Options, Momentum, Adam])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"schedule": "warmup_cosine", "warmup": 0.1, "average": "ema", "loss": "sigmoid"},
+        {"schedule": "warmup_linear", "average": "mean", "normalize": "l2"},
+    ],
+)
+def test_without_privacy_both_train_alike_over_empty_batches(head: Any, values: Any) -> None:
+    data = training_set(60, 5, 3)
+    common = {"head": head, "batch_size": 2, "steps": 40, "learning_rate": 0.05, **values}
+    fast = fit(data, SEEDS, 0.0, **common)
+    slow = fit(data, SEEDS, 0.0, engine="opacus", **common)
+    np.testing.assert_allclose(fast.weights, slow.weights, rtol=2e-4, atol=1e-4)
+    assert fast.steps == slow.steps == 40
+
+
+def test_noisy_heads_have_the_same_law() -> None:
+    data = training_set(40, 2, 2)
+    seeds = [cell_seed("law", index) for index in range(200)]
+    own = {"batch_size": 4, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.7}
+    fast = fit(data, seeds, 0.9, **own).weights.astype(np.float64).reshape(200, -1)
+    slow = fit(data, seeds, 0.9, engine="opacus", **own)
+    other = slow.weights.astype(np.float64).reshape(200, -1)
+    # Same starts and same batches: what differs is the noise alone.
+    spread = np.maximum(fast.std(0), other.std(0))
+    assert np.abs(fast.mean(0) - other.mean(0)).max() < 4.5 * spread.max() * (2 / 200) ** 0.5
+    ratio = fast.std(0) / other.std(0)
+    assert np.abs(np.log(ratio)).max() < 4.5 * (1 / 200) ** 0.5
+    np.testing.assert_allclose(np.corrcoef(fast.T), np.corrcoef(other.T), atol=0.4)
+    assert not np.allclose(fast, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("batch_size", [2, "full"])
+def test_noise_has_the_planned_size(batch_size: Any) -> None:
+    """Dead rows leave the noise alone: 150,000 numbers pin its deviation to one per cent."""
+    data = TrainingSet(torch.full((4, 499), math.inf), torch.zeros(4).long(), 100)
+    own: dict[str, Any] = {"steps": 2, "init": "zero", "learning_rate": 0.3, "engine": "opacus"}
+    found = fit(data, [1, 2, 3], 1.7, batch_size=batch_size, max_grad_norm=2.0, **own).weights
+    expected = 4 if batch_size == "full" else 2
+    deviation = 2**0.5 * 0.3 / expected * 1.7 * 2.0
+    assert found.astype(np.float64).std() == pytest.approx(deviation, rel=0.01)
+    assert np.abs(np.corrcoef(found.reshape(3, -1)) - np.eye(3)).max() < 5 / 50_000**0.5
+
+
+def test_rows_that_are_not_finite_contribute_nothing() -> None:
+    features = torch.full((30, 3), math.nan)
+    data = TrainingSet(features, torch.zeros(30).long(), 2)
+    found = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", engine="opacus")
+    assert np.abs(found.weights).max() < 1e-7
+
+
+def test_logits_that_overflow_contribute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = TrainingSet(torch.full((30, 3), 1e17), torch.zeros(30).long(), 2)
+    start = torch.full((1, 2, 4), 1e30)
+    monkeypatch.setattr(opacus_engine, "initial_weights", lambda *_: start.clone())
+    found = fit(data, [1], 1e-9, batch_size=10, steps=5, engine="opacus")
+    np.testing.assert_array_equal(found.weights, start.numpy())
+
+
+def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = training_set(60, 5, 3)
+    monkeypatch.setattr(opacus_engine, "record_steps", lambda _: [4, 9])
+    with pytest.raises(PrivacyError, match="9 noisy releases were taken, 10 were priced"):
+        fit(data, [1], 1.0, batch_size=6, steps=10, engine="opacus")
+
+
+def test_both_engines_record_alike() -> None:
+    data = training_set(60, 5, 3)
+    rows = []
+    for engine in ("closed_form", "opacus"):
+        options = Options(batch_size=6, steps=12, engine=engine)
+        plan = plan_for(options, 60, 0.0, math.inf)
+        found = heads.fit(options, data, plan, [1, 2], record=lambda *_: None)
+        rows.append(found.history)
+    for first, second in zip(*rows, strict=True):
+        assert (first["seed_index"], first["step"]) == (second["seed_index"], second["step"])
+        assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)

@@ -1,0 +1,86 @@
+"""Prototypes: class sums by brute force, empty classes, floors under noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe import heads
+from dpprobe.heads.options import HEADS
+from dpprobe.heads.prototypes import CLASS_SUMS, Options
+from dpprobe.options import options_class
+from tests.support.second_order_data import (
+    Stream,
+    accuracy,
+    classes_of,
+    fit,
+    plan_of,
+    with_unusable,
+)
+
+
+def test_is_registered() -> None:
+    assert options_class(HEADS, "prototypes") is Options
+
+
+def test_without_noise_it_is_the_nearest_class_sum() -> None:
+    features, labels = classes_of()
+    fitted = fit(Options(normalize="none"), features, labels, 4)
+    sums = torch.stack([features[labels == k].double().sum(0) for k in range(4)])
+    expected = sums / sums.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(fitted.weights[0][:, :-1], expected, atol=1e-6)
+    assert (fitted.weights[..., -1] == 0).all()
+
+
+def test_sensitivity_covers_a_row_and_its_count() -> None:
+    (own,) = Options(normalize="none", max_row_norm=2.0).releases(10)
+    assert own.name == CLASS_SUMS
+    assert own.sensitivity == pytest.approx(2 * math.sqrt(1.25))
+    (several,) = Options(normalize="none", max_row_norm=2.0, max_labels=4).releases(10)
+    assert several.sensitivity == pytest.approx(2 * own.sensitivity)
+
+
+def test_a_class_without_rows_is_hardly_ever_chosen() -> None:
+    features, labels = classes_of(2000, 12, 4)
+    kept = labels != 2
+    options = Options(intercept=0.5)
+    chosen = 0.0
+    for seed in range(5):
+        fitted = fit(options, features[kept], labels[kept], 4, noise=20.0, seeds=(seed,))
+        scores = torch.from_numpy(heads.scores(fitted, features[kept]))
+        chosen += float((scores.argmax(2) == 2).float().mean()) / 5
+    assert chosen < 0.1
+
+
+def test_noise_of_the_priced_size_reaches_the_weights() -> None:
+    """Noise alone: unit vectors in random directions, weighted by how far counts stand out."""
+    options = Options(normalize="none", intercept=0.0)
+    features = torch.zeros(40, 30)
+    fitted = fit(options, features, torch.arange(40) % 4, 4, noise=3.0, seeds=tuple(range(50)))
+    lengths = np.linalg.norm(fitted.weights[..., :-1], axis=2)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+    mean = fitted.weights.mean(axis=(0, 1))
+    assert np.abs(mean).max() < 4 / math.sqrt(30 * 200)
+    assert plan_of(options, 40, 3.0).mechanism(CLASS_SUMS).noise_multiplier == 3.0
+
+
+def test_unusable_rows_and_streams_change_nothing() -> None:
+    options = Options(normalize="none", max_row_norm=3.0)
+    for several in (False, True):
+        features, labels = classes_of(several=several)
+        plain = fit(options, features, labels, 4, noise=0.3).weights
+        streamed = fit(options, Stream(features), labels, 4, noise=0.3).weights
+        mixed = fit(options, *with_unusable(features, labels), 4, noise=0.3).weights
+        np.testing.assert_allclose(streamed, plain, atol=1e-5)
+        np.testing.assert_allclose(mixed, plain, atol=1e-5)
+
+
+def test_frequent_classes_are_not_preferred() -> None:
+    features, labels = classes_of(4000, 12, 4, noise=0.5)
+    kept = (labels < 3) | (torch.arange(4000) % 40 == 3)
+    fitted = fit(Options(), features[kept], labels[kept], 4, noise=1.0)
+    rare = kept & (labels == 3)
+    assert accuracy(fitted, features[rare], labels[rare]) > 0.9

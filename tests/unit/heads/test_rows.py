@@ -1,0 +1,270 @@
+"""Rows after a normalisation: what a head sees, in memory and as a stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.heads import Heads, scores
+from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
+from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+
+LABELS = torch.tensor([0, 1, 2, 1])
+FREE = ["none", "l2", "layer_norm", {"kind": "group_norm", "groups": 2}]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Stored rows in blocks of uneven size."""
+
+    features: npt.NDArray[np.float32]
+
+    @property
+    def rows(self) -> int:
+        return len(self.features)
+
+    @property
+    def dimension(self) -> int:
+        return self.features.shape[1]
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        step = max(1, min(rows, 3))
+        for start in range(0, self.rows, step):
+            yield start, self.features[start : start + step].copy()
+
+
+def spec(value: Any) -> Normalisation:
+    found: Normalisation = TypeAdapter(Normalize).validate_python(value)
+    return found
+
+
+def features(rows: int = 4, dimension: int = 6) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, dimension, generator=generator)
+
+
+def releases(value: Normalisation, n: int, *, noise: float = 0.5, seed: int = 1) -> Releases:
+    plan = Plan(
+        mechanisms=tuple(item.scaled(noise) for item in value.releases(n)),
+        n=n,
+        epsilon=1.0 if noise and value.priced else math.inf,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=1.0 if noise and value.priced else math.inf,
+    )
+    return Releases(plan, [seed], CPU)
+
+
+def rows_of(data: TrainingSet, value: Any, *, noise: float = 0.5) -> Rows:
+    chosen = spec(value)
+    return normalise(data, chosen, releases(chosen, data.rows, noise=noise))
+
+
+def whole(rows: Rows) -> torch.Tensor:
+    return torch.cat([block.features for block in rows.blocks()])
+
+
+@pytest.mark.parametrize("value", FREE)
+def test_a_row_is_normalised_by_itself(value: Any) -> None:
+    transform = Transform(spec(value))
+    rows = features()
+    before = transform(rows.clone())[0].clone()
+    rows[1:] *= 100
+    assert torch.equal(transform(rows)[0], before)
+
+
+def test_normalisations_are_what_they_are_called() -> None:
+    rows = torch.cat([features() * 30, torch.zeros(1, 6)])
+    lengths = Transform(spec("l2"))(rows).norm(dim=1)
+    assert lengths.tolist() == pytest.approx([1, 1, 1, 1, 0], abs=1e-6)
+    layered = Transform(spec("layer_norm"))(rows)
+    assert layered.mean(1).abs().max() < 1e-5
+    assert layered[:4].var(1, unbiased=False).tolist() == pytest.approx([1] * 4, rel=1e-4)
+    parts = Transform(GroupNorm(groups=2))(rows)
+    assert torch.equal(parts[:, :3], Transform(spec("layer_norm"))(rows[:, :3].contiguous()))
+    assert Transform(spec("none"))(rows) is rows
+
+
+def test_groups_that_do_not_divide_the_dimension_are_refused() -> None:
+    with pytest.raises(DataError, match="4 groups do not divide the dimension 6"):
+        Transform(GroupNorm(groups=4))(features())
+
+
+@pytest.mark.parametrize("value", [*FREE, "centred"])
+def test_norms_are_those_of_the_rows_with_a_one_appended(value: Any) -> None:
+    data = TrainingSet(features(50, 8), torch.zeros(50, dtype=torch.int64), 3)
+    rows = rows_of(data, value)
+    wanted = (whole(rows).double().square().sum(1) + 1).sqrt()
+    # The float32 of a row may differ from its norm in the last place.
+    torch.testing.assert_close(rows.norms, wanted, rtol=2.0**-24, atol=0)
+
+
+@pytest.mark.parametrize("value", [*FREE, "centred"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+def test_a_row_that_is_not_finite_is_left_out(value: Any, bad: float) -> None:
+    dirty = features()
+    dirty[2, 3] = bad
+    missing = features()
+    missing[2] = 0
+    for source in (dirty.clone(), Source(dirty.clone().numpy())):
+        rows = rows_of(TrainingSet(source, LABELS, 3), value)
+        assert rows.norms[2] == math.inf
+        found = whole(rows)
+        assert not found[2].any()
+        wanted = whole(rows_of(TrainingSet(missing.clone(), LABELS, 3), value))
+        for index in (0, 1, 3):
+            torch.testing.assert_close(found[index], wanted[index], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", ["l2", "centred"])
+@pytest.mark.parametrize("tiny", [1e-44, 1e-38, 1e-21])
+def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> None:
+    values = features(40, 6)
+    values[7] = 0
+    values[7, 2] = tiny
+    labels = torch.arange(40) % 3
+    for source in (values.clone(), Source(values.clone().numpy())):
+        rows = rows_of(TrainingSet(source, labels, 3), value)
+        found = whole(rows)
+        assert found.isfinite().all()
+        assert not found[7].any()
+        assert rows.lengths[7] == math.inf
+        if rows.affine is not None:
+            assert all(part.isfinite().all() for part in rows.affine)
+
+
+def test_a_huge_row_counts_as_not_finite_before_it_is_scaled() -> None:
+    huge = features()
+    huge[0] *= 1e30
+    assert rows_of(TrainingSet(huge, LABELS, 3), "l2").norms[0] == math.inf
+
+
+def test_free_normalisations_are_done_once_and_none_copies_nothing() -> None:
+    data = TrainingSet(features(), LABELS, 3)
+    assert rows_of(data, "l2") is rows_of(data, "l2")
+    block = next(rows_of(data, "none").blocks())
+    assert data.features is not None
+    assert block.features.data_ptr() == data.features.data_ptr()
+
+
+@pytest.mark.parametrize("value", ["none", "l2"])
+def test_direct_rows_are_the_rows(value: str) -> None:
+    rows = rows_of(TrainingSet(features(), LABELS, 3), value)
+    assert rows.direct is not None
+    raw, scale = rows.direct
+    assert torch.equal(raw * scale[:, None], whole(rows))
+
+
+@pytest.mark.parametrize("value", [*FREE, "centred"])
+def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
+    values = features(40, 6)
+    labels = torch.arange(40) % 3
+    memory = rows_of(TrainingSet(values.clone(), labels, 3), value)
+    stream = rows_of(TrainingSet(Source(values.numpy()), labels, 3), value)
+    assert stream.streamed
+    assert stream.direct is None
+    torch.testing.assert_close(whole(stream), whole(memory))
+    torch.testing.assert_close(stream.norms, memory.norms)
+    index = torch.tensor([3, 17, 3])
+    torch.testing.assert_close(memory.gather(index), whole(memory)[index])
+    with pytest.raises(DataError, match='write batch_size: "full"'):
+        stream.gather(index)
+
+
+def test_targets_hold_a_one_at_each_label() -> None:
+    single = rows_of(TrainingSet(features(), LABELS, 3), "none")
+    assert single.targets(1, 3).tolist() == [[0, 1, 0], [0, 0, 1]]
+    many = torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], dtype=torch.uint8)
+    rows = rows_of(TrainingSet(features(), many, 3), "none")
+    assert rows.multi_label
+    assert rows.targets(0, 4).tolist() == many.tolist()
+
+
+def test_centred_rows_are_unit_rows_around_their_mean() -> None:
+    data = TrainingSet(features(200, 6) + 2, torch.zeros(200, dtype=torch.int64), 3)
+    rows = rows_of(data, "centred", noise=0.0)
+    assert data.features is not None
+    unit = torch.nn.functional.normalize(data.features, dim=1)
+    wanted = torch.nn.functional.normalize(unit - unit.mean(0), dim=1)
+    torch.testing.assert_close(whole(rows), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_the_centre_has_the_noise_that_was_priced() -> None:
+    """Beside a mean so long that shrinking it does nothing to speak of."""
+    values = torch.zeros(10, 4000)
+    values[:, 0] = 1
+    data, value = TrainingSet(values, torch.zeros(10, dtype=torch.int64), 2), Centred()
+    centre = normalise(data, value, releases(value, 10, noise=0.01)).transform.arrays[CENTRE]
+    assert float(centre[1:].std() * 10) == pytest.approx(0.01, rel=0.05)
+    assert float(centre[0]) == pytest.approx(1, abs=0.02)
+    other = releases(value, 10, noise=0.01, seed=2)
+    assert not torch.equal(centre, normalise(data, value, other).transform.arrays[CENTRE])
+
+
+def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
+    """To far below the noise, whose length would be that of unit rows here."""
+    data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
+    value = Centred()
+    centre = normalise(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]
+    assert float(centre.norm()) < 0.1 * 3.0 * 4000**0.5 / 10
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e17])
+def test_one_row_moves_the_sum_of_unit_rows_by_at_most_one(scale: float) -> None:
+    values = features(20, 50) * scale
+    sums = []
+    for rows in (20, 19):
+        labels = torch.zeros(rows, dtype=torch.int64)
+        data = TrainingSet(values[:rows].clone(), labels, 2)
+        value = Centred()
+        centre = normalise(data, value, releases(value, rows, noise=0.0)).transform.arrays[CENTRE]
+        sums.append(centre.double() * rows)
+    assert float((sums[0] - sums[1]).norm()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_release_too_many_is_refused() -> None:
+    value = Centred()
+    taken = releases(value, 4)
+    data = TrainingSet(features(), LABELS, 3)
+    normalise(data, value, taken)
+    with pytest.raises(PrivacyError, match="2 noisy releases were taken, 1 were priced"):
+        normalise(data, value, taken)
+
+
+def test_bare_words_are_short_for_mappings() -> None:
+    assert spec("l2") == spec({"kind": "l2"})
+    bare: Any = spec("l2").model_dump(mode="json")
+    assert bare == "l2"
+    dumped = spec("centred").model_dump(mode="json")
+    assert dumped == {"kind": "centred", "share": 0.04}
+    assert spec(dumped) == spec("centred")
+    for wrong in ("l3", 3, {"groups": 2}, {"kind": "l2", "groups": 2}, "group_norm"):
+        with pytest.raises(ValidationError):
+            spec(wrong)
+
+
+def test_scores_are_those_of_normalised_rows() -> None:
+    rows = features()
+    weights = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
+    own = [Transform(Centred(), {CENTRE: torch.full((6,), value)}) for value in (0.1, 0.2)]
+    heads = Heads(weights=weights, seeds=(1, 2), transforms=tuple(own), steps=1)
+    found = scores(heads, rows.numpy())
+    for seed, transform in enumerate(own):
+        wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
+        np.testing.assert_allclose(found[seed], wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(heads.arrays()[CENTRE][:, 0], [0.1, 0.2])
+    with pytest.raises(DataError, match="trained on dimension 6"):
+        scores(heads, rows[:, :5])

@@ -1,0 +1,338 @@
+"""Second moments under clipping and noise: sensitivity by brute force, estimates, steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe import heads
+from dpprobe.errors import ConfigError
+from dpprobe.heads import second_order
+from dpprobe.heads.feature_covariance import Options
+from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.second_order import (
+    Design,
+    Loss,
+    Spectrum,
+    cross_moment,
+    descend,
+    gradient,
+    mirrored,
+    second_moment,
+    spectrum,
+    step_rate,
+)
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.study.load import method_options
+from tests.support.mechanisms import gaussians
+from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of, with_unusable
+
+ENTRIES = st.sampled_from(
+    [0.0, 1.0, -1.0, 0.3, 1e-3, 1e-20, 50.0, -2e4, 1e12, 1e25, math.nan, math.inf, -math.inf]
+)
+ROW = st.lists(ENTRIES, min_size=3, max_size=3)
+
+
+def design_of(
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int = 3,
+    *,
+    private: bool = True,
+    **c: float,
+) -> Design:
+    options = Options(normalize="none", **c)
+    return Design(options, rows_of(features, labels, classes), private=private)
+
+
+def tilted(design: Design) -> torch.Tensor:
+    """Float64 [n, d + 1]: the clipped rows with their constants."""
+    pieces = []
+    for p in design.pieces():
+        own = p.features.double() * p.scale[:, None]
+        if p.shift is not None and p.centre is not None:
+            own -= p.shift[:, None].double() * p.centre
+        pieces.append(torch.cat([own, p.constant[:, None].double()], 1))
+    return torch.cat(pieces)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=4),
+    clip=st.sampled_from([1e-4, 0.7, 1.0, 30.0]),
+    intercept=st.sampled_from([0.0, 0.2, 3.0]),
+    where=st.integers(0, 3),
+)
+def test_a_row_changes_the_second_moment_by_at_most_its_sensitivity(
+    rows: list[list[float]], clip: float, intercept: float, where: int
+) -> None:
+    features = torch.tensor(rows, dtype=torch.float32)
+    labels = torch.zeros(len(rows), dtype=torch.int64)
+    options = Options(normalize="none", max_row_norm=clip, intercept=intercept)
+    released = options.releases(len(rows))[0].sensitivity
+    whole = tilted(Design(options, rows_of(features, labels, 3), private=True))
+    where %= len(rows)
+    without = torch.cat([whole[:where], whole[where + 1 :]])
+    change = torch.linalg.norm(whole.T @ whole - without.T @ without)
+    # The two sums round, so the row itself decides to the last digit.
+    alone = torch.linalg.norm(torch.outer(whole[where], whole[where]))
+    assert float(alone) <= released
+    assert float(change) <= released * (1 + 1e-9)
+    if not torch.isfinite(features[where]).all() or features[where].abs().max() > 1e18:
+        assert float(alone) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    row=ROW,
+    others=st.lists(ROW, min_size=0, max_size=3),
+    weights=st.lists(st.sampled_from([0.0, 1.0, -40.0, 1e4, 1e20, 3e38]), min_size=12, max_size=12),
+    sigmoid=st.booleans(),
+    clip=st.sampled_from([0.005, 0.7, 5.0]),
+)
+def test_a_row_changes_a_gradient_by_at_most_the_clipping_norm(
+    row: list[float], others: list[list[float]], weights: list[float], sigmoid: bool, clip: float
+) -> None:
+    """Brute force over neighbours, whatever the weights."""
+    head = torch.tensor(weights, dtype=torch.float32).view(3, 4)
+    sums = []
+    for rows in ([row], []):
+        features = torch.tensor([[0.5, 0.1, -0.2], *others, *rows], dtype=torch.float32)
+        labels = torch.arange(len(features)) % 3
+        design = design_of(features, labels)
+        sums.append(gradient(design, Loss(sigmoid=sigmoid, clip=clip), head).double())
+    change = float(torch.linalg.norm(sums[0] - sums[1]))
+    slack = 1e-6 * (1 + float(torch.linalg.norm(sums[1])))  # the other rows' sum rounds
+    assert change <= clip + slack
+    if not np.isfinite(row).all():
+        assert change <= slack
+
+
+@pytest.mark.parametrize("length", [1e-7, 3e-8, 1e-8, 1e-12])
+def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
+    options = Options(loss="sigmoid", normalize=NoNormalisation(), intercept=0, max_grad_norm=1e-9)
+    features = torch.zeros(1, 3)
+    features[0, 1] = length
+    design = Design(options, rows_of(features, torch.tensor([0]), 100), private=True)
+    found = gradient(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
+    assert 0 < float(found.double().norm()) <= 1e-9
+
+
+def test_unusable_rows_leave_every_sum_as_it_was() -> None:
+    features, labels = classes_of(50, 5, 3)
+    plain, mixed = design_of(features, labels), design_of(*with_unusable(features, labels))
+    for statistic in (
+        second_moment,
+        lambda d: cross_moment(d, lambda p: d.rows.targets(p.start, p.stop), 3),
+        lambda d: gradient(d, Loss(sigmoid=False, clip=0.7), torch.ones(3, 6)),
+    ):
+        torch.testing.assert_close(statistic(mixed), statistic(plain), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
+    """More columns than a panel, several blocks."""
+    features, labels = classes_of(150, 530, 3)
+    design = design_of(features, labels, private=private, intercept=0.5, max_row_norm=60.0)
+    rows = tilted(design).numpy()
+    assert private == bool((np.linalg.norm(rows[:, :-1], axis=1) < 60.001).all())
+    tolerance = 1e-12 if not private else 1e-5
+    found = second_moment(design).double().numpy()
+    scale = np.abs(rows.T @ rows).max()
+    np.testing.assert_allclose(found, rows.T @ rows, atol=tolerance * scale)
+    assert (found == found.T).all()
+    stream = Rows(TrainingSet(Stream(features), labels, 3), Transform(NoNormalisation()))
+    streamed = Design(
+        Options(normalize="none", intercept=0.5, max_row_norm=60.0), stream, private=private
+    )
+    np.testing.assert_allclose(
+        second_moment(streamed).double().numpy(), found, atol=tolerance * scale
+    )
+
+
+def centred(
+    features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor, **c: float
+) -> Design:
+    rows = Rows(TrainingSet(features.clone(), labels, 3), Transform(Centred(), {CENTRE: centre}))
+    return Design(Options.model_validate(c), rows, private=True)
+
+
+def test_centred_rows_without_copies_are_the_centred_rows() -> None:
+    """Sums against those of the rows that the transform makes, unusable ones among them."""
+    features, labels = with_unusable(*classes_of(80, 9, 3))
+    centre = torch.nn.functional.normalize(classes_of(80, 9, 3)[0]).mean(0)
+    design = centred(features, labels, centre, intercept=0.3, max_row_norm=0.8)
+    assert next(design.pieces()).shift is not None
+    usable = design.rows.norms.isfinite()
+    rows = design.rows.transform(features[usable]).double() * 0.8
+    rows = torch.cat([rows, torch.full((len(rows), 1), 0.24, dtype=torch.float64)], 1)
+    targets = torch.nn.functional.one_hot(labels[usable], 3).double()
+    torch.testing.assert_close(second_moment(design).double(), rows.T @ rows, rtol=1e-4, atol=1e-4)
+    found = cross_moment(design, lambda p: design.rows.targets(p.start, p.stop), 3)
+    torch.testing.assert_close(found.double(), targets.T @ rows, rtol=1e-4, atol=1e-4)
+    head = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
+    weights = torch.cat([head[:, :-1], head[:, -1:] / 0.24], 1).double()
+    residuals = torch.softmax(rows @ weights.T, 1) - targets
+    norms = residuals.norm(dim=1) * rows.norm(dim=1)
+    clipped = residuals * (0.5 / norms).clamp(max=1)[:, None]
+    found = gradient(design, Loss(sigmoid=False, clip=0.5), head)
+    torch.testing.assert_close(found.double(), clipped.T @ rows, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-7, 0.0])
+def test_rows_next_to_the_centre_stay_within_their_norm(gap: float) -> None:
+    """Where a difference is rounding alone, as float32 makes it."""
+    generator = torch.Generator().manual_seed(0)
+    centre = torch.nn.functional.normalize(torch.randn(1, 40, generator=generator))[0]
+    features = 3 * (centre + gap * torch.randn(30, 40, generator=generator))
+    design = centred(features, torch.arange(30) % 3, centre, intercept=0.0)
+    assert float(tilted(design).norm(dim=1).max()) <= 1
+    total = second_moment(design).double()
+    assert float(total.trace()) <= 30 * (1 + 1e-6)
+    for row in features[:10]:
+        alone = centred(row[None], torch.tensor([0]), centre, intercept=0.0)
+        assert float(second_moment(alone).norm()) <= 1 + 1e-6
+
+
+def test_row_weights_enter_the_second_moment() -> None:
+    features, labels = classes_of(60, 5, 3)
+    design = design_of(features, labels)
+    rows, weights = tilted(design), torch.linspace(0, 1, 60)
+    found = second_moment(design, lambda piece: weights[piece.start : piece.stop])
+    expected = rows.T @ (rows * weights[:, None].double())
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
+    features, labels = classes_of(40, 5, 3)
+    design = design_of(features, labels, private=False, intercept=0.4)
+    rows = tilted(design)
+    parameters = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for sigmoid in (False, True):
+        own = parameters.clone().requires_grad_()
+        logits = rows @ own.T
+        if sigmoid:
+            targets = torch.nn.functional.one_hot(labels, 3).double()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, targets, reduction="sum"
+            )
+        else:
+            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        (expected,) = torch.autograd.grad(loss, own)
+        found = gradient(design, Loss(sigmoid=sigmoid, clip=math.inf), design.weights(parameters))
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_mirrored_ignores_what_is_below() -> None:
+    full = torch.randn(600, 600, generator=torch.Generator().manual_seed(0))
+    upper = full.triu() + 7 * torch.ones(600, 600).tril(-1)
+    expected = full.triu() + full.triu(1).T
+    assert torch.equal(mirrored(upper), expected)
+
+
+def release(matrix: torch.Tensor, noise: float, seeds: tuple[int, ...]) -> torch.Tensor:
+    plan = Plan(
+        mechanisms=(gaussians(noise),), n=9, epsilon=1.0, delta=1e-5, accountant="pld",
+        realised_epsilon=1.0,
+    )  # fmt: skip
+    releases = Releases(plan, seeds, torch.device("cpu"))
+    return releases.symmetric("g", matrix.expand(len(seeds), *matrix.shape))
+
+
+def test_symmetric_noise_is_isometric() -> None:
+    """In an orthonormal basis of the symmetric matrices all coordinates are alike and apart."""
+    d, count = 4, 4000
+    noise = release(torch.zeros(d, d), 2.0, tuple(range(count))).double()
+    assert torch.equal(noise, noise.mT)
+    high, low = torch.triu_indices(d, d, 1)
+    coordinates = torch.cat(
+        [noise.diagonal(dim1=1, dim2=2), math.sqrt(2) * noise[:, high, low]], dim=1
+    )
+    covariance = coordinates.T @ coordinates / count
+    torch.testing.assert_close(
+        covariance, 4 * torch.eye(d * (d + 1) // 2, dtype=torch.float64), atol=0.5, rtol=0
+    )
+
+
+def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
+    d = 200
+    basis = torch.linalg.qr(
+        torch.randn(d, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    )[0]
+    truth = (basis * (3000 / torch.arange(1, d + 1) ** 1.2)) @ basis.T
+    released = release(truth, 10.0, (5,))[0]
+    found = spectrum(released, 10.0)
+    assert (found.values >= 0).all()
+    clamped = spectrum(released, 0.0)
+    errors = [
+        float(torch.linalg.norm((own.vectors * own.values) @ own.vectors.T - truth))
+        for own in (found, clamped)
+    ]
+    best = (clamped.vectors.T @ truth @ clamped.vectors).diagonal()
+    oracle = float(torch.linalg.norm((clamped.vectors * best) @ clamped.vectors.T - truth))
+    assert errors[0] < 0.75 * errors[1]
+    assert errors[0] < 1.15 * oracle
+
+
+def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:
+    found = spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
+    radius = math.sqrt(2 * 300)
+    assert float(found.values.max()) < 0.3 * radius
+
+
+def test_solve_and_noise_gain_are_numpys() -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(9, 6, dtype=torch.float64, generator=generator)
+    matrix, right = root.T @ root, torch.randn(2, 6, dtype=torch.float64, generator=generator)
+    found = spectrum(matrix, 0.0)
+    inverse = torch.linalg.inv(matrix + 0.3 * torch.eye(6, dtype=torch.float64))
+    torch.testing.assert_close(found.solve(right, 0.3), right @ inverse)
+    assert found.noise_gain(0.3) == pytest.approx(float(torch.trace(matrix @ inverse @ inverse)))
+
+
+def test_step_rate_holds_the_noise_of_logits() -> None:
+    """Of random rows whose second moment is released without error."""
+    rows = torch.randn(500, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found: Spectrum = spectrum(rows.T @ rows, 0.0)
+    rate = step_rate(10.0, 300.0, found.noise_gain(5.0), 500)
+    assert rate < 10
+    noise = 300 * torch.randn(
+        4000, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    logits = rate * found.solve(noise, 5.0) @ rows.T
+    assert float(logits.std()) == pytest.approx(0.6, rel=0.05)
+    assert step_rate(10.0, 0.0, 1.0, 500) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("average", "expected"), [("last", 3.0), ("mean", 2.0), ("linear", (1 + 4 + 9) / 6)]
+)
+def test_descend_averages_as_it_says(average: str, expected: float) -> None:
+    snapshots: list[torch.Tensor] = []
+    result = descend(
+        torch.zeros(1, 1, dtype=torch.float64), 3, lambda _s, w: (-torch.ones_like(w), 1.0),
+        average, snapshots,
+    )  # fmt: skip
+    assert float(result) == pytest.approx(expected)
+    assert len(snapshots) == 3
+    assert float(snapshots[-1]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("head", ["least_squares", "newton", "feature_covariance"])
+def test_more_features_than_can_be_decomposed_are_refused(
+    head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_order, "MOST_FEATURES", 11)
+    method = method_options({"head": head})
+    features, labels = classes_of(dimension=12)
+    data = TrainingSet(features, labels, 4)
+    with pytest.raises(ConfigError, match=f"head {head}: 12 features; .* write head: momentum"):
+        heads.fit(method, data, plan_of(method, data.rows, 5.0), [1])

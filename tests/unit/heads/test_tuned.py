@@ -1,0 +1,382 @@
+"""Random search as a head: what it may search, what it releases, what leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe import heads
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads import Fitted, tuning
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.tuned import Options, Range
+from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.releases import Releases
+from dpprobe.study.load import method_options
+
+N, D, K = 400, 6, 3
+SEEDS = [cell_seed("tuned", index) for index in range(3)]
+BASE: dict[str, Any] = {"head": "sgd", "steps": 5, "batch_size": "full", "init": "zero"}
+
+
+def tuned(**own: Any) -> Options:
+    values = {"head": "tuned", "base": BASE, "search": {"learning_rate": [0.1, 2.0]}, **own}
+    method = method_options(values)
+    assert isinstance(method, Options)
+    return method
+
+
+def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, K, rows)
+    features = generator.normal(size=(rows, D))
+    features[np.arange(rows), labels] += 3
+    return TrainingSet(
+        torch.from_numpy(features.astype(np.float32)), torch.from_numpy(labels), num_classes=K
+    )
+
+
+def planned(method: MethodOptions, n: int = N, noise: float = 3.0) -> Plan:
+    private = noise > 0
+    return Plan(
+        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        n=n,
+        epsilon=1.0 if private else math.inf,
+        delta=1e-5,
+        accountant="pld",
+        selection=method.selection(n),
+        realised_epsilon=1.0 if private else math.inf,
+    )
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"steps": [5, 6]}, "search: steps 6 changes what is priced"),
+        ({"batch_size": ["full", 40]}, "search: batch_size 40 changes what is priced"),
+        ({"learning_rate": [0.1, 1], "batch_size": [400, 40]}, "batch_size 40 changes"),
+    ],
+)
+def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tuned(search=search).mechanisms(N)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"search": {"rate": [0.1, 1]}}, "search.rate: not an option of head sgd"),
+        ({"search": {"normalize": ["l2", "none"]}}, "search.normalize: not an option"),
+        ({"search": {"engine": ["opacus", "closed_form"]}}, "search.engine: not an option"),
+        ({"search": {"learning_rate": [0.1, -1]}}, "learning_rate -1: .*greater than 0"),
+        ({"search": {"learning_rate": {"low": 0, "high": 1}}}, "learning_rate 0.0: .*greater"),
+        ({"search": {"learning_rate": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
+        ({"search": {"learning_rate": {"low": 0, "high": 1, "log": True}}}, "no logarithm"),
+        ({"search": {"steps": {"low": 1, "high": 5}}}, "search: steps"),
+        ({"search": {"learning_rate": [0.1]}}, "learning_rate"),
+        ({"search": {}}, "search"),
+        ({"search": {"learning_rate": list(range(1, 5000))}}, "combinations of values"),
+        ({"base": {"head": "nonprivate"}}, "head nonprivate cannot be tuned"),
+        ({"base": {"head": "sgdd"}}, "unknown head 'sgdd'"),
+        ({"normalize": "l2"}, "it is the base's; write it there"),
+        ({"shape": 2.0}, "shape 2.0 with distribution geometric"),
+        ({"distribution": "negative_binomial"}, "shape None with distribution"),
+        ({"trials": 1}, "trials"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused_beforehand(own: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tuned(**own)
+
+
+def test_its_own_search_cannot_be_searched() -> None:
+    inner = tuned().model_dump(mode="json")
+    with pytest.raises(ConfigError, match="head tuned cannot be tuned"):
+        tuned(base=inner, search={"trials": [3, 4]})
+
+
+@pytest.mark.parametrize(
+    ("distribution", "own", "shape"),
+    [
+        ("geometric", {}, 1.0),
+        ("logarithmic", {}, 0.0),
+        ("poisson", {}, math.inf),
+        ("negative_binomial", {"shape": 2.5}, 2.5),
+    ],
+)
+def test_options_are_the_same_after_writing(
+    distribution: str, own: dict[str, Any], shape: float
+) -> None:
+    base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
+    search = {"learning_rate": [0.1, 2], "max_grad_norm": {"low": 0.1, "high": 1, "log": True}}
+    method = tuned(base=base, search=search, distribution=distribution, **own)
+    written = json.loads(json.dumps(method.model_dump(mode="json")))
+    again = method_options(written)
+    assert again == method
+    assert again.normalize == method.base.normalize
+    assert method.selection(N) == Selection(mean=10, shape=shape, repeated=("score", "gradients"))
+
+
+def test_the_budget_is_split_between_normalisation_score_and_base() -> None:
+    base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
+    method = tuned(base=base, score_share=0.2)
+    costs = {item.name: item.count / item.noise_multiplier**2 for item in method.mechanisms(N)}
+    total = sum(costs.values())
+    assert costs["centre"] / total == pytest.approx(0.1)
+    assert costs["score"] / total == pytest.approx(0.9 * 0.2)
+    # What is released once, before all trials, is not among what is repeated.
+    assert method.selection(N).repeated == ("score", "gradients")
+
+
+def test_a_searched_clipping_norm_is_said_where_the_sensitivity_is() -> None:
+    fixed = tuned().mechanisms(N)[1]
+    searched = tuned(search={"max_grad_norm": [0.5, 1.0]}).mechanisms(N)[1]
+    assert "a trial clips to its own norm" in searched.released
+    assert fixed.released == searched.released.partition(";")[0]
+
+
+class Spy:
+    """A base's module that notes what it is given, and releases as told."""
+
+    def __init__(self, releases: int | None = None) -> None:
+        self.calls: list[SimpleNamespace] = []
+        self._releases = releases
+
+    def fit(self, options: Any, rows: Rows, releases: Releases) -> Fitted:
+        (mechanism,) = (item for item in releases.plan.mechanisms if item.name == "gradients")
+        count = mechanism.count if self._releases is None else self._releases
+        releases.count("gradients", count)
+        shape = (len(releases.seeds), rows.num_classes, rows.dimension + 1)
+        self.calls.append(
+            SimpleNamespace(
+                options=options,
+                seeds=releases.seeds,
+                sensitivity=releases.sensitivity("gradients"),
+                deviation=releases.deviation("gradients"),
+            )
+        )
+        return Fitted(weights=np.zeros(shape, np.float32), steps=count)
+
+
+def spied(monkeypatch: pytest.MonkeyPatch, spy: Spy) -> None:
+    monkeypatch.setattr("dpprobe.heads.sgd.fit", spy.fit)
+
+
+def test_each_trial_clips_and_adds_noise_to_its_own_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sensitivities are searched, noise multipliers, which are what is priced, are the plan's."""
+    spy = Spy()
+    spied(monkeypatch, spy)
+    method = tuned(search={"max_grad_norm": {"low": 0.1, "high": 2.0, "log": True}}, trials=20)
+    plan = planned(method)
+    heads.fit(method, training_set(), plan, SEEDS)
+    multiplier = plan.mechanism("gradients").noise_multiplier
+    norms = [call.options.max_grad_norm for call in spy.calls]
+    assert len(set(norms)) > 5
+    assert all(0.1 <= norm <= 2.0 for norm in norms)
+    assert min(norms) < 0.45 < max(norms)  # the geometric mean of the ends
+    assert [call.sensitivity for call in spy.calls] == norms
+    assert [call.deviation / call.sensitivity for call in spy.calls] == pytest.approx(
+        [multiplier] * len(norms)
+    )
+    seeds = [seed for call in spy.calls for seed in call.seeds]
+    assert len(set(seeds)) == len(seeds)
+    assert not set(seeds) & set(SEEDS)
+
+
+@pytest.mark.parametrize("releases", [4, 6])
+def test_a_trial_that_releases_otherwise_than_priced_is_refused(
+    releases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spied(monkeypatch, Spy(releases))
+    method = tuned()
+    with pytest.raises(PrivacyError, match=f"{releases} noisy releases were taken, 5 were priced"):
+        heads.fit(method, training_set(), planned(method), SEEDS)
+
+
+def test_a_plan_of_another_selection_is_refused() -> None:
+    method = tuned()
+    plan = planned(method)
+    assert plan.selection is not None
+    for other in (None, replace(plan.selection, mean=2.0)):
+        with pytest.raises(PrivacyError, match="not this method's"):
+            heads.fit(method, training_set(), replace(plan, selection=other), SEEDS)
+
+
+def test_without_noise_the_best_trial_is_kept() -> None:
+    """The head is the very one that the chosen options and that trial's seed give."""
+    method = tuned(search={"learning_rate": [1e-6, 0.3, 3.0]}, trials=12)
+    data = training_set()
+    plan = planned(method, noise=0.0)
+    fitted = heads.fit(method, data, plan, SEEDS)
+    for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
+        trials = tuning.draw_trials(method, method.selection(N), 0, seed)
+        scores = {}
+        for trial in trials:
+            base = method.trial(trial.values)
+            own = heads.fit(base, data, planned(base, noise=0.0), [trial.seed])
+            correct = heads.scores(own, data.features)[0].argmax(1) == data.labels.numpy()
+            scores[trial.number] = (correct.sum(), own.weights[0])
+        best = max(scores, key=lambda number: (scores[number][0], -number))
+        assert chosen["score"] == scores[best][0] / N
+        assert chosen["learning_rate"] == trials[best].values["learning_rate"]
+        np.testing.assert_allclose(fitted.weights[index], scores[best][1], atol=1e-6)
+
+
+def test_only_the_best_trial_leaves() -> None:
+    method = tuned(trials=8)
+    seen: list[int] = []
+
+    def record(step: int, weights: torch.Tensor, _: object) -> None:
+        seen.append(step)
+        assert weights.shape == (len(SEEDS), K, D + 1)
+
+    fitted = heads.fit(method, training_set(), planned(method), SEEDS, record=record)
+    assert seen == [5]
+    assert [row["seed_index"] for row in fitted.history] == [0, 1, 2]
+    assert [set(own) for own in fitted.chosen] == [{"score", "learning_rate"}] * 3
+    json.dumps(fitted.chosen, allow_nan=False)
+
+
+def test_a_seed_depends_on_itself_alone_and_repeats() -> None:
+    method = tuned(trials=6)
+    data, plan = training_set(), planned(method)
+    together = heads.fit(method, data, plan, SEEDS)
+    alone = heads.fit(method, data, plan, SEEDS[1:2])
+    np.testing.assert_allclose(alone.weights[0], together.weights[1], atol=1e-5)
+    assert alone.chosen[0]["learning_rate"] == together.chosen[1]["learning_rate"]
+    again = heads.fit(method, data, plan, SEEDS)
+    np.testing.assert_array_equal(again.weights, together.weights)
+    assert again.chosen == together.chosen
+
+
+def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "draw_runs", lambda *_: 0)
+    method = tuned(distribution="poisson")
+    fitted = heads.fit(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
+    assert not fitted.weights.any()
+    assert [own["score"] for own in fitted.chosen] == [None] * 3
+    assert len(fitted.history) == 3
+
+
+def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
+    method = tuned(base={**BASE, "normalize": "centred"}, trials=5)
+    fitted = heads.fit(method, training_set(), planned(method), SEEDS)
+    centres = [transform.arrays["centre"] for transform in fitted.transforms]
+    assert len({id(centre) for centre in centres}) == len(SEEDS)
+    assert heads.scores(fitted, training_set().features).shape == (3, N, K)
+
+
+def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    spied(monkeypatch, Spy())
+    monkeypatch.setattr(tuning, "draw_runs", lambda *_: 1)
+    method = tuned()
+    plan, data = planned(method, noise=2.0), training_set()
+    seeds = [cell_seed("noise", index) for index in range(400)]
+    fitted = heads.fit(method, data, plan, seeds)
+    exact = int((data.labels == 0).sum())  # heads of zeros choose the first class
+    errors = np.array([own["score"] * N - exact for own in fitted.chosen])
+    deviation = plan.mechanism("score").noise_multiplier
+    assert abs(errors.mean()) < 4 * deviation / 20
+    assert errors.std() == pytest.approx(deviation, rel=0.15)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    damage=st.sampled_from([None, math.nan, math.inf, 1e30]),
+    multi=st.booleans(),
+    link=st.sampled_from(["sigmoid", "none"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_one_row_changes_the_score_by_at_most_one(
+    seed: int, damage: float | None, multi: bool, link: str
+) -> None:
+    """Against each neighbouring dataset: any one row left out, usable or not."""
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(6, D)) * 10.0 ** generator.integers(-3, 4)
+    features = features.astype(np.float32)
+    if damage is not None:
+        features[3, 2] = damage
+    labels = generator.integers(0, 2, (6, K)).astype(np.uint8) if multi else (
+        generator.integers(0, K, 6)
+    )  # fmt: skip
+    weights = torch.from_numpy(generator.normal(size=(2, K, D + 1)).astype(np.float32) * 5)
+    method: Any = SimpleNamespace(link=link)
+
+    def score(keep: np.ndarray) -> np.ndarray:
+        data = TrainingSet(torch.from_numpy(features[keep]), torch.from_numpy(labels[keep]), K)
+        spec = method_options({"head": "sgd"}).normalize
+        releases: Any = None
+        found: np.ndarray = tuning.score(method, normalise(data, spec, releases), weights).numpy()
+        return found
+
+    whole = score(np.arange(6))
+    for row in range(6):
+        less = score(np.delete(np.arange(6), row))
+        # Products of fewer rows round otherwise in their last bits.
+        assert (whole - less >= -1e-4).all()
+        assert (whole - less <= 1 + 1e-4).all()
+
+
+def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
+    labels = torch.tensor([[1, 0, 0], [0, 0, 0], [0, 1, 0]], dtype=torch.uint8)
+    data = TrainingSet(torch.eye(3), labels, 3)
+    releases: Any = None
+    rows = normalise(data, method_options({"head": "sgd"}).normalize, releases)
+    nothing = torch.zeros(3, 4)
+    nothing[:, -1] = -1.0
+    right = nothing.clone()
+    right[:, :3] = 2.0 * labels.T.to(torch.float32)
+    method: Any = SimpleNamespace(link="sigmoid")
+    low, high = tuning.score(method, rows, torch.stack([nothing, right])).tolist()
+    # No label is above a half in the one head, so that both get 7 of 9 right or more.
+    assert low < high - 0.1
+    expected = 3 - (7 * (1 / (1 + math.e)) ** 2 + 2 * (1 / (1 + math.exp(-1))) ** 2) / 3
+    assert low == pytest.approx(expected, rel=1e-6)
+
+
+def test_draws_cover_the_space() -> None:
+    method = tuned(
+        search={
+            "learning_rate": {"low": 0.01, "high": 1.0, "log": True},
+            "max_grad_norm": [0.5, 1.0, 2.0],
+        },
+        trials=1000,
+    )
+    selection = replace(method.selection(N), shape=math.inf)
+    trials = tuning.draw_trials(method, selection, 0, SEEDS[0])
+    logs = np.log10([trial.values["learning_rate"] for trial in trials])
+    assert logs.mean() == pytest.approx(-1, abs=0.1)
+    assert logs.std() == pytest.approx(2 / math.sqrt(12), rel=0.1)
+    norms = [trial.values["max_grad_norm"] for trial in trials]
+    assert min(norms.count(norm) for norm in (0.5, 1.0, 2.0)) > 250
+    assert Range(low=1, high=3).at(0.5) == 2.0
+    assert Range(low=0.1, high=0.3).at(1.0) == 0.3
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("base", ["least_squares", "prototypes"])
+def test_heads_without_a_loss_can_be_searched(base: str, several: bool) -> None:
+    data = training_set()
+    if several:
+        many = torch.nn.functional.one_hot(data.labels, K).to(torch.uint8)
+        assert data.features is not None
+        data = TrainingSet(data.features, many, K)
+    method = tuned(base={"head": base, "normalize": "l2"}, search={"intercept": [0.1, 0.2]})
+    fitted = heads.fit(method, data, planned(method), [1, 2], record=lambda *_: {"hits": [0, 1]})
+    assert [row["hits"] for row in fitted.history] == [0, 1]
+    assert all("train_loss" not in row for row in fitted.history)
+    for chosen in fitted.chosen:
+        rows = chosen["score"] * data.rows if chosen["score"] is not None else 0
+        assert rows == pytest.approx(round(rows), abs=1e-6)

@@ -1,0 +1,311 @@
+"""Noise that meets a target, and the files that remember it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
+
+
+def relative(rate: float, count: int, noise: float = 1.0, name: str = "g") -> Mechanism:
+    return gaussians(noise, rate, count, name)
+
+
+def solve(
+    mechanisms: list[Mechanism],
+    epsilon: float,
+    cache: Path,
+    accountant: str = "pld",
+    selection: Selection | None = None,
+) -> Plan:
+    return calibrate(
+        mechanisms, n=1437, epsilon=epsilon, delta=1e-5, accountant=accountant, cache=cache,
+        selection=selection,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Second opinions cost more than prices: one test asks for them."""
+    if "checks" not in request.node.name:
+        monkeypatch.setattr(accountants, "checks", lambda *_: ({}, {}))
+
+
+def test_checks_come_with_the_plan(tmp_path: Path) -> None:
+    plan = solve([relative(64 / 1437, 50)], 1.0, tmp_path)
+    assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
+    assert all(value is not None and value > 1 for value in plan.checks.values())
+    assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("rate", "count"), [(64 / 1437, 50), (1.0, 20)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_round_trip(
+    tmp_path: Path, accountant: str, rate: float, count: int, epsilon: float
+) -> None:
+    plan = solve([relative(rate, count)], epsilon, tmp_path, accountant)
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant)
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    assert plan.priced_by == accountants.describe(plan.mechanisms, accountant)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(0.01, 1e-5), (0.1, 1e-8), (1.0, 1e-5), (10.0, 1e-8), (100.0, 1e-5)],
+)
+def test_a_mixed_plan_meets_its_target(epsilon: float, delta: float, tmp_path: Path) -> None:
+    plan = calibrate(
+        mixed(1.0, RATE, STEPS), n=1437, epsilon=epsilon, delta=delta, accountant="pld",
+        cache=tmp_path,
+    )  # fmt: skip
+    assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
+    again = accountants.epsilon(plan.mechanisms, delta, "pld")
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    first, second = plan.mechanisms
+    assert first.noise_multiplier / second.noise_multiplier == pytest.approx(8)
+
+
+def test_a_search_takes_few_prices_on_the_fine_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs a third of a second at 31,250 steps."""
+    intervals = []
+    original = accountants.epsilon
+
+    def counted(*args: Any, **own: Any) -> float:
+        intervals.append(own["interval"])
+        return original(*args, **own)
+
+    monkeypatch.setattr(accountants, "epsilon", counted)
+    calibrate(
+        [relative(32 / 50_000, 31_250)], n=50_000, epsilon=2.0, delta=1e-5, accountant="pld",
+        cache=tmp_path,
+    )  # fmt: skip
+    assert intervals.count(2e-4) <= 3
+    assert set(intervals) == {2e-4, 8 * 2e-4}
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("shape", [1.0, math.inf])
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("epsilon", [0.01, 10.0])
+def test_a_selection_meets_its_target(
+    tmp_path: Path, accountant: str, shape: float, once: bool, epsilon: float
+) -> None:
+    best = best_of(5, shape)
+    parts = [relative(1.0, 10), *([relative(1.0, 1, 2.0, "centre")] if once else [])]
+    plan = solve(parts, epsilon, tmp_path, accountant, best)
+    assert 0.999 * epsilon <= plan.realised_epsilon <= epsilon
+    assert plan.selection == best
+    again = accountants.epsilon(plan.mechanisms, 1e-5, accountant, selection=best)
+    assert again == pytest.approx(plan.realised_epsilon, rel=2e-3)
+    unrepeated = solve(parts, epsilon, tmp_path, accountant)
+    ratio = plan.mechanisms[0].noise_multiplier / unrepeated.mechanisms[0].noise_multiplier
+    assert 1.1 < ratio < 2.5
+    # Another file for another selection; the same one where only names differ.
+    renamed = [relative(1.0, 10, name="x"), *parts[1:]]
+    keys = {
+        cache_path(
+            own, epsilon=1.0, delta=1e-5, accountant=accountant, cache=tmp_path, selection=kind
+        )
+        for own, kind in (
+            (parts, None), (parts, best), (renamed, best_of(5, shape, "x")),
+            (parts, best_of(6, shape)),
+        )
+    }  # fmt: skip
+    assert len(keys) == 3
+
+
+def test_sampled_steps_inside_a_selection_meet_their_target(tmp_path: Path) -> None:
+    plan = solve([relative(RATE, STEPS)], 1.0, tmp_path, selection=best_of(5, 1.0))
+    assert 0.999 <= plan.realised_epsilon <= 1.0
+    assert plan.priced_by.startswith("pld (dp-accounting")
+    silent = solve([relative(RATE, STEPS)], math.inf, tmp_path, selection=best_of(5, 1.0))
+    assert silent.selection == best_of(5, 1.0)
+    assert not silent.private
+
+
+@given(epsilon=st.floats(0.001, 100), exponent=st.floats(-12, -2), count=st.integers(1, 100_000))
+@settings(max_examples=60, deadline=None)
+def test_unsampled_targets_are_met_exactly(epsilon: float, exponent: float, count: int) -> None:
+    def price(factor: float) -> float:
+        composition = [relative(1.0, count).scaled(factor)]
+        return accountants.epsilon(composition, 10.0**exponent, "gaussian")
+
+    _, realised = find_factor(price, epsilon, what="test", tolerance=1e-9)
+    assert epsilon * (1 - 1e-8) <= realised <= epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 50.0])
+def test_extremes_of_a_sampled_plan(tmp_path: Path, epsilon: float) -> None:
+    plan = solve([relative(0.05, 60)], epsilon, tmp_path)
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("epsilon", [SMALLEST_EPSILON, LARGEST_EPSILON])
+@pytest.mark.parametrize(("rate", "count"), [(32 / 50_000, 31_250), (1.0, 31_250)])
+def test_the_whole_range_can_be_calibrated(
+    accountant: str, epsilon: float, rate: float, count: int, tmp_path: Path
+) -> None:
+    plan = calibrate(
+        [relative(rate, count)], n=50_000, epsilon=epsilon, delta=SMALLEST_DELTA,
+        accountant=accountant, cache=tmp_path,
+    )  # fmt: skip
+    assert 0.99 * epsilon <= plan.realised_epsilon <= epsilon
+
+
+def test_without_a_rough_answer_the_central_limit_is_where_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = solve([relative(0.05, 60)], 1.0, tmp_path / "a")
+    monkeypatch.setattr(accountants, "rough_epsilon", lambda *_: math.inf)
+    plan = solve([relative(0.05, 60)], 1.0, tmp_path / "b")
+    noise = plan.mechanisms[0].noise_multiplier
+    assert noise == pytest.approx(wanted.mechanisms[0].noise_multiplier, rel=2e-3)
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0])
+def test_last_bits_of_an_accountant_do_not_change_the_plan(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = solve([relative(rate, 60)], 1.0, tmp_path / "a")
+    original = accountants.epsilon
+    monkeypatch.setattr(
+        accountants, "epsilon", lambda *args, **own: original(*args, **own) * (1 + 1e-13)
+    )
+    assert solve([relative(rate, 60)], 1.0, tmp_path / "b") == first
+    assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
+        first.mechanisms[0].noise_multiplier
+    )
+    # The price is that of the noise that is used.
+    price = original(first.mechanisms, 1e-5, "pld", interval=1e-4)
+    assert price <= first.realised_epsilon <= price * (1 + 1.1e-5)
+    if rate == 1:
+        assert first.realised_epsilon > 1.0 - 2e-5
+
+
+@given(value=st.floats(1e-9, 1e9))
+def test_rounding_never_lowers(value: float) -> None:
+    rounded = calibration.round_up(value)
+    assert value <= rounded <= value * (1 + 1.1e-5)
+    assert calibration.round_up(rounded) == rounded
+    assert calibration.round_up(math.inf) == math.inf
+
+
+def test_a_common_factor_keeps_the_split_between_mechanisms(tmp_path: Path) -> None:
+    parts = [relative(1.0, 1, 2.0, "covariance"), relative(1.0, 5, 3.0, "gradients")]
+    plan = solve(parts, 1.0, tmp_path)
+    first, second = plan.mechanisms
+    assert first.noise_multiplier / second.noise_multiplier == pytest.approx(2 / 3)
+    assert plan.realised_epsilon <= 1.0
+
+
+def test_infinite_epsilon_is_the_same_plan_without_noise(tmp_path: Path) -> None:
+    plan = solve([relative(0.02, 898)], math.inf, tmp_path)
+    assert [item.noise_multiplier for item in plan.mechanisms] == [0.0]
+    assert plan.mechanisms[0].count == 898
+    assert not plan.private
+    assert plan.realised_epsilon == math.inf
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = solve([relative(1.0, 3)], 2.0, tmp_path)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("calibrated twice")
+
+    monkeypatch.setattr(calibration, "_solve", never)
+    assert solve([relative(1.0, 3)], 2.0, tmp_path) == first
+    (file,) = tmp_path.iterdir()
+    assert file == cache_path(
+        [relative(1.0, 3)], epsilon=2.0, delta=1e-5, accountant="pld", cache=tmp_path
+    )
+    with pytest.raises(AssertionError, match="calibrated twice"):
+        solve([relative(1.0, 4)], 2.0, tmp_path)
+
+
+def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
+    def key(epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **own: Any) -> Path:
+        values: dict[str, Any] = {"rate": 0.1, "count": 5, **own}
+        return cache_path(
+            [relative(**values)],
+            epsilon=epsilon,
+            delta=delta,
+            accountant=accountant,
+            cache=tmp_path,
+        )
+
+    same = {key(), key(name="another")}
+    others = {
+        key(epsilon=1.1),
+        key(delta=1e-6),
+        key(accountant="rdp"),
+        key(rate=0.11),
+        key(count=6),
+        key(noise=2.0),
+    }
+    assert len(same) == 1
+    assert len(others) == 6
+    assert not same & others
+
+
+@pytest.mark.parametrize("damage", ["truncate", "edit", "swap", "list"])
+def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    solve([relative(1.0, 3)], 2.0, tmp_path)
+    (file,) = tmp_path.iterdir()
+    if damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-40])
+    elif damage == "edit":  # half the noise
+        record = json.loads(file.read_text())
+        file.write_text(json.dumps({**record, "factor": record["factor"] / 2}))
+    elif damage == "list":
+        file.write_text("[]")
+    else:
+        solve([relative(1.0, 4)], 2.0, tmp_path / "other")
+        (other,) = (tmp_path / "other").iterdir()
+        file.write_bytes(other.read_bytes())
+    with pytest.raises(PrivacyError, match=f"{file.name}.*delete it"):
+        solve([relative(1.0, 3)], 2.0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "message"),
+    [(0.009, 1e-5, "epsilon 0.009"), (101.0, 1e-5, "inf"), (1.0, 9e-11, "delta 9e-11")],
+)
+def test_targets_out_of_reach_are_refused(
+    tmp_path: Path, epsilon: float, delta: float, message: str
+) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        calibrate(
+            [relative(0.1, 10)], n=100, epsilon=epsilon, delta=delta, accountant="pld",
+            cache=tmp_path,
+        )  # fmt: skip
+
+
+def test_a_method_without_mechanisms_cannot_promise(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="write inf"):
+        solve([], 1.0, tmp_path)
+    assert not solve([], math.inf, tmp_path).private
+
+
+def test_a_search_without_an_answer_says_so() -> None:
+    with pytest.raises(PrivacyError, match="what: no amount of noise"):
+        find_factor(lambda factor: 2 + 1 / factor, 1.0, what="what", tolerance=1e-3)
+    with pytest.raises(PrivacyError, match="no amount of noise"):  # a price that jumps over it
+        find_factor(lambda factor: 3.0 if factor < 5 else 0.5, 1.0, what="what", tolerance=1e-3)

@@ -1,0 +1,269 @@
+"""Mechanisms, plans, and the options that make them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dpprobe import heads
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.nonprivate import Options as NonprivateOptions
+from dpprobe.heads.sgd import Options
+from dpprobe.privacy.plan import Mechanism, Plan, Selection, split_budget
+from dpprobe.study.load import method_options
+
+
+def mechanism(**changes: Any) -> Mechanism:
+    values: dict[str, Any] = {
+        "name": "gradients",
+        "released": "sum of clipped gradients",
+        "sensitivity": 1.2,
+        "noise_multiplier": 0.75,
+        "sample_rate": 0.01,
+        "count": 100,
+    }
+    return Mechanism(**{**values, **changes})
+
+
+def plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "mechanisms": (mechanism(),),
+        "n": 3200,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "accountant": "pld",
+        "realised_epsilon": 0.9995,
+    }
+    return Plan(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("sensitivity", 0.0),
+        ("sensitivity", 0.9e-9),
+        ("sensitivity", 1.1e9),
+        ("sensitivity", math.inf),
+        ("sensitivity", math.nan),
+        ("noise_multiplier", 0.8e-20),  # times 1.2
+        ("noise_multiplier", 0.9e20),
+        ("noise_multiplier", -0.1),
+        ("noise_multiplier", math.nan),
+        ("sample_rate", 0.0),
+        ("sample_rate", 1.0000001),
+        ("count", 0),
+        ("count", 2.0),
+    ],
+)
+def test_mechanism_refuses_what_cannot_be_priced(attribute: str, value: Any) -> None:
+    with pytest.raises(PrivacyError, match=f"'gradients': {attribute}"):
+        mechanism(**{attribute: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n = 0"),
+        ({"epsilon": 0.0}, "epsilon 0.0"),
+        ({"delta": 1.0}, "delta 1.0"),
+        ({"mechanisms": ()}, "nothing is priced"),
+        ({"mechanisms": (mechanism(noise_multiplier=0.0),)}, "adds no noise"),
+        ({"mechanisms": (mechanism(), mechanism())}, "different names"),
+        ({"realised_epsilon": 1.0001}, "exceeds the target"),
+        ({"realised_epsilon": math.inf}, "exceeds the target"),
+        ({"epsilon": math.inf, "realised_epsilon": math.inf}, "epsilon is infinite but mechanism"),
+    ],
+)
+def test_plan_refuses_what_promises_more_than_it_pays(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        plan(**changes)
+
+
+def test_plan_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan().mechanisms[0].noise_multiplier = 0.1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        plan(
+            checks={"rdp (dp-accounting 0.6.0)": math.inf, "prv (opacus 1.6.0)": None},
+            check_notes={"prv (opacus 1.6.0)": "too large"},
+        ),
+        plan(
+            epsilon=math.inf,
+            realised_epsilon=math.inf,
+            mechanisms=(mechanism(noise_multiplier=0.0),),
+        ),
+        plan(mechanisms=(mechanism(), mechanism(name="covariance", sample_rate=1.0, count=1))),
+    ],
+)
+def test_plan_survives_json(original: Plan) -> None:
+    text = json.dumps(original.to_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(text)) == original
+
+
+def test_plan_of_another_relation_is_refused() -> None:
+    values = plan().to_dict() | {"neighbouring": "replace one"}
+    with pytest.raises(PrivacyError, match="replace one"):
+        Plan.from_dict(values)
+
+
+def test_plan_counts_and_finds_its_mechanisms() -> None:
+    two = plan(mechanisms=(mechanism(), mechanism(name="covariance", count=1)))
+    assert two.steps == 101
+    assert two.mechanism("covariance").count == 1
+    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
+        two.mechanism("hessian")
+    assert two.private
+    silent = (mechanism(noise_multiplier=0.0),)
+    assert not plan(epsilon=math.inf, realised_epsilon=math.inf, mechanisms=silent).private
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "rate", "count"),
+    [
+        (Options(), 50_000, 32 / 50_000, 31_250),  # the foundation-features recipe
+        (Options(), 1437, 32 / 1437, 898),  # 898.1: not 20 times a floored 44
+        (Options(batch_size=30, epochs=1), 100, 0.3, 3),  # where int(1 / rate) is one short
+        (Options(batch_size="full"), 1437, 1.0, 20),
+        (Options(batch_size="full", steps=1), 1437, 1.0, 1),
+        (Options(steps=7), 100, 0.32, 7),
+        (Options(epochs=0.001), 100, 0.32, 1),
+    ],
+)
+def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
+    (own,) = options.mechanisms(n)
+    assert (own.sample_rate, own.count) == (rate, count)
+    assert own.sensitivity == options.max_grad_norm
+
+
+def test_options_refuse_what_cannot_run() -> None:
+    with pytest.raises(ConfigError, match="batch_size 32 is above the 31 training rows"):
+        Options().mechanisms(31)
+    with pytest.raises(ConfigError, match="epochs 3 and steps 4: write one"):
+        method_options({"head": "sgd", "epochs": 3, "steps": 4})
+    for bad in (
+        {"learning_rate": 0}, {"max_grad_norm": math.inf}, {"batch_size": 0},
+        {"max_grad_norm": 9e-10}, {"max_grad_norm": 1.1e9},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            method_options({"head": "sgd", **bad})
+    with pytest.raises(ConfigError, match="penalty"):
+        method_options({"head": "nonprivate", "penalties": [0.1, 0.1]})
+
+
+def test_nonprivate_releases_nothing_private() -> None:
+    assert NonprivateOptions().mechanisms(100) == ()
+    assert not NonprivateOptions.private
+
+
+def test_a_fit_refuses_a_plan_made_for_another() -> None:
+    import torch
+
+    from dpprobe.heads.training_set import TrainingSet
+
+    data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
+
+    def planned(options: Options, n: int = 100, **changes: Any) -> Plan:
+        return plan(mechanisms=options.mechanisms(n), n=n, **changes)
+
+    with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
+        heads.fit(Options(), data, planned(Options(), n=200), [1])
+    with pytest.raises(PrivacyError, match=r"sensitivity 1\.2, the method 0\.1"):
+        heads.fit(Options(max_grad_norm=0.1), data, planned(Options()), [1])
+    with pytest.raises(PrivacyError, match="count 5, the method 6"):
+        heads.fit(Options(steps=6), data, planned(Options(steps=5)), [1])
+    steps = planned(Options(steps=5))
+    with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
+        heads.fit(Options(steps=5, batch_size=16), data, steps, [1])
+    extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(Options(), data, extra, [1])
+    ceiling = NonprivateOptions(penalties=(0.1,))
+    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon 1 by 1"):
+        heads.fit(ceiling, data, planned(Options()), [1])
+    silent = tuple(item.scaled(0.0) for item in Options().mechanisms(100))
+    nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
+    with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon inf by 1"):
+        heads.fit(ceiling, data, nothing, [1])
+    with pytest.raises(PrivacyError, match="differ from each other"):
+        heads.fit(Options(), data, planned(Options()), [1, 1])
+
+
+def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
+    import torch
+
+    from dpprobe.heads.training_set import TrainingSet
+
+    data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
+    method = Options.model_validate({"steps": 2, "normalize": "centred"})
+    first, second = (item.scaled(2.0) for item in method.mechanisms(100))
+    assert heads.fit(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
+    best = Selection(mean=3, shape=1, repeated=(second.name,))
+    with pytest.raises(PrivacyError, match="not this method's"):
+        heads.fit(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.5, math.inf])
+def test_a_selection_is_part_of_the_plan(shape: float) -> None:
+    best = Selection(mean=7.0, shape=shape, repeated=("gradients",))
+    own = plan(selection=best)
+    written = json.dumps(own.to_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(written)) == own
+    assert own != plan()
+    with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
+        plan(selection=Selection(mean=7.0, shape=shape, repeated=("hessian",)))
+
+
+def test_selections_by_name() -> None:
+    names = [
+        Selection(mean=2, shape=shape, repeated=("g",)).distribution
+        for shape in (0, 1, 0.5, math.inf)
+    ]
+    assert names == ["logarithmic", "geometric", "truncated negative binomial", "Poisson"]
+
+
+def test_shares_of_a_budget() -> None:
+    first = [mechanism(name="a", count=3, sample_rate=1.0), mechanism(name="b", sample_rate=1.0)]
+    last = [mechanism(name="c", noise_multiplier=2.0), mechanism(name="d", count=1)]
+    split = split_budget([(0.1, first), (0.3, [mechanism(name="e")]), (0.6, last)])
+    cost = {
+        item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2 for item in split
+    }
+    total = sum(cost.values())
+    assert (cost["a"] + cost["b"]) / total == pytest.approx(0.1)
+    assert cost["a"] / cost["b"] == pytest.approx(3 / 100)
+    assert cost["e"] / total == pytest.approx(0.3)
+    assert list(split[-2:]) == last
+    assert split_budget([(0.1, []), (0.9, last)]) == tuple(last)
+
+
+def test_checking_a_study_imports_nothing_heavy() -> None:
+    code = """
+import sys
+from dpprobe import config, heads
+import dpprobe.privacy.plan
+for name in config.HEADS:
+    own = {"head": name}
+    if name == "tuned":
+        own |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
+    config.method_options(own).mechanisms(1000)
+heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

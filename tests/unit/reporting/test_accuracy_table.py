@@ -1,0 +1,140 @@
+"""Accuracy tables."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.reporting.accuracy_table import accuracy_table, format_console
+from dpprobe.results.summary import summarise_cells
+from tests.support.cell_files import write_cell, write_study
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> Path:
+    """Two backbones, two private methods and the ceiling, with one cell that was not run."""
+    cells = write_study(tmp_path)
+    absent = "pixels/sgd/eps-0.5"
+    kept = [path for path in cells if absent not in path.as_posix()]
+    assert len(kept) == len(cells) - 1
+    summarise_cells(kept, tmp_path / "digits.parquet", study="study")
+    return tmp_path / "digits.parquet"
+
+
+def _markdown(tmp_path: Path, *summaries: Path) -> list[list[str]]:
+    accuracy_table(summaries, csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
+
+
+def test_markdown_has_a_row_an_epsilon_and_a_column_a_curve(tmp_path: Path, summary: Path) -> None:
+    header, _, *rows = _markdown(tmp_path, summary)
+    assert header[:3] == ["dataset", "epsilon", "pixels + nonprivate"]
+    assert len(header) == 2 + 6
+    assert [row[:2] for row in rows] == [["digits", e] for e in ("0.5", "1", "2", "inf")]
+    blank = rows[0][header.index("pixels + sgd")]
+    assert blank == ""
+    assert rows[0][header.index("pixels + nonprivate")] == ""
+    assert rows[3][header.index("pixels + nonprivate")] != ""
+
+
+def test_entries_are_mean_and_half_interval_in_percent(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, epsilon="2")
+    summarise_cells([cell], tmp_path / "digits.parquet", study="study")
+    accuracy = read_json(cell)["summary"]["accuracy"]
+    *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    half = 50 * (accuracy["high"] - accuracy["low"])
+    assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f}"
+
+
+def test_the_best_private_entry_of_a_row_is_bold(tmp_path: Path, summary: Path) -> None:
+    _, _, *rows = _markdown(tmp_path, summary)
+    for row in rows[:3]:
+        values = {cell: float(cell.strip("*").split(" ")[0]) for cell in row[2:] if cell}
+        bold = [cell for cell in values if cell.startswith("**")]
+        assert len(bold) == 1
+        assert values[bold[0]] == max(values.values())
+    assert not any("**" in cell for cell in rows[3]), "nothing at inf is private"
+
+
+def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=method) for method in ("sgd", "sgd_full")]
+    record = read_json(cells[0])
+    record["cell"]["method"] = "sgd_full"
+    write_json(cells[1], record)
+    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
+    *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    assert row[2] == row[3]
+    assert row[2].startswith("**")
+
+
+def test_csv_is_numeric(tmp_path: Path, summary: Path) -> None:
+    accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["epsilon"] for row in rows] == ["0.5", "1", "2", "inf"]
+    assert [row["delta"] for row in rows] == ["1e-05"] * 3 + [""]
+    assert rows[0]["pixels + sgd"] == ""
+    assert 0 < float(rows[1]["pixels + sgd ±"]) < float(rows[1]["pixels + sgd"]) < 100
+
+
+def test_several_datasets_keep_their_order(tmp_path: Path, summary: Path) -> None:
+    cell = write_cell(tmp_path, dataset="another", backbone="resnet50")
+    summarise_cells([cell], tmp_path / "another.parquet", study="study")
+    _, _, *rows = _markdown(tmp_path, summary, tmp_path / "another.parquet")
+    assert [row[0] for row in rows] == ["digits"] * 4 + ["another"]
+
+
+def test_console_shows_the_same_numbers(tmp_path: Path, summary: Path) -> None:
+    text = format_console([summary])
+    _, _, *rows = _markdown(tmp_path, summary)
+    for row in rows:
+        for cell in row[2:]:
+            assert cell.strip("*") in text
+    lines = text.splitlines()
+    assert "digits" in lines[0]
+    assert "1e-05" in lines[0]
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("pixels") for line in lines) == 3
+
+
+def _labels(tmp_path: Path) -> Path:
+    names = ("round", "even", "absent")
+    cell = write_cell(tmp_path, dataset="chest", multi_label=True, class_names=names)
+    summarise_cells([cell], tmp_path / "chest.parquet", study="study")
+    return tmp_path / "chest.parquet"
+
+
+def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Path) -> None:
+    labels = _labels(tmp_path)
+    header, _, *rows = _markdown(tmp_path, summary, labels)
+    assert header[:3] == ["dataset", "metric", "epsilon"]
+    assert [row[:2] for row in rows[3:]] == [
+        ["digits", "accuracy"],
+        ["chest", "mean AUC over 2 of 3 labels"],
+    ]
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        found = list(csv.DictReader(stream))
+    assert [row["metric"] for row in found] == ["accuracy"] * 4 + ["auc"]
+    record = read_json(tmp_path / "cells/chest/pixels/sgd/eps-1/metrics.json")
+    expected = 100 * record["summary"]["auc"]["mean"]
+    assert float(found[4]["pixels + sgd"]) == pytest.approx(expected, abs=1e-3)
+    note = (tmp_path / "t.md").read_text().splitlines()[-1]
+    assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
+    assert note.endswith("Labels that all test rows have, or none has, are left out of the mean.")
+
+
+def test_the_console_names_the_metric_of_each_dataset(tmp_path: Path, summary: Path) -> None:
+    text = format_console([summary, _labels(tmp_path)])
+    assert "digits: test accuracy in percent" in text
+    assert "chest: test mean AUC over 2 of 3 labels in percent" in text
+    assert text.count("are left out of the mean") == 1
+
+
+def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary: Path) -> None:
+    _markdown(tmp_path, summary)
+    assert "metric" not in (tmp_path / "t.csv").read_text().splitlines()[0]
+    assert "AUC" not in (tmp_path / "t.md").read_text()

@@ -1,0 +1,417 @@
+"""Accuracy, calibration and their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    roc_auc_score,
+    top_k_accuracy_score,
+)
+
+from dpprobe.errors import DataError
+from dpprobe.results import metrics
+from dpprobe.results.metrics import (
+    ROW_INTERVAL,
+    SEED_INTERVAL,
+    calibration_error,
+    evaluate,
+    hits,
+    label_calibration_error,
+    ranked_labels,
+    summarise,
+    training_metrics,
+)
+
+
+def _scores(seed: int, *, rows: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(classes, size=rows)
+    return generator.normal(size=(rows, classes)) + 1.5 * np.eye(classes)[labels], labels
+
+
+def _multi_hot(
+    seed: int, *, rows: int = 300, classes: int = 4, digits: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and labels of which each is there in a fifth of the rows; rounding makes ties."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((rows, classes)) < 0.2).astype(np.uint8)
+    scores = generator.normal(size=(rows, classes)) + 1.5 * labels - 1.0
+    return (scores if digits is None else scores.round(digits)), labels
+
+
+def test_evaluate_agrees_with_scikit_learn() -> None:
+    scores, labels = _scores(0, classes=12)
+    result = evaluate(scores, labels)
+    assert result["accuracy"] == pytest.approx(np.mean(scores.argmax(1) == labels))
+    assert result["macro_accuracy"] == pytest.approx(
+        balanced_accuracy_score(labels, scores.argmax(1))
+    )
+    assert result["top5_accuracy"] == pytest.approx(top_k_accuracy_score(labels, scores, k=5))
+
+
+def test_top5_is_left_out_for_few_classes() -> None:
+    assert "top5_accuracy" not in evaluate(*_scores(0, classes=10))
+
+
+def test_a_class_without_test_rows_has_no_recall_and_does_not_enter_the_mean() -> None:
+    scores = np.array([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    result = evaluate(scores, np.array([0, 1, 1]))
+    assert result["per_class_recall"] == [1.0, 0.5, None]
+    assert result["macro_accuracy"] == 0.75
+
+
+def test_equal_scores_rank_in_class_order() -> None:
+    result = evaluate(np.zeros((4, 11)), np.array([0, 4, 5, 10]))
+    assert result["accuracy"] == 0.25
+    assert result["top5_accuracy"] == 0.5
+
+
+def test_calibration_error_of_a_head_that_knows_its_accuracy() -> None:
+    # Softmax of (log 4, 0) says 0.8; four in five such rows are right.
+    scores = np.tile([np.log(4.0), 0.0], (10, 1))
+    assert calibration_error(scores, np.arange(10) < 8) == pytest.approx(0.0, abs=1e-12)
+    assert calibration_error(scores, np.arange(10) < 3) == pytest.approx(0.5)
+
+
+def test_calibration_error_against_a_plain_loop() -> None:
+    scores, labels = _scores(3)
+    probability = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    confidence, correct = probability.max(1), probability.argmax(1) == labels
+    expected = 0.0
+    for index in range(15):
+        own = (confidence > index / 15) & (confidence <= (index + 1) / 15)
+        if own.any():
+            expected += own.mean() * abs(confidence[own].mean() - correct[own].mean())
+    assert calibration_error(scores, correct) == pytest.approx(expected)
+
+
+def test_huge_scores_do_not_overflow() -> None:
+    result = evaluate(np.array([[1e30, -1e30], [-1e30, 1e30]]), np.array([0, 0]))
+    assert result["expected_calibration_error"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (np.zeros((3, 2)), np.zeros(2, dtype=int), "do not match"),
+        (np.zeros((0, 2)), np.zeros(0, dtype=int), "do not match"),
+        (np.zeros((2, 2)), np.array([0, 2]), "2 scores a row"),
+        (np.array([[0.0, 1.0], [np.nan, 0.0]]), np.array([0, 1]), "test row 1 are not finite"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    scores: np.ndarray, labels: np.ndarray, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        evaluate(scores, labels)
+
+
+def test_interval_over_seeds_is_students() -> None:
+    values = np.array([0.70, 0.72, 0.69, 0.74, 0.71])
+    entry = summarise([{"index": i, "accuracy": value} for i, value in enumerate(values)])
+    low, high = stats.t.interval(0.95, 4, loc=values.mean(), scale=stats.sem(values))
+    found = entry["accuracy"]
+    assert found["mean"] == pytest.approx(values.mean())
+    assert found["std"] == pytest.approx(values.std(ddof=1))
+    assert (found["low"], found["high"]) == (pytest.approx(low), pytest.approx(high))
+    assert (found["count"], found["interval"]) == (5, SEED_INTERVAL)
+    assert "index" not in entry
+
+
+def test_one_seed_has_a_bootstrap_interval_close_to_the_binomial_one() -> None:
+    scores, labels = _scores(1, rows=2000)
+    correct = scores.argmax(1) == labels
+    summary = summarise([evaluate(scores, labels)], correct=correct, labels=labels)
+    entry = summary["accuracy"]
+    half = 1.96 * np.sqrt(entry["mean"] * (1 - entry["mean"]) / 2000)
+    assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
+    assert entry["low"] < entry["mean"] < entry["high"]
+    assert (entry["interval"], entry["std"], entry["count"]) == (ROW_INTERVAL, None, 1)
+    assert summary["macro_accuracy"]["interval"] == ROW_INTERVAL
+    assert summary["expected_calibration_error"]["interval"] is None
+
+
+def test_bootstrap_agrees_with_resampling_rows() -> None:
+    scores, labels = _scores(2, rows=150, classes=3)
+    correct = scores.argmax(1) == labels
+    summary = summarise([evaluate(scores, labels)], correct=correct, labels=labels)
+    generator = np.random.default_rng(0)
+    means = []
+    for _ in range(2000):
+        rows = generator.integers(150, size=150)
+        means.append(np.mean([correct[rows][labels[rows] == k].mean() for k in range(3)]))
+    entry = summary["macro_accuracy"]
+    assert entry["low"] == pytest.approx(np.quantile(means, 0.025), abs=0.012)
+    assert entry["high"] == pytest.approx(np.quantile(means, 0.975), abs=0.012)
+
+
+def test_seeds_that_do_not_vary_get_the_bootstrap_and_no_spread() -> None:
+    scores, labels = _scores(4)
+    record = evaluate(scores, labels)
+    entry = summarise([record] * 3, correct=scores.argmax(1) == labels, labels=labels)["accuracy"]
+    assert (entry["std"], entry["count"], entry["interval"]) == (0.0, 3, ROW_INTERVAL)
+    assert entry["mean"] == record["accuracy"]
+    assert entry["high"] > entry["low"]
+
+
+def test_without_rows_one_seed_has_no_interval() -> None:
+    entry = summarise([{"accuracy": 0.5}])["accuracy"]
+    assert (entry["low"], entry["high"], entry["interval"]) == (None, None, None)
+
+
+def test_the_bootstrap_is_seeded() -> None:
+    correct = np.arange(50) < 30
+    runs = [summarise([{"accuracy": 0.6}], correct=correct, seed=seed) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 14), st.integers(0, 2**32 - 1))
+def test_metrics_are_fractions(rows: int, classes: int, seed: int) -> None:
+    result = evaluate(*_scores(seed, rows=rows, classes=classes))
+    recall = [value for value in result.pop("per_class_recall") if value is not None]
+    assert all(0.0 <= value <= 1.0 for value in [*result.values(), *recall])
+
+
+def test_seeds_that_differ_in_rounding_alone_get_the_bootstrap() -> None:
+    correct = np.arange(100) < 90
+    records = [
+        {"accuracy": 0.9, "macro_accuracy": 0.9, "expected_calibration_error": 0.1 + offset}
+        for offset in (0.0, 1e-9, -1e-9)
+    ]
+    entry = summarise(records, correct=correct)["accuracy"]
+    assert entry["interval"] == ROW_INTERVAL
+    assert entry["low"] < 0.9 < entry["high"]
+
+
+@pytest.mark.parametrize("digits", [None, 1, 0])
+def test_auc_of_two_classes_agrees_with_scikit_learn(digits: int | None) -> None:
+    scores, labels = _scores(5, classes=2)
+    scores = scores if digits is None else scores.round(digits)
+    expected = roc_auc_score(labels, scores[:, 1] - scores[:, 0])
+    assert evaluate(scores, labels)["auc"] == pytest.approx(expected, abs=1e-12)
+    assert "auc" not in evaluate(*_scores(5, classes=3))
+    assert "auc" not in evaluate(scores[labels == 1], labels[labels == 1])
+
+
+def test_auc_of_equal_scores_is_a_half() -> None:
+    assert evaluate(np.zeros((5, 2)), np.array([0, 1, 1, 0, 1]))["auc"] == 0.5
+
+
+@pytest.mark.parametrize("link", ["sigmoid", "none"])
+def test_only_softmax_scores_of_one_label_have_a_calibration_error(link: Any) -> None:
+    scores, labels = _scores(0)
+    found = evaluate(scores, labels, link=link)
+    whole = evaluate(scores, labels)
+    assert "expected_calibration_error" not in found
+    assert found == {
+        name: value for name, value in whole.items() if name != "expected_calibration_error"
+    }
+
+
+@pytest.mark.parametrize("digits", [None, 0])
+def test_several_labels_agree_with_scikit_learn(digits: int | None) -> None:
+    scores, labels = _multi_hot(0, digits=digits)
+    found = evaluate(scores, labels, link="sigmoid")
+    areas = roc_auc_score(labels, scores, average=None)
+    precisions = average_precision_score(labels, scores, average=None)
+    np.testing.assert_allclose(found["per_label_auc"], areas, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found["per_label_average_precision"], precisions, rtol=0, atol=1e-12)
+    assert found["auc"] == pytest.approx(areas.mean())
+    assert found["mean_average_precision"] == pytest.approx(precisions.mean())
+    right = (1 / (1 + np.exp(-scores)) > 0.5) == labels
+    assert found["per_label_accuracy"] == pytest.approx(right.mean(axis=0).tolist())
+    assert found["accuracy"] == pytest.approx(right.mean())
+    assert found["exact_match_accuracy"] == pytest.approx(right.all(axis=1).mean())
+
+
+def test_labels_that_all_rows_share_are_left_out_of_the_means() -> None:
+    scores, labels = _multi_hot(1, classes=5)
+    labels[:, 1], labels[:, 3] = 0, 1
+    found = evaluate(scores, labels, link="sigmoid")
+    kept = [0, 2, 4]
+    assert ranked_labels(labels, 5) == kept
+    for name, mean in (
+        ("per_label_auc", "auc"),
+        ("per_label_average_precision", "mean_average_precision"),
+    ):
+        values = found[name]
+        assert values[1] is values[3] is None
+        assert found[mean] == pytest.approx(np.mean([values[label] for label in kept]))
+    assert None not in found["per_label_accuracy"]
+    alone = evaluate(scores[:, [1, 3]], labels[:, [1, 3]], link="sigmoid")
+    assert "auc" not in alone
+    assert alone["per_label_auc"] == [None, None]
+
+
+def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
+    scores = np.array([[0.6, 0.4], [0.5, 0.51]])
+    labels = np.array([[1, 0], [0, 0]])
+    assert hits(scores, labels, link="none").tolist() == [[True, True], [True, False]]
+    assert hits(scores, labels, link="sigmoid").tolist() == [[True, False], [False, False]]
+    assert "expected_calibration_error" not in evaluate(scores, labels, link="none")
+    with pytest.raises(DataError, match="sigmoid loss"):
+        evaluate(scores, labels, link="softmax")
+
+
+def test_label_calibration_error_against_a_plain_loop() -> None:
+    scores, labels = _multi_hot(2)
+    probability, outcome = (1 / (1 + np.exp(-scores))).ravel(), labels.ravel()
+    expected = 0.0
+    for index in range(15):
+        own = (probability > index / 15) & (probability <= (index + 1) / 15)
+        if own.any():
+            expected += own.mean() * abs(probability[own].mean() - outcome[own].mean())
+    assert label_calibration_error(scores, labels) == pytest.approx(expected)
+    found = evaluate(scores, labels, link="sigmoid")
+    assert found["expected_calibration_error"] == pytest.approx(expected)
+
+
+def test_labels_other_than_0_and_1_are_refused() -> None:
+    with pytest.raises(DataError, match="other values"):
+        evaluate(np.zeros((2, 2)), np.array([[0, 1], [2, 0]]), link="sigmoid")
+    with pytest.raises(DataError, match="do not match"):
+        evaluate(np.zeros((2, 2)), np.zeros((2, 3), dtype=int), link="sigmoid")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_label_metrics_are_fractions_and_auc_ranks_alone(
+    rows: int, classes: int, seed: int
+) -> None:
+    scores, labels = _multi_hot(seed, rows=rows, classes=classes, digits=1)
+    found = evaluate(scores, labels, link="sigmoid")
+    for value in found.values():
+        listed = value if isinstance(value, list) else [value]
+        assert all(0.0 <= item <= 1.0 for item in listed if item is not None)
+    moved = evaluate(3.0 * scores + np.arange(classes), labels, link="none")
+    assert moved.get("auc") == found.get("auc")
+    turned = evaluate(-scores, labels, link="none")
+    if "auc" in found:
+        assert turned["auc"] == pytest.approx(1.0 - found["auc"])
+
+
+def _resampled(
+    statistic: Callable[[np.ndarray], float], rows: int, *, times: int = 1000
+) -> tuple[float, float]:
+    generator = np.random.default_rng(0)
+    values = [statistic(generator.integers(rows, size=rows)) for _ in range(times)]
+    return float(np.nanquantile(values, 0.025)), float(np.nanquantile(values, 0.975))
+
+
+@pytest.mark.parametrize("digits", [None, 0])
+def test_bootstrap_of_the_auc_agrees_with_resampling_rows(digits: int | None) -> None:
+    scores, labels = _scores(2, rows=120, classes=2)
+    scores = scores if digits is None else scores.round(digits)
+    record = evaluate(scores, labels)
+    entry = summarise([record], correct=hits(scores, labels), labels=labels, scores=scores)["auc"]
+
+    def area(rows: np.ndarray) -> float:
+        return float(evaluate(scores[rows], labels[rows])["auc"])
+
+    low, high = _resampled(area, 120)
+    assert entry["low"] == pytest.approx(low, abs=0.008)
+    assert entry["high"] == pytest.approx(high, abs=0.008)
+    assert (entry["mean"], entry["interval"]) == (record["auc"], ROW_INTERVAL)
+
+
+def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
+    scores, labels = _multi_hot(3, rows=60, classes=3, digits=1)
+    labels[:, 0] = 0
+    labels[:3, 0] = 1  # one resample in twenty has none of these
+    summary = summarise(
+        [evaluate(scores, labels, link="sigmoid")],
+        correct=hits(scores, labels, link="sigmoid"), labels=labels, scores=scores,
+    )  # fmt: skip
+    for name in ("auc", "accuracy", "exact_match_accuracy"):
+
+        def value(rows: np.ndarray, name: str = name) -> float:
+            found = evaluate(scores[rows], labels[rows], link="sigmoid")
+            return float(found.get(name, np.nan))
+
+        low, high = _resampled(value, 60, times=400)
+        entry = summary[name]
+        assert entry["low"] == pytest.approx(low, abs=0.03), name
+        assert entry["high"] == pytest.approx(high, abs=0.03), name
+    assert summary["mean_average_precision"]["interval"] is None
+    assert not [name for name in summary if name.startswith("per_label")]
+
+
+def test_weighted_areas_are_those_of_repeated_rows() -> None:
+    generator = np.random.default_rng(0)
+    for seed in range(20):
+        scores, labels = _multi_hot(seed, rows=25, classes=1, digits=seed % 2)
+        positive = labels[:, 0] != 0
+        if not positive.any():
+            continue
+        counts = generator.integers(0, 4, size=(25, 6)).astype(np.float32)
+        counts[positive, 5] = 0
+        found = metrics._Runs(scores[:, 0], positive).areas(counts)
+        assert np.isnan(found[5])
+        for column in range(5):
+            rows = np.repeat(np.arange(25), counts[:, column].astype(int))
+            expected = np.nan
+            if len(set(positive[rows])) == 2:
+                expected = roc_auc_score(positive[rows], scores[rows, 0])
+            assert found[column] == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, labels = _multi_hot(4, rows=50)
+    correct = hits(scores, labels, link="sigmoid")
+    record = evaluate(scores, labels, link="sigmoid")
+
+    def run() -> Any:
+        return summarise([record], correct=correct, labels=labels, scores=scores)
+
+    whole = run()
+    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 50 * 4 * 300)
+    assert run() == whole
+
+
+def test_auc_over_seeds_has_students_interval() -> None:
+    records = [evaluate(*_multi_hot(seed), link="sigmoid") for seed in range(4)]
+    entry = summarise(records)["auc"]
+    values = [record["auc"] for record in records]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert (entry["low"], entry["high"]) == (pytest.approx(low), pytest.approx(high))
+    assert entry["interval"] == SEED_INTERVAL
+
+
+def test_training_metrics_are_those_of_the_evaluation() -> None:
+    scores, labels = _multi_hot(5)
+    found = training_metrics(scores, labels, link="sigmoid")
+    whole = evaluate(scores, labels, link="sigmoid")
+    assert found["test_auc"] == pytest.approx(whole["auc"])
+    assert found["test_accuracy"] == pytest.approx(whole["accuracy"])
+    scores, labels = _scores(5, classes=3)
+    found = training_metrics(scores, labels)
+    assert found["test_accuracy"] == pytest.approx(evaluate(scores, labels)["accuracy"])
+    assert "test_auc" not in found
+    scores, labels = _multi_hot(5)
+    scores[0, 0] = np.nan
+    assert np.isnan(training_metrics(scores, labels, link="sigmoid")["test_auc"])
+
+
+def test_real_accuracy_takes_any_accepted_label_and_leaves_out_rows_without() -> None:
+    scores = np.eye(4)[[0, 1, 2, 3, 0]]
+    labels = np.array([0, 0, 2, 1, 3])
+    accepted = [[0], [1, 2], [3], [], [2, 0]]
+    result = evaluate(scores, labels, accepted=accepted)
+    assert result["real_accuracy"] == pytest.approx(3 / 4)
+    assert result["accuracy"] == pytest.approx(2 / 5)
+    assert "real_accuracy" not in evaluate(scores, labels)
+
+
+def test_real_accuracy_of_no_judged_row_is_refused() -> None:
+    with pytest.raises(DataError, match="no test row has an accepted label"):
+        evaluate(np.eye(3), np.arange(3), accepted=[[], [], []])

@@ -1,0 +1,161 @@
+"""The tidy table of a dataset's cells."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from dpprobe.artifacts import read_json, write_json, write_text
+from dpprobe.errors import DataError
+from dpprobe.results.summary import SCHEMA, read_cell, read_grid, read_summaries, summarise_cells
+from tests.support.cell_files import write_cell, write_study
+
+
+def test_one_row_a_cell_and_seed(tmp_path: Path) -> None:
+    cells = write_study(tmp_path, seeds=3)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    table = pq.read_table(tmp_path / "summary.parquet")
+    assert table.schema.equals(SCHEMA)
+    assert table.num_rows == 3 * len(cells)
+    rows = table.to_pylist()
+    record = read_cell(cells[0])
+    found = [
+        row
+        for row in rows
+        if all(row[name] == record["cell"][name] for name in ("backbone", "method"))
+        and row["epsilon_token"] == record["cell"]["epsilon"]
+    ]
+    assert [row["accuracy"] for row in found] == [seed["accuracy"] for seed in record["seeds"]]
+    assert [row["seed_index"] for row in found] == [0, 1, 2]
+    assert found[0]["accuracy_low"] == record["summary"]["accuracy"]["low"]
+    assert found[0]["study"] == "study"
+    assert {row["top5_accuracy"] for row in rows} == {None}
+
+
+def test_epsilon_is_a_number_and_orders_the_rows(tmp_path: Path) -> None:
+    epsilons = ("10", "2", "inf", "0.5")
+    cells = write_study(tmp_path, backbones=["pixels"], methods=["sgd"], epsilons=epsilons, seeds=1)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    table = pq.read_table(tmp_path / "summary.parquet")
+    assert table["epsilon"].to_pylist() == [0.5, 2.0, 10.0, math.inf]
+    assert table["private"].to_pylist() == [True, True, True, False]
+    assert table["noise_multiplier"].to_pylist()[-1] is None
+
+
+def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
+    cells = write_study(tmp_path, seeds=2)
+    summarise_cells(cells, tmp_path / "a.parquet", study="study")
+    summarise_cells(cells[::-1], tmp_path / "b.parquet", study="study")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_a_cell_given_twice_is_refused(tmp_path: Path) -> None:
+    first = write_cell(tmp_path / "a")
+    second = write_cell(tmp_path / "b")
+    with pytest.raises(DataError, match="same cell as"):
+        summarise_cells([first, second], tmp_path / "summary.parquet", study="study")
+    assert not (tmp_path / "summary.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "not a dpprobe-cell record"),
+        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 2"),
+    ],
+)
+def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "metrics.json"
+    write_text(path, text)
+    with pytest.raises(DataError, match=message) as caught:
+        read_cell(path)
+    assert str(path) in str(caught.value)
+    with pytest.raises(DataError, match="missing"):
+        read_cell(tmp_path / "absent.json")
+
+
+def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, epsilon="1", seeds=4)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    grid = read_grid([tmp_path / "summary.parquet"])
+    accuracy = read_json(cell)["summary"]["accuracy"]
+    entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
+    assert entry is not None
+    assert entry.mean == pytest.approx(100 * accuracy["mean"])
+    assert entry.low == pytest.approx(100 * accuracy["low"])
+    assert entry.half == pytest.approx(50 * (accuracy["high"] - accuracy["low"]))
+    assert (entry.seeds, entry.private, entry.ceiling) == (4, True, False)
+    assert grid.deltas == {"digits": 1e-5}
+
+
+def test_a_cell_without_an_interval_has_none_in_the_grid(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path)
+    record = read_json(cell)
+    record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None}
+    write_json(cell, record)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    entry = read_grid([tmp_path / "summary.parquet"]).get(("digits", 1.0), ("pixels", "sgd"))
+    assert entry is not None
+    assert entry.half is None
+
+
+def test_another_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pq.write_table(SCHEMA.empty_table().drop_columns(["accuracy"]), path)
+    with pytest.raises(DataError, match="not a summary"):
+        read_summaries([path])
+
+
+NAMES = ("round", "even", "absent")
+
+
+def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, seeds=2, multi_label=True, class_names=NAMES)
+    record = read_cell(cell)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    rows = pq.read_table(tmp_path / "summary.parquet").to_pylist()
+    for name in ("auc", "mean_average_precision", "exact_match_accuracy", "accuracy"):
+        assert [row[name] for row in rows] == [seed[name] for seed in record["seeds"]]
+    assert {row["macro_accuracy"] for row in rows} == {None}
+    assert rows[0]["headline"] == "auc"
+    assert rows[0]["multi_label"] is True
+    assert rows[0]["auc_low"] == record["summary"]["auc"]["low"]
+    grid = read_grid([tmp_path / "summary.parquet"])
+    entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
+    assert entry is not None
+    assert entry.mean == pytest.approx(100 * record["summary"]["auc"]["mean"])
+    assert entry.high == pytest.approx(100 * record["summary"]["auc"]["high"])
+    measure = grid.measures["digits"]
+    assert measure.partial
+    assert measure.title == "mean AUC over 2 of 3 labels"
+
+
+def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, dataset="a", class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, dataset="b", multi_label=True, headline="accuracy"),
+        write_cell(tmp_path, dataset="c", class_names=("no", "yes")),
+    ]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    grid = read_grid([tmp_path / "summary.parquet"])
+    titles = {name: measure.title for name, measure in grid.measures.items()}
+    assert titles == {"a": "AUC", "b": "mean accuracy over labels", "c": "accuracy"}
+    assert not any(measure.partial for measure in grid.measures.values())
+    for cell in cells:
+        record = read_cell(cell)
+        entry = grid.get((record["cell"]["dataset"], 1.0), ("pixels", "sgd"))
+        assert entry is not None
+        assert entry.mean == pytest.approx(100 * record["summary"][record["headline"]]["mean"])
+
+
+def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, class_names=("no", "yes"), headline="auc"),
+        write_cell(tmp_path, class_names=("no", "yes"), epsilon="2"),
+    ]
+    with pytest.raises(DataError, match="run the study again"):
+        summarise_cells(cells, tmp_path / "summary.parquet", study="study")

@@ -1,0 +1,127 @@
+"""The backbones of `resources/backbones.yaml`: names that exist, dimensions that are right."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import timm
+import torch
+from PIL import Image
+from timm.data.config import resolve_model_data_config
+from timm.data.transforms_factory import create_transform
+from timm.models import get_pretrained_cfg
+
+from dpprobe import backbones
+from dpprobe.backbones import Runtime, open_clip_models
+from dpprobe.errors import ConfigError
+from dpprobe.study import catalog
+from dpprobe.study.blocks import NAME_PATTERN
+from dpprobe.study.load import backbone_options
+
+ENTRIES = catalog.backbone_entries()
+KEYS = {"title", "options", "dimension", "licence", "trained_on", "source", "papers", "notes"}
+TIMM = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "timm")
+CLIP = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "open_clip")
+
+
+def options(name: str, **values: Any) -> Any:
+    return backbone_options(catalog.complete_backbone({"catalog": name} | values))
+
+
+def noise() -> Image.Image:
+    small = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((300, 260), Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
+    entry = ENTRIES[name]
+    assert re.fullmatch(NAME_PATTERN, name)
+    assert set(entry) | {"notes"} == KEYS
+    assert entry["source"].startswith("https://")
+    assert all(re.fullmatch("[0-9]{3}", paper) for paper in entry["papers"])
+    completed = options(name)
+    completed.check()
+    assert completed.dimension == entry["dimension"]
+    assert completed.catalog == name
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_s_dimensions_weights_and_licences(name: str) -> None:
+    entry = ENTRIES[name]
+    model = entry["options"]["model"]
+    known = get_pretrained_cfg(model)
+    assert known is not None
+    assert str(known.license).lower() == entry["licence"].lower()
+    assert entry["source"].endswith(str(known.hf_hub_id))
+    with torch.device("meta"):
+        created = timm.create_model(model, pretrained=False, num_classes=0)
+    assert created.num_features == entry["dimension"]
+
+
+@pytest.mark.parametrize("name", CLIP)
+def test_open_clips_dimensions_and_weights(name: str) -> None:
+    entry = ENTRIES[name]
+    model, tag = entry["options"]["model"], entry["options"]["pretrained"]
+    assert (model, tag) in open_clip.list_pretrained()
+    assert open_clip.get_model_config(model)["embed_dim"] == entry["dimension"]
+    known = open_clip_models.known_models()
+    assert known is not None
+    assert known[model].tags[tag] == known[model].activation
+
+
+def test_the_backbones_of_the_papers_are_there() -> None:
+    dimensions = {"resnet50": 2048, "vit_b16": 768, "clip_vit_b32": 512}
+    assert dimensions.items() <= {name: e["dimension"] for name, e in ENTRIES.items()}.items()
+    assert {"vit_l16", "vit_h14", "bit_resnet50x3", "bit_resnet152x4"} <= set(ENTRIES)
+    assert {f"nfnet_f{size}" for size in range(7)} <= set(ENTRIES)
+    assert "No 50x4 was ever published" in " ".join(ENTRIES["bit_resnet50x3"]["notes"].split())
+    assert "bit_resnet50x4" not in ENTRIES
+
+
+def test_what_a_study_writes_goes_before() -> None:
+    own = options("dinov2_b14", preprocessing={"size": 252, "flip": True}, pretrained=False)
+    assert (own.model, own.preprocessing.size) == ("vit_base_patch14_dinov2.lvd142m", 252)
+    local = options("clip_vit_b32", checkpoint="weights.pt")
+    assert (local.checkpoint, local.tag) == ("weights.pt", None)
+    with pytest.raises(ConfigError, match="catalog: no backbone.* 'vit_b15'; write vit_b16"):
+        options("vit_b15")
+
+
+def test_another_dimension_is_an_error() -> None:
+    loaded = backbones.load(options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu"))
+    assert loaded.dimension == 64
+    with pytest.raises(ConfigError, match="dimension: 65 .* 64 come out"):
+        backbones.load(
+            options("tiny_vit", pretrained=False, dimension=65), runtime=Runtime(device="cpu")
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "vit_b16", "clip_vit_b32"])
+def test_the_three_of_table_1_at_full_size(name: str) -> None:
+    """Random weights: the whole pipeline against the library's own, dimensions 2048, 768, 512."""
+    chosen = options(name, pretrained=False)
+    backbone = backbones.load(chosen, runtime=Runtime(device="cpu"))
+    encode: Any
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if name == "clip_vit_b32":
+            model, _, preprocess = open_clip.create_model_and_transforms(chosen.architecture)
+            encode = model.eval().encode_image
+            assert backbone.preprocessing["activation"] == "quickgelu"
+        else:
+            encode = timm.create_model(chosen.model, pretrained=False).eval()
+            data = resolve_model_data_config(encode)
+            preprocess = create_transform(**data)
+            encode.reset_classifier(0)
+    with torch.inference_mode():
+        expected = encode(preprocess(noise())[None])
+    found = backbone.forward(backbone.transform(noise())[None])
+    assert found.shape == (1, ENTRIES[name]["dimension"])
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * scale)

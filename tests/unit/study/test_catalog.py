@@ -1,0 +1,383 @@
+"""The catalog: its files, what naming an entry completes, and each entry's own path to tables."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from PIL import Image
+from pydantic import ValidationError
+
+from dpprobe import data, resources
+from dpprobe.data import downloads, prompts
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study import catalog
+from dpprobe.study.load import dataset_options, load_study
+from tests.support.catalog_fixtures import BUILDERS, Place, serve_folder
+from tests.support.hub_server import serve
+
+NAMES = catalog.dataset_names()
+SCHEMA = Path(__file__).parents[3] / "workflow/schemas/catalog.schema.json"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    folder, web = tmp_path / "own", tmp_path / "web"
+    folder.mkdir()
+    web.mkdir()
+    monkeypatch.setattr(downloads, "POLICY", downloads.Policy(attempts=2, first_wait=0.001))
+    with serve({}) as hub, serve_folder(web) as url:
+        yield Place(folder=folder, web=web, url=url, hub=hub, patch=monkeypatch)
+
+
+def options_of(name: str, **values: Any) -> DatasetOptions:
+    return dataset_options(catalog.complete_dataset({"catalog": name, **values}))
+
+
+def required_of(name: str) -> dict[str, Any]:
+    return dict.fromkeys(catalog.dataset_entry(name).required, "somewhere")
+
+
+# The files
+
+
+def test_the_papers_datasets_are_there() -> None:
+    papers: dict[str, set[str]] = {}
+    for name in NAMES:
+        for paper in catalog.dataset_entry(name).papers:
+            papers.setdefault(paper, set()).add(name)
+    assert papers["000"] == {
+        "chest_xray", "cifar10", "cifar100", "eurosat", "fashion_mnist", "mnist", "plantdisease",
+    }  # fmt: skip
+    assert papers["002"] == {"imagenet"}
+    assert papers["003"] == {"chexpert", "imagenet", "mimic_cxr", "places365"}
+
+
+def test_the_schema_is_that_of_the_code() -> None:
+    assert json.loads(SCHEMA.read_text()) == catalog.json_schema()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_follows_the_schema(name: str) -> None:
+    written = resources.read_yaml("catalog", f"{name}.yaml")
+    jsonschema.validate(written, json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_makes_a_study(name: str) -> None:
+    """As a user writes it: YAML, a name, and what the entry cannot know."""
+    study = {
+        "datasets": {name: {"catalog": name, **required_of(name)}},
+        "backbones": {"pixels": {"family": "pixels"}},
+        "methods": {"ceiling": {"head": "nonprivate"}},
+        "epsilons": ["inf"],
+    }
+    dataset = load_study(yaml.safe_load(yaml.safe_dump(study))).datasets[name]
+    entry = catalog.dataset_entry(name)
+    assert dataset.source == entry.options["source"]
+    assert dataset.expect.model_dump() == entry.sizes.model_dump()
+    assert dataset.metric == entry.metric
+    assert dataset.multi_label() == entry.multi_label
+    # A rule's params carry the completed options: reading them back changes nothing.
+    assert dataset_options(dataset.model_dump(mode="json")) == dataset
+    if not entry.required:
+        rows = (entry.sizes.train, entry.sizes.test)
+        assert dataset.count_rows() == rows
+        assert dataset.count_classes() == entry.sizes.classes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_fetched_is_pinned(name: str) -> None:
+    """Nothing is fetched whose content is not known beforehand."""
+    options = options_of(name, **required_of(name))
+    written = options.model_dump(mode="json")
+    if options.source == "huggingface":
+        assert len(written["revision"]) == 40
+        if written["accepted_labels"] is not None:
+            assert len(written["accepted_labels"]["sha256"]) == 64
+    elif options.source == "url":
+        assert all(len(file["sha256"]) == 64 for file in written["files"])
+    elif options.source == "torchvision":
+        from dpprobe.data import torchvision_datasets
+
+        remotes = torchvision_datasets.remotes(written["name"])
+        assert all(len(remote.md5) == 32 for remote in remotes)
+    else:
+        assert options.download_params() is None
+
+
+def test_class_names_are_torchvisions() -> None:
+    """Where torchvision has them, or a checksum of the list, as of Places365."""
+    from torchvision.datasets import MNIST, FashionMNIST, Places365
+
+    for name, cls in (("mnist", MNIST), ("fashion_mnist", FashionMNIST)):
+        assert catalog.dataset_entry(name).class_names == tuple(cls.classes)
+    places = catalog.dataset_entry("places365").class_names or ()
+    text = "\n".join(f"{name} {number}" for number, name in enumerate(places))
+    assert hashlib.md5(text.encode()).hexdigest() == Places365._CATEGORIES_META[1]
+
+
+def broken(change: str) -> dict[str, Any]:
+    values: dict[str, Any] = copy.deepcopy(resources.read_yaml("catalog", "chexpert.yaml"))
+    if change == "unknown key":
+        values["colour"] = "grey"
+    elif change == "no steps":
+        del values["steps"]
+    elif change == "nothing required":
+        values["required"] = []
+    elif change == "a class too few":
+        values["class_names"].pop()
+    elif change == "words for no class":
+        values["prompt_names"]["Fracture"] = "fracture"
+    elif change == "no source":
+        del values["options"]["source"]
+    elif change == "access":
+        values["access"] = "manual"
+    return values
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["unknown key", "no steps", "nothing required", "a class too few", "words for no class",
+     "no source", "access"],
+)  # fmt: skip
+def test_an_entry_that_contradicts_itself_is_refused(change: str) -> None:
+    with pytest.raises(ValidationError):
+        catalog.Entry.model_validate(broken(change))
+
+
+# What naming an entry completes
+
+
+def test_a_name_that_is_not_there_is_answered_with_a_near_one() -> None:
+    with pytest.raises(ConfigError, match=r"no dataset 'cifar_10'; write cifar10"):
+        catalog.complete_dataset({"catalog": "cifar_10"})
+    with pytest.raises(ConfigError, match="one of: chest_xray, .*plantdisease"):
+        catalog.complete_dataset({"catalog": "???"})
+
+
+def test_what_is_written_goes_before_the_entry() -> None:
+    options = options_of("eurosat", split_seed=3, metric="accuracy", prompts="simple")
+    assert options.model_dump()["split_seed"] == 3
+    assert options.prompts == "simple"
+    assert options.expect.train == 21600
+
+
+@pytest.mark.parametrize("name", ["chexpert", "mimic_cxr"])
+def test_a_credentialed_dataset_names_the_steps(name: str) -> None:
+    study = {"datasets": {name: {"catalog": name}}}
+    with pytest.raises(ConfigError) as caught:
+        load_study(study)
+    message = next(line for line in str(caught.value).splitlines() if name in line)
+    entry = catalog.dataset_entry(name)
+    assert "root: missing" in message
+    assert entry.homepage.split("/")[2] in message
+    assert " ".join(str(entry.steps).split()) in message
+
+
+def test_another_source_keeps_the_sizes(tmp_path: Path) -> None:
+    """A copy on disk is still held against what the catalog knows."""
+    options = options_of("chexpert", source="imagefolder", path=str(tmp_path))
+    assert (options.source, options.expect.train) == ("imagefolder", 223414)
+    entry = catalog.dataset_entry("chexpert")
+    assert options.prompts == entry.prompts
+    # Its classes may have other names.
+    assert options.prompt_names == {}
+    assert options_of("chexpert", root="x").prompt_names == entry.prompt_names
+
+
+def test_another_split_gives_up_the_sizes() -> None:
+    options = options_of("eurosat", test_fraction=0.5)
+    assert options.expect.model_dump() == {"train": None, "test": None, "classes": 10}
+    assert options.count_rows() == (13500, 13500)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"filters": {"Sex": ["Male"]}},
+        {"uncertain": "drop"},
+        {"uncertain": {"Edema": "drop"}},
+        {"missing": "drop"},
+        {"test": None},
+        {"train": "other.csv"},
+        {"test": None, "split_column": "split", "test_values": ["validate"]},
+    ],
+)
+def test_options_that_choose_rows_give_up_the_sizes(values: dict[str, Any]) -> None:
+    options = options_of("chexpert", root="x", **values)
+    assert options.expect.model_dump() == {"train": None, "test": None, "classes": 5}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"uncertain": "zeros"},
+        {"test": "CheXpert-v1.0-small/valid.csv"},
+        {"limit": {"train": 10}},
+        {"source": "parquet", "train": "a.parquet", "test": "b.parquet"},
+    ],
+)
+def test_other_options_keep_the_sizes(values: dict[str, Any]) -> None:
+    options = options_of("chexpert", **{"root": "x"} if "source" not in values else {}, **values)
+    assert options.expect.train == 223414
+    assert options.expected().train == (10 if "limit" in values else 223414)
+
+
+def test_another_source_keeps_what_is_known_of_the_rows(tmp_path: Path) -> None:
+    options = options_of("imagenet", source="imagefolder", path=str(tmp_path))
+    assert options.duplicates == "warn"
+    assert options_of(
+        "imagenet", source="imagefolder", path="x", duplicates="error"
+    ).duplicates == ("error")
+
+
+def test_a_list_that_nobody_reads_to_its_end(repository: Path) -> None:
+    """As `python -m dpprobe catalog | head` does it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dpprobe", "schema"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=repository,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+
+
+# Each entry through its own source
+
+
+def test_every_entry_has_a_fixture() -> None:
+    assert set(BUILDERS) == set(NAMES)
+
+
+def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
+    options.check()
+    if options.download_params() is None:
+        data.prepare(options, tables)
+        return
+    data.download(options, folder)
+    data.prepare(options, tables, downloaded=folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) -> None:
+    entry = catalog.dataset_entry(name)
+    small = BUILDERS[name](entry, place)
+    sizes = {"train": small.train, "test": small.test, "classes": small.classes}
+    options = options_of(name, **small.values, expect=sizes)
+    prepare(options, tmp_path / "downloads", tmp_path / "tables")
+    info = read_info(tmp_path / "tables/dataset.json")
+    assert (info.train_rows, info.test_rows) == (small.train, small.test)
+    assert len(info.class_names) == small.classes
+    assert info.multi_label == entry.multi_label
+    assert info.groups == tuple(data.group_column(group) for group in entry.groups)
+    if entry.class_names is not None:
+        assert info.class_names == entry.class_names
+    written = json.loads((tmp_path / "tables/dataset.json").read_text())
+    assert written["catalog"] == name
+    assert written["source"]["source"] == entry.options["source"]
+    assert written["revision"] == entry.options.get("revision")
+    # Every row has an image of its own.
+    seen = [
+        image.sha256
+        for split in ("train", "test")
+        for image in SplitTable(tmp_path / f"tables/{split}.parquet").images(0, 10_000)
+    ]
+    assert len(set(seen)) == small.train + small.test
+
+    # Held against the sizes of the real one, the small one is refused, with the numbers named.
+    whole = options_of(name, **small.values)
+    with pytest.raises(DataError) as caught:
+        prepare(whole, tmp_path / "downloads", tmp_path / "whole")
+    assert str(entry.sizes.train) in str(caught.value)
+    assert str(small.train) in str(caught.value)
+    assert not (tmp_path / "whole/dataset.json").exists()
+
+
+def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -> None:
+    """-1 of Atelectasis is a finding, -1 of Cardiomegaly is none, and a blank is none."""
+    entry = catalog.dataset_entry("chexpert")
+    small = BUILDERS["chexpert"](entry, place)
+    options = options_of("chexpert", **small.values, expect={})
+    data.prepare(options, tmp_path)
+    table = SplitTable(tmp_path / "train.parquet")
+    labels = {name: table.labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
+    # Row r of the fixture says (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
+    assert labels["Atelectasis"] == [1, 0, 1, 0] * 2
+    assert labels["Cardiomegaly"] == [0, 0, 1, 0] * 2
+    groups = table.groups()
+    assert groups["group_age"][:4] == ["<20", "20-39", "40-59", "60-79"]
+    assert groups["group_race"][:3] == ["Asian", "", "White"]
+
+
+def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
+    entry = catalog.dataset_entry("mimic_cxr")
+    small = BUILDERS["mimic_cxr"](entry, place)
+    data.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
+    table = SplitTable(tmp_path / "train.parquet")
+    groups = table.groups()
+    # Row r has r % 3 admissions, of which the first says Medicaid; row 3 has no labels.
+    assert groups["group_insurance"] == ["", "Medicaid", "Medicaid"] * 2 + ["", "Medicaid"]
+    assert groups["group_sex"][:2] == ["M", "F"]
+    assert table.labels()[3].tolist() == [0] * 5
+    assert table.ids()[0] == "02aa804e-00000000"
+
+
+def test_imagenets_accepted_labels_follow_the_images_numbers(place: Place, tmp_path: Path) -> None:
+    entry = catalog.dataset_entry("imagenet")
+    small = BUILDERS["imagenet"](entry, place)
+    prepare(options_of("imagenet", **small.values, expect={}), tmp_path / "downloads", tmp_path)
+    # Files hold the images 4, 1, 6 and 2, 5, 3; image 2 is not judged.
+    assert SplitTable(tmp_path / "test.parquet").accepted() == [[1], [1], [0], [], [2], [0]]
+
+
+def test_plantdisease_leaves_the_background_out(place: Place, tmp_path: Path) -> None:
+    entry = catalog.dataset_entry("plantdisease")
+    small = BUILDERS["plantdisease"](entry, place)
+    prepare(options_of("plantdisease", **small.values, expect={}), tmp_path / "downloads", tmp_path)
+    assert "Background_without_leaves" not in read_info(tmp_path / "dataset.json").class_names
+
+
+def test_a_folder_that_shall_be_left_out_must_be_there(tmp_path: Path) -> None:
+    for name in ("leaf", "stone", "ground"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "a.png")
+    written = {"source": "imagefolder", "path": str(tmp_path)}
+    options = dataset_options({**written, "exclude": ["ground"]})
+    options.check()
+    assert options.count_classes() == 2
+    assert not any("ground" in file for file in options.input_files())
+    before = options.source_state()
+    (tmp_path / "ground" / "a.png").unlink()
+    assert options.source_state() == before
+    with pytest.raises(ConfigError, match="exclude: .*no class folder sand"):
+        dataset_options({**written, "exclude": ["ground", "sand"]}).check()
+
+
+# Words for prompts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entrys_prompts_are_there(name: str) -> None:
+    entry = catalog.dataset_entry(name)
+    assert entry.prompts in resources.read_yaml("prompts.yaml")
+    # No code of a class's name reaches the text encoder where the entry knows the names.
+    if entry.prompt_names == "imagenet":
+        assert entry.sizes.classes == 1000
+        return
+    for word in prompts.words(entry.class_names or (), entry.prompt_names):
+        assert not set("_/()") & set(word)

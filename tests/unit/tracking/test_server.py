@@ -1,0 +1,207 @@
+"""A shared MLflow server over PostgreSQL, under a dozen writers at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+
+from dpprobe.artifacts import read_json, write_text
+from dpprobe.results.summary import summarise_cells
+from dpprobe.tracking.ingest import ingest_study
+from tests.support.cell_files import write_dataset_info, write_study
+from tests.support.mlflow_server import serve
+from tests.support.postgres import postgres
+
+pytestmark = pytest.mark.slow
+
+DATASETS = ("digits", "letters", "signs", "cells")
+STUDIES = ("one", "two", "three")  # that share each dataset's experiment
+CELLS, SUMMARIES = 8, 2
+# A process of its own, as a job on another machine is: the lock file is its own too.
+WRITER = """
+import json, sys
+from pathlib import Path
+from dpprobe.tracking import ingest
+a = json.loads(sys.argv[1])
+root = Path(a["root"])
+ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+       metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
+       dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+       artifact_root=root / "unused", receipt=Path(a["own"]) / "receipt.json",
+       lock=Path(a["own"]) / "lock")
+"""
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[str]:
+    with postgres() as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def server(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve(tmp_path_factory.mktemp("server"), backend) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cells")
+    for dataset in DATASETS:
+        cells = write_study(
+            root, dataset=dataset, backbones=["pixels"], methods=("sgd", "sgd_full"),
+            epsilons=("0.5", "1", "2", "inf"), seeds=2,
+        )  # fmt: skip
+        assert len(cells) == CELLS
+    write_dataset_info(root / "dataset.json")
+    return root
+
+
+def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """A writer for each study and dataset, all at once; their receipts."""
+    writers = {}
+    for study in STUDIES:
+        for dataset in DATASETS:
+            own = folder / study / dataset
+            own.mkdir(parents=True, exist_ok=True)
+            arguments = {"uri": server, "study": study, "dataset": dataset, "root": str(files),
+                         "own": str(own)}  # fmt: skip
+            writers[study, dataset] = subprocess.Popen(
+                [sys.executable, "-c", WRITER, json.dumps(arguments)],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+    assert len(writers) == 12
+    outputs = {key: process.communicate(timeout=400)[0] for key, process in writers.items()}
+    failed = {key: outputs[key][-2000:] for key, p in writers.items() if p.returncode}
+    assert failed == {}
+    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in writers}
+
+
+def test_a_dozen_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+    each = CELLS + SUMMARIES
+    first = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}
+    client = MlflowClient(tracking_uri=server)
+    experiments = client.search_experiments(view_type=ViewType.ALL)
+    names = Counter(experiment.name for experiment in experiments)
+    assert max(names.values()) == 1
+    keys: Counter[str] = Counter()
+    for dataset in DATASETS:
+        for name in (dataset, f"{dataset}/summary"):
+            found = client.get_experiment_by_name(name)
+            assert found is not None
+            runs = client.search_runs([found.experiment_id], max_results=1000)
+            assert {run.info.status for run in runs} == {"FINISHED"}
+            keys.update(run.data.tags["result_key"] for run in runs)
+    assert len(keys) == 12 * each
+    assert max(keys.values()) == 1
+    run_id = first["two", "signs"]["runs"]["two/signs/pixels/sgd/eps-2"]
+    listed = [item.path for item in client.list_artifacts(run_id)]
+    assert listed == ["confusion", "metrics.json", "privacy.json"]
+    history = client.get_metric_history(run_id, "curve/test_accuracy")
+    assert [point.step for point in history] == [10, 20, 30, 40]
+    second = write_all(server, files, tmp_path)
+    assert {(r["created"], r["kept"]) for r in second.values()} == {(0, each)}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "insert"),
+    [
+        (
+            "ward",
+            "INSERT INTO experiment_tags (experiment_id, key, value)"
+            " VALUES (%(experiment)s, 'mlflow.note.content', 'of another writer')",
+        ),
+        (
+            "clinic",
+            "INSERT INTO datasets (experiment_id, name, digest, dataset_uuid, dataset_source_type,"
+            " dataset_source) VALUES (%(experiment)s, 'clinic', %(digest)s, 'a', 'dpprobe', '{}')",
+        ),
+    ],
+    ids=["tag", "dataset"],
+)
+def test_a_row_that_another_writer_inserts_in_between(
+    backend: str, server: str, tmp_path: Path, dataset: str, insert: str
+) -> None:
+    psycopg2 = pytest.importorskip("psycopg2")
+    write_study(
+        tmp_path, dataset=dataset, backbones=["pixels"], methods=["sgd"], epsilons=["1"], seeds=2
+    )
+    info = write_dataset_info(tmp_path / "dataset.json")
+    client = MlflowClient(tracking_uri=server)
+    experiment = client.create_experiment(dataset)
+    values = {"experiment": int(experiment), "digest": read_json(info)["fingerprint"][:36]}
+    arguments = {"uri": server, "study": "one", "dataset": dataset, "root": str(tmp_path),
+                 "own": str(tmp_path)}  # fmt: skip
+    with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
+        watch.autocommit = True
+        other.cursor().execute(insert, values)
+        # Our writer does not see the row yet; its own insert waits until that one is decided.
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, json.dumps(arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        limit = time.monotonic() + 120
+        with watch.cursor() as cursor:
+            cursor.execute(waiting)
+            while cursor.fetchone() == (0,):
+                assert writer.poll() is None, writer.communicate()[0]
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+                cursor.execute(waiting)
+        other.commit()
+    output = writer.communicate(timeout=120)[0]
+    assert writer.returncode == 0, output[-2000:]
+    (run,) = client.search_runs([experiment])
+    assert run.inputs is not None
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == [dataset]
+    note = client.get_experiment(experiment).tags["mlflow.note.content"]
+    assert "of another writer" not in note
+
+
+def test_studies_with_long_notes_are_written_at_once(server: str, tmp_path: Path) -> None:
+    """PostgreSQL holds what SQLite does not: that a tag has no more than 8,000 characters."""
+    names = [f"a_dataset_of_a_rather_long_name_{index}" for index in range(4)]
+    epsilons = [f"{value / 100:g}" for value in range(1, 41)]
+    summaries = []
+    for name in names:
+        cells = write_study(
+            tmp_path, dataset=name, backbones=["pixels"], methods=["sgd"], epsilons=epsilons,
+            seeds=1,
+        )  # fmt: skip
+        summaries.append(tmp_path / f"{name}.parquet")
+        summarise_cells(cells, summaries[-1], study="any")
+    info = write_dataset_info(tmp_path / "dataset.json")
+    write_text(tmp_path / "report.html", "<html></html>")
+
+    def write(study: str) -> Any:
+        receipt = tmp_path / study / "receipt.json"
+        ingest_study(
+            uri=server, study=study, report=tmp_path / "report.html", summaries=summaries,
+            dataset_infos=dict.fromkeys(names, info), figures=[], tables=[],
+            artifact_root=tmp_path / "unused", receipt=receipt, lock=tmp_path / "lock",
+        )  # fmt: skip
+        return read_json(receipt)
+
+    with ThreadPoolExecutor(3) as pool:
+        receipts = list(pool.map(write, STUDIES))
+    assert [receipt["created"] for receipt in receipts] == [1, 1, 1]
+    client = MlflowClient(tracking_uri=server)
+    found = client.get_experiment_by_name("all studies")
+    assert found is not None
+    runs = client.search_runs([found.experiment_id])
+    assert sorted(run.data.tags["study"] for run in runs) == sorted(STUDIES)
+    notes = [run.data.tags["mlflow.note.content"] for run in runs]
+    assert all(7000 < len(note) <= 8000 and "Too long" in note for note in notes)

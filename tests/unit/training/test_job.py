@@ -1,0 +1,394 @@
+"""The training job: which cells it keeps, completes, trains anew, and loses never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dpprobe import heads
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.features import text
+from dpprobe.features.store import ShardHeader, write_manifest, write_shard
+from dpprobe.privacy import statement as statements
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.study.load import method_options
+from dpprobe.training.job import FILES, PAYLOAD, Job, train_job
+from dpprobe.training.plans import write_plans
+
+ROWS = {"train": 300, "test": 90}
+CLASSES, DIMENSION = 3, 6
+
+
+def write_features(
+    folder: Path, *, splits: Sequence[str] = tuple(ROWS), shift: float = 0.0
+) -> None:
+    """Two small splits of three separable classes."""
+    for number, (split, rows) in enumerate(ROWS.items()):
+        if split not in splits:
+            continue
+        generator = np.random.default_rng(number)
+        labels = np.arange(rows) % CLASSES
+        features = generator.normal(size=(rows, DIMENSION)) + shift
+        features[np.arange(rows), labels] += 2.0
+        header = ShardHeader(
+            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
+            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="none",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        ids = [f"{split}-{row}" for row in range(rows)]
+        write_shard(shard, header, features=features, labels=labels.astype(np.int64), ids=ids)
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
+        )
+
+
+METHODS = {
+    "small": method_options({"head": "sgd", "batch_size": 30, "steps": 12}),
+    "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job over the features of one folder."""
+
+    folder: Path
+    job: Job
+    calibration: Path
+
+    def cell(self, method: str) -> Path:
+        job = self.job
+        return self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
+
+    def staged(self, method: str) -> Path:
+        cell = self.cell(method)
+        return cell.with_name(f".{cell.name}.staged")
+
+    def record(self, method: str) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads((self.cell(method) / "metrics.json").read_text())
+        return values
+
+    def contents(self, method: str) -> dict[str, bytes]:
+        return {name: (self.cell(method) / name).read_bytes() for name in FILES}
+
+    def train(self, **changes: Any) -> None:
+        job = replace(self.job, **changes)
+        plans = self.folder / f"plans-{job.epsilon}.json"
+        write_plans(
+            job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
+            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds,
+        )  # fmt: skip
+        train_job(
+            job, train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json", plans=plans, cells=self.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise multipliers, found once for all tests."""
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def run(tmp_path: Path, calibration: Path) -> Run:
+    write_features(tmp_path)
+    job = Job(
+        dataset="toy", backbone="none", epsilon="4", methods=METHODS, seeds=2, study_seed=0,
+        delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
+    )  # fmt: skip
+    return Run(tmp_path, job, calibration)
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every call of heads.fit: (batch size, number of seeds)."""
+    calls: list[tuple[str, int]] = []
+    original = heads.fit
+
+    def counted(options: Any, data: Any, plan: Any, seeds: Any, **rest: Any) -> Any:
+        calls.append((str(options.batch_size), len(seeds)))
+        return original(options, data, plan, seeds, **rest)
+
+    monkeypatch.setattr(heads, "fit", counted)
+    return calls
+
+
+def test_a_cell_s_files_agree_with_each_other(run: Run) -> None:
+    run.train()
+    record = run.record("small")
+    weights = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    assert weights.shape == (2, CLASSES, DIMENSION + 1)
+    predictions = pq.read_table(run.cell("small") / "predictions.parquet").to_pandas()
+    assert len(predictions) == 2 * ROWS["test"]
+    for seed in record["seeds"]:
+        rows = predictions[predictions["seed_index"] == seed["index"]]
+        chosen = np.stack(rows["scores"].to_list()).argmax(1)
+        assert seed["accuracy"] == pytest.approx(np.mean(chosen == rows["label"]))
+    assert rows["id"].tolist() == [f"test-{row}" for row in range(ROWS["test"])]
+    assert record["summary"]["accuracy"]["count"] == 2
+    history = pq.read_table(run.cell("small") / "history.parquet").to_pandas()
+    last = history.groupby("seed_index")["test_accuracy"].last().tolist()
+    assert last == pytest.approx([seed["accuracy"] for seed in record["seeds"]], abs=1e-6)
+    assert history["step"].max() == 12
+
+
+def test_features_above_the_limit_are_streamed_to_the_same_cells(run: Run) -> None:
+    methods = dict.fromkeys(("full", "other"), METHODS["full"])
+    run.train(methods=methods)
+    kept = [seed["accuracy"] for seed in run.record("full")["seeds"]]
+    weights = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    (run.cell("full") / "metrics.json").unlink()
+    run.train(methods=methods, memory_mb=0)
+    assert [seed["accuracy"] for seed in run.record("full")["seeds"]] == pytest.approx(kept)
+    again = load_file(run.cell("full") / "heads.safetensors")["weights"]
+    np.testing.assert_allclose(again, weights, rtol=1e-4, atol=1e-5)
+    with pytest.raises(DpprobeError, match="small: .* read in blocks"):
+        run.train(memory_mb=0)
+
+
+def test_what_a_normalisation_released_is_part_of_the_head(run: Run) -> None:
+    options = method_options(
+        {"head": "sgd", "batch_size": "full", "steps": 4, "normalize": "centred"}
+    )
+    run.train(methods={"centred": options})
+    tensors = load_file(run.cell("centred") / "heads.safetensors")
+    assert tensors["centre"].shape == (2, DIMENSION)
+    assert not np.array_equal(*tensors["centre"])
+    statement = json.loads((run.cell("centred") / "privacy.json").read_text())
+    assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]
+    run.train(methods={"centred": options}, seeds=3)
+    grown = load_file(run.cell("centred") / "heads.safetensors")
+    np.testing.assert_array_equal(grown["centre"][:2], tensors["centre"])
+    assert run.record("centred")["noise_multiplier"] is None  # there are two
+
+
+def test_what_a_search_chose_is_kept_beside_its_seed(run: Run) -> None:
+    options = method_options(
+        {
+            "head": "tuned",
+            "base": {"head": "sgd", "batch_size": "full", "steps": 3},
+            "search": {"learning_rate": [0.5, 2.0]},
+            "trials": 3,
+        }
+    )
+    run.train(methods={"tuned": options})
+    first = run.record("tuned")["seeds"]
+    assert {seed["chosen"]["learning_rate"] for seed in first} <= {0.5, 2.0}
+    run.train(methods={"tuned": options}, seeds=3)
+    grown = run.record("tuned")["seeds"]
+    assert [seed["chosen"] for seed in grown[:2]] == [seed["chosen"] for seed in first]
+    assert "learning_rate" in grown[2]["chosen"]
+    statement = json.loads((run.cell("tuned") / "privacy.json").read_text())
+    assert statement["epsilon_realised"] <= 4
+
+
+def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = {method: run.contents(method) for method in METHODS}
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert {method: run.contents(method) for method in METHODS} == before
+
+
+def test_a_kept_cell_gets_today_s_statement_without_training(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("small")
+    fits.clear()
+    monkeypatch.setattr(statements, "NOT_COVERED", ("a sentence that was forgotten",))
+    run.train()
+    after = run.contents("small")
+    assert fits == []
+    assert b"a sentence that was forgotten" in after["privacy.json"]
+    assert after["heads.safetensors"] == before["heads.safetensors"]
+    assert (
+        run.record("small")["files"]["privacy.json"]
+        != json.loads(before["metrics.json"])["files"]["privacy.json"]
+    )
+
+
+def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = run.record("small")
+    weights = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    fits.clear()
+    run.train(seeds=4)
+    assert sorted(fits) == [("30", 2), ("full", 2)]
+    after = load_file(run.cell("small") / "heads.safetensors")["weights"]
+    np.testing.assert_array_equal(after[:2], weights)
+    assert run.record("small")["seeds"][:2] == before["seeds"]
+    fresh = run.folder / "fresh"
+    fresh.mkdir()
+    write_features(fresh)
+    replace(run, folder=fresh).train(seeds=4)
+    whole = load_file(replace(run, folder=fresh).cell("small") / "heads.safetensors")["weights"]
+    np.testing.assert_allclose(after, whole, rtol=0, atol=1e-5)
+
+
+def test_fewer_seeds_train_nothing(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    fits.clear()
+    run.train(seeds=1)
+    assert fits == []
+    assert [seed["index"] for seed in run.record("full")["seeds"]] == [0]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_costs_its_own_cell(
+    run: Run, fits: list[tuple[str, int]], name: str
+) -> None:
+    run.train()
+    before = run.contents("small")
+    path = run.cell("small") / name
+    path.write_bytes(path.read_bytes()[:-5])
+    fits.clear()
+    run.train()
+    assert fits == [("30", 2)]
+    after = run.contents("small")
+    assert {key: after[key] for key in PAYLOAD} == {key: before[key] for key in PAYLOAD}
+
+
+def seeds_of(run: Run, method: str = "small") -> list[str]:
+    statement = json.loads((run.cell(method) / "privacy.json").read_text())
+    seeds: list[str] = statement["seeds"]
+    return seeds
+
+
+def change_job(**changes: Any) -> Callable[[Run], Run]:
+    return lambda run: replace(run, job=replace(run.job, **changes))
+
+
+def change_options(run: Run) -> Run:
+    slower = METHODS["small"].model_copy(update={"learning_rate": 0.01})
+    return change_job(methods={**METHODS, "small": slower})(run)
+
+
+def change_split(name: str) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        for path in (run.folder / name).iterdir():
+            path.unlink()
+        write_features(run.folder, splits=[name], shift=0.5)
+        return run
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "retrained"),
+    [
+        (change_options, ["30"]),
+        (change_split("train"), ["30", "full"]),
+        (change_split("test"), ["30", "full"]),
+        (change_job(study_seed=1), ["30", "full"]),
+        (change_job(epsilon="3"), ["30", "full"]),
+        (change_job(delta=2e-4), ["30", "full"]),
+        (change_job(dataset="other"), ["30", "full"]),
+        (change_job(backbone="other"), ["30", "full"]),
+    ],
+)
+def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
+    run: Run, fits: list[tuple[str, int]], change: Callable[[Run], Run], retrained: list[str]
+) -> None:
+    run.train()
+    before = run.record("small")["fingerprint"]
+    seeds = seeds_of(run)
+    fits.clear()
+    changed = change(run)
+    changed.train()
+    assert sorted(batch for batch, _ in fits) == retrained
+    assert changed.record("small")["fingerprint"] != before
+    assert not set(seeds) & set(seeds_of(changed)), "neighbouring runs must not share noise"
+
+
+@pytest.mark.parametrize(
+    "failure", [PrivacyError("made to fail"), ValueError("made to fail")], ids=["own", "foreign"]
+)
+def test_one_method_s_failure_keeps_the_others_work(
+    run: Run, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    original = heads.fit
+    trained: list[str] = []
+
+    def fit(options: Any, *arguments: Any, **rest: Any) -> Any:
+        trained.append(str(options.batch_size))
+        if options.batch_size == 30 and len(trained) <= 2:
+            raise failure
+        return original(options, *arguments, **rest)
+
+    monkeypatch.setattr(heads, "fit", fit)
+    with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
+        run.train()
+    assert not run.cell("full").exists(), "nothing is published by a job that failed"
+    assert (run.staged("full") / "metrics.json").is_file()
+    run.train()
+    assert trained == ["30", "full", "30"]
+    for method in METHODS:
+        assert run.record(method)["cell"]["method"] == method
+        assert not run.staged(method).exists()
+
+
+def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
+    run.train()
+    before = run.contents("full")
+    # as if the process had been killed after the first rename of a retrained cell
+    run.cell("full").rename(run.staged("full"))
+    run.cell("full").mkdir()
+    (run.cell("full") / "heads.safetensors").write_bytes(before["heads.safetensors"])
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert run.contents("full") == before
+
+
+def test_no_two_cells_share_noise(run: Run) -> None:
+    twin = {"small": METHODS["small"], "twin": METHODS["small"]}
+    run = replace(run, job=replace(run.job, methods=twin))
+    run.train()
+    first, second = (
+        load_file(run.cell(name) / "heads.safetensors")["weights"] for name in ("small", "twin")
+    )
+    assert not np.allclose(first, second, atol=1e-3)
+    assert not np.allclose(first[0], first[1], atol=1e-3)
+
+
+def test_a_start_of_other_classes_is_refused_before_training(
+    run: Run, fits: list[tuple[str, int]]
+) -> None:
+    path = run.folder / "text.safetensors"
+    metadata = {"format": text.FORMAT, "class_names": ["c", "b", "a"]}
+    weights = {"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}
+    save_file(weights, path, metadata={"dpprobe": json.dumps(metadata)})
+    method = method_options(
+        {"head": "sgd", "batch_size": 30, "steps": 12, "init": "file", "init_file": str(path)}
+    )
+    with pytest.raises(DataError, match="in another order"):
+        run.train(methods={"small": METHODS["small"], "started": method})
+    assert not fits
+
+
+def test_a_plan_for_other_rows_is_refused(run: Run) -> None:
+    plans = run.folder / "plans.json"
+    write_plans(
+        METHODS, output=plans, cache=run.calibration, n=ROWS["train"] + 1, epsilon=4.0,
+        delta=1e-4, accountant="pld", seeds=2,
+    )  # fmt: skip
+    with pytest.raises(DpprobeError, match="301"):
+        train_job(
+            run.job, train=run.folder / "train/manifest.json",
+            test=run.folder / "test/manifest.json", plans=plans, cells=run.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
