@@ -1,0 +1,236 @@
+"""The record of a cell: the names of its files and metrics, and `metrics.json` as a typed object.
+
+Everything that writes or reads a cell takes names and formats from here: the training job, the
+summary, the report, MLflow and the rules. Imports nothing heavy, since every start of Snakemake
+reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from dpprobe.privacy.limits import epsilon_value
+
+CELL_FORMAT: Final = "dpprobe-cell"
+CELL_FORMAT_VERSION: Final = 2
+
+METRICS_FILE = "metrics.json"
+STATEMENT_FILE = "privacy.json"
+WEIGHTS_FILE = "heads.safetensors"
+PREDICTIONS_FILE = "predictions.parquet"
+HISTORY_FILE = "history.parquet"
+# metrics.json is the commit mark: it holds the hashes of the others and is published last.
+PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
+CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
+
+# Scalar metrics of a seed, fractions between 0 and 1. A cell has those that its data allows.
+SCALAR_METRICS = (
+    "accuracy",
+    "top5_accuracy",
+    "real_accuracy",
+    "macro_accuracy",
+    "exact_match_accuracy",
+    "expected_calibration_error",
+    "auc",
+    "mean_average_precision",
+)
+# The metrics that may stand for a cell in tables and figures, as people write them.
+HEADLINES = {"accuracy": "accuracy", "auc": "AUC"}
+CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
+
+
+class _Part(BaseModel):
+    """A part of a record: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CellName(_Part):
+    """The names that a cell is found by; epsilon is its token, such as "0.5" or "inf"."""
+
+    dataset: str
+    backbone: str
+    method: str
+    epsilon: str
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """(dataset, backbone, method, epsilon token)."""
+        return self.dataset, self.backbone, self.method, self.epsilon
+
+    @property
+    def epsilon_value(self) -> float:
+        """The epsilon as a number; infinite for "inf"."""
+        return epsilon_value(self.epsilon)
+
+    def folder(self, cells: Path | str) -> Path:
+        """The cell's folder below the folder of all cells."""
+        return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
+
+
+class RowCounts(_Part):
+    """Rows of the two splits."""
+
+    train: int
+    test: int
+
+
+class MetricSummary(_Part):
+    """A metric over the seeds of a cell, as a fraction.
+
+    Attributes:
+      std: with ddof = 1; None for one seed.
+      low, high: the ends of the 95 % interval, `interval` the way it was made; None where there
+        is neither variation over seeds nor a bootstrap.
+      count: the number of seeds.
+    """
+
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+    count: int
+    interval: str | None
+
+
+class CellRecord(_Part):
+    """A cell's `metrics.json`.
+
+    Attributes:
+      private: whether the method promised anything, at any epsilon; see `guaranteed`.
+      fingerprint: of all that the cell is made from. content_hash: of that and of its files.
+      noise_multiplier: where one mechanism has one, else None.
+      options: of the method, as the study has them.
+      headline: the metric that stands for the cell.
+      auc_labels: labels that have both values in the test split.
+      seeds: for each seed its `index`, its metrics and, after a search, what was `chosen`.
+      summary: of each scalar metric over the seeds.
+      files: SHA-256 of each other file.
+      seconds: of training all seeds; None where that would tell a random number of trials.
+    """
+
+    format: Literal["dpprobe-cell"] = CELL_FORMAT
+    format_version: Literal[2] = CELL_FORMAT_VERSION
+    cell: CellName
+    head: str
+    private: bool
+    fingerprint: str
+    content_hash: str
+    delta: float | None
+    noise_multiplier: float | None
+    realised_epsilon: float | None
+    options: dict[str, Any]
+    rows: RowCounts
+    dimension: int
+    class_names: list[str]
+    multi_label: bool
+    headline: Literal["accuracy", "auc"]
+    auc_labels: int
+    seeds: list[dict[str, Any]]
+    summary: dict[str, MetricSummary]
+    files: dict[str, str]
+    seconds: float | None
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the cell carries a guarantee: a private method at a finite epsilon."""
+        return self.private and math.isfinite(self.cell.epsilon_value)
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether the cell is a non-private ceiling."""
+        return self.head == CEILING_HEAD
+
+    @property
+    def measure(self) -> Measure:
+        """What the numbers of the cell are."""
+        return Measure(
+            headline=self.headline,
+            multi_label=self.multi_label,
+            labels=self.auc_labels,
+            num_classes=len(self.class_names),
+        )
+
+    def write(self, path: Path) -> None:
+        """Writes `metrics.json`."""
+        write_json(path, self.model_dump(mode="json"))
+
+
+class Measure(_Part):
+    """What the numbers of a dataset are: the headline metric, and the labels in its mean."""
+
+    headline: Literal["accuracy", "auc"]
+    multi_label: bool = False
+    labels: int = 0  # that enter the mean, of `num_classes`
+    num_classes: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """Whether labels are left out of the mean: those with one value in all test rows."""
+        return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
+
+    @property
+    def title(self) -> str:
+        """For a sentence or an axis: "accuracy", "AUC", "mean AUC over 13 of 14 labels"."""
+        name = HEADLINES[self.headline]
+        if not self.multi_label:
+            return name
+        which = f"{self.labels} of {self.num_classes} labels" if self.partial else "labels"
+        return f"mean {name} over {which}"
+
+
+ACCURACY = Measure(headline="accuracy")
+
+
+def read_cell(path: Path) -> CellRecord:
+    """Reads a cell's `metrics.json`.
+
+    Raises:
+      DataError: when the file is missing, is not JSON or is not a record of today's version.
+    """
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing; run the cell by naming this path") from None
+    except ValueError:
+        raise DataError(f"{path}: not valid JSON; delete it and run the cell again") from None
+    found = values if isinstance(values, Mapping) else {}
+    if (found.get("format"), found.get("format_version")) != (CELL_FORMAT, CELL_FORMAT_VERSION):
+        raise DataError(
+            f"{path}: not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}; "
+            "delete it and run the cell again"
+        )
+    try:
+        return CellRecord.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{path}: {place}: {first['msg'][0].lower()}{first['msg'][1:]}; delete it and run the "
+            "cell again"
+        ) from None
+
+
+def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
+    """Finds what stands for the cells of each dataset, from their records and their paths.
+
+    Raises:
+      DataError: when two cells of a dataset differ in it, as a killed run may leave them.
+    """
+    first: dict[str, tuple[Path, Measure]] = {}
+    for path, record in cells:
+        measure = record.measure
+        other_path, other = first.setdefault(record.cell.dataset, (path, measure))
+        if other != measure:
+            raise DataError(
+                f"{path}: shows {measure.headline}, {other_path} shows {other.headline}, or they "
+                "were tested on other rows; run the study again"
+            )
+    return {dataset: measure for dataset, (_, measure) in first.items()}
