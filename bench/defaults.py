@@ -36,7 +36,7 @@ from sklearn.datasets import load_digits, load_sample_images
 
 from dpprobe import artifacts, backbones, heads
 from dpprobe.backbones import Runtime, timm_models
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import rule_ridge
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class

@@ -23,7 +23,7 @@ import yaml
 from dpprobe import artifacts
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.normalisation import KINDS
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate

@@ -41,8 +41,8 @@ REMOTE = "/xrays.zip"
 POLICY = downloads.Policy(attempts=3, first_wait=0.01, timeout=0.5)
 PART = 60_000
 PROGRAM = (
-    "import sys; from pathlib import Path; from dpprobe import config, data; import json; "
-    "data.download(config.dataset_options(json.loads(sys.argv[1])), Path(sys.argv[2]))"
+    "import sys; from pathlib import Path; from dpprobe import data; from dpprobe.study.load import dataset_options; import json; "
+    "data.download(dataset_options(json.loads(sys.argv[1])), Path(sys.argv[2]))"
 )
 
 

@@ -29,11 +29,11 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     page = (repository / "docs/extending.md").read_text()
     module, line = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (folder / "src/dpprobe/heads/nearest_mean.py").write_text(module)
-    config = folder / "src/dpprobe/config.py"
+    registry = folder / "src/dpprobe/heads/registry.py"
     start = "HEADS: dict[str, str] = {\n"
-    text = config.read_text()
+    text = registry.read_text()
     assert text.count(start) == 1
-    config.write_text(text.replace(start, start + line))
+    registry.write_text(text.replace(start, start + line))
     return folder
 
 
@@ -77,11 +77,12 @@ def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
     check = """
 import math
 import torch
-from dpprobe import config, heads
+from dpprobe import heads
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from dpprobe.study.load import method_options
 
-options = config.method_options({"head": "nearest_mean", "normalize": "none"})
+options = method_options({"head": "nearest_mean", "normalize": "none"})
 features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
 features[3], features[4], features[5] = math.nan, 0, 1e30
 labels = torch.arange(30) % 3

@@ -1,7 +1,7 @@
 """Frozen feature extractors: a name in the study -> a model with its own preprocessing.
 
 A family is one module with an `Options` class and a `load` function, named in
-`dpprobe.backbones.options.FAMILIES`.
+`dpprobe.backbones.registry.FAMILIES`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
       ConfigError: when the options name something that is not there or does not fit together, or
         the features have another dimension than the options say.
     """
-    from dpprobe.backbones.options import FAMILIES
+    from dpprobe.backbones.registry import FAMILIES
     from dpprobe.devices import resolve_device
 
     options.check()

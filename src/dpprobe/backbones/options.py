@@ -1,4 +1,4 @@
-"""Options that every backbone has, and the registry of families."""
+"""Options that every backbone has."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ from pydantic import Field
 
 from dpprobe.options import Options
 
-FAMILIES: dict[str, str] = {
-    "open_clip": "dpprobe.backbones.open_clip_models",
-    "pixels": "dpprobe.backbones.pixels",
-    "scattering": "dpprobe.backbones.scattering",
-    "timm": "dpprobe.backbones.timm_models",
-}
 # Options of a backbone that do not decide its features.
 BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 

@@ -1,7 +1,7 @@
 """Datasets: from a source to two split tables and their description.
 
 A source is one module with an `Options` class and a `prepare` function, named in
-`dpprobe.data.options.SOURCES`.
+`dpprobe.data.registry.SOURCES`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def download(options: DatasetOptions, directory: Path) -> None:
       DownloadError: when the other side does not give what it should.
     """
     from dpprobe.data.downloads import write_receipt
-    from dpprobe.data.options import SOURCES
+    from dpprobe.data.registry import SOURCES
 
     module = importlib.import_module(SOURCES[options.source])
     with disk.explained(directory, "files were fetched"):
@@ -122,8 +122,8 @@ def prepare(options: DatasetOptions, directory: Path, *, downloaded: Path | None
       ConfigError: when the source is not there.
       DataError: when what it holds cannot be a dataset.
     """
-    from dpprobe.data.options import SOURCES
     from dpprobe.data.problems import FILE_NAME
+    from dpprobe.data.registry import SOURCES
 
     module = importlib.import_module(SOURCES[options.source])
     with disk.explained(directory, "the split tables were written"):

@@ -1,4 +1,4 @@
-"""Options that every dataset has, and the registry of sources."""
+"""Options that every dataset has."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ from pydantic import Field
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.privacy.limits import SMALLEST_DELTA
-
-# Every name a user may write, and the module that gives it meaning.
-SOURCES: dict[str, str] = {
-    "csv": "dpprobe.data.csv_manifest",
-    "huggingface": "dpprobe.data.huggingface",
-    "imagefolder": "dpprobe.data.imagefolder",
-    "parquet": "dpprobe.data.parquet",
-    "sklearn": "dpprobe.data.sklearn_datasets",
-    "torchvision": "dpprobe.data.torchvision_datasets",
-    "url": "dpprobe.data.url",
-}
 
 
 class Expected(Options):

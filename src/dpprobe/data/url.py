@@ -17,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import archives, check_address, check_several_labels
-from dpprobe.data.options import SOURCES, DatasetOptions, Limit
+from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 from dpprobe.study.load import dataset_options

@@ -20,7 +20,8 @@ import torch
 
 from dpprobe import artifacts
 from dpprobe.backbones import Runtime
-from dpprobe.backbones.options import FAMILIES, BackboneOptions
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data import prompts
 from dpprobe.data.table import read_info
 from dpprobe.errors import ConfigError, DataError

@@ -1,6 +1,6 @@
 """Heads: linear classifiers trained on stored features, privately or not.
 
-One module a head, named in `dpprobe.heads.options.HEADS`: its `Options` say what a study may
+One module a head, named in `dpprobe.heads.registry.HEADS`: its `Options` say what a study may
 write, its `fit` trains. Nothing heavy is imported here.
 """
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,29 +1,16 @@
-"""Options that every head has, and the registry of heads."""
+"""Options that every head has."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced
-from dpprobe.options import Options, by_registry
+from dpprobe.options import Options
 from dpprobe.privacy.plan import Mechanism, Selection, split_budget
-
-HEADS: dict[str, str] = {
-    "adam": "dpprobe.heads.adam",
-    "feature_covariance": "dpprobe.heads.feature_covariance",
-    "lamb": "dpprobe.heads.lamb",
-    "least_squares": "dpprobe.heads.least_squares",
-    "momentum": "dpprobe.heads.momentum",
-    "newton": "dpprobe.heads.newton",
-    "nonprivate": "dpprobe.heads.nonprivate",
-    "prototypes": "dpprobe.heads.prototypes",
-    "sgd": "dpprobe.heads.sgd",
-    "tuned": "dpprobe.heads.tuned",
-}
 
 
 class MethodOptions(Options, ABC):
@@ -113,6 +100,3 @@ class MethodOptions(Options, ABC):
     def selection(self, n: int) -> Selection | None:  # noqa: ARG002
         """Which mechanisms are repeated, with only the best run released; None where none is."""
         return None
-
-
-AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(HEADS, "head")]

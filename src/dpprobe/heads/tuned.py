@@ -40,7 +40,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import AnyMethod, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,

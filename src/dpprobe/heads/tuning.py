@@ -13,7 +13,8 @@ import torch
 from dpprobe import artifacts
 from dpprobe.heads import Fitted, Record
 from dpprobe.heads.first_order import History, without_loss
-from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import products
 from dpprobe.heads.tuned import SCORE, Options, Range

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.backbones.options import FAMILIES, BackboneOptions
-from dpprobe.data.options import SOURCES, DatasetOptions
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class, registered_name
 from dpprobe.study.messages import OptionsT, validated
 from dpprobe.study.study import Study

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.backbones.options import FAMILIES
-from dpprobe.data.options import SOURCES
-from dpprobe.heads.options import HEADS
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.data.registry import SOURCES
+from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.study import catalog

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
-from dpprobe.backbones.options import FAMILIES, BackboneOptions
-from dpprobe.data.options import SOURCES, DatasetOptions
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import AnyMethod
+from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import Options, by_registry
 from dpprobe.privacy.limits import (
     INFINITE,

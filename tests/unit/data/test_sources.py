@@ -49,11 +49,14 @@ def options_of(**values: Any) -> DatasetOptions:
 def test_checking_a_study_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
-        "from dpprobe import config, data, backbones, features\n"
-        "for registry in (config.SOURCES, config.FAMILIES):\n"
-        "    for name in registry: config.options_class(registry, name)\n"
-        "options = config.dataset_options({'source': 'sklearn', 'name': 'digits'})\n"
-        "options.check(); options.count_rows()\n"
+        "from dpprobe import data, backbones, features, options\n"
+        "from dpprobe.backbones.registry import FAMILIES\n"
+        "from dpprobe.data.registry import SOURCES\n"
+        "from dpprobe.study.load import dataset_options\n"
+        "for registry in (SOURCES, FAMILIES):\n"
+        "    for name in registry: options.options_class(registry, name)\n"
+        "dataset = dataset_options({'source': 'sklearn', 'name': 'digits'})\n"
+        "dataset.check(); dataset.count_rows()\n"
         "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'sklearn', 'timm', 'PIL', 'h5py'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -623,9 +623,10 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from dpprobe import backbones, config
+from dpprobe import backbones
 from dpprobe.backbones import Backbone
 from dpprobe.features.extract import extract_shard
+from dpprobe.study.load import backbone_options
 
 real = backbones.load
 
@@ -642,7 +643,7 @@ for shard in range(4):
     print("shard", shard, flush=True)
     extract_shard(
         table=dataset / "train.parquet", info=dataset / "dataset.json",
-        backbone=config.backbone_options({"family": "pixels"}), backbone_name="mine",
+        backbone=backbone_options({"family": "pixels"}), backbone_name="mine",
         split="train", shard=shard, shards=4, batch_size=4, dtype="float32", device="cpu",
         output=output / f"shard-{shard:05d}-of-00004.h5",
     )

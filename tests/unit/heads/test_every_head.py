@@ -16,7 +16,8 @@ import torch
 
 from dpprobe import heads
 from dpprobe.features.store import FeatureStore, ShardHeader, write_manifest, write_shard
-from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.study.load import method_options
@@ -139,7 +140,7 @@ import numpy as np
 import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[3])
-from tests.unit import test_every_head as here
+from tests.unit.heads import test_every_head as here
 from dpprobe import heads
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet

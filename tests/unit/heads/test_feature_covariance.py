@@ -16,7 +16,8 @@ from dpprobe import heads
 from dpprobe.errors import ConfigError, DataError, StoreError
 from dpprobe.heads import descent
 from dpprobe.heads.feature_covariance import COVARIANCE, Options
-from dpprobe.heads.options import HEADS, MethodOptions
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class

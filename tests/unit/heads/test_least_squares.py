@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpprobe import heads
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.least_squares import GRAM, TARGETS, Options
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import Design, cross_moment
 from dpprobe.heads.sufficient_statistics import _targets
 from dpprobe.heads.training_set import TrainingSet

@@ -13,7 +13,7 @@ import yaml
 
 from dpprobe.data.options import DatasetOptions
 from dpprobe.heads.normalisation import KINDS
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.blocks import FeatureOptions, TsneOptions

@@ -16,7 +16,7 @@ from dpprobe import heads
 from dpprobe.heads import descent
 from dpprobe.heads.descent import Descent
 from dpprobe.heads.newton import HESSIANS, Options
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import Design, Spectrum, gradient, second_moment, spectrum
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.options import options_class

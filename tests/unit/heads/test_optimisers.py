@@ -24,7 +24,7 @@ from dpprobe.heads.optimisers import (
     learning_rates,
     mixing_rates,
 )
-from dpprobe.heads.options import HEADS
+from dpprobe.heads.registry import HEADS
 from dpprobe.heads.sgd import Options
 from dpprobe.options import options_class
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dpprobe import heads
-from dpprobe.heads.options import HEADS
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
+from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class
 from tests.support.second_order_data import (
     Stream,

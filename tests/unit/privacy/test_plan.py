@@ -253,13 +253,15 @@ def test_shares_of_a_budget() -> None:
 def test_checking_a_study_imports_nothing_heavy() -> None:
     code = """
 import sys
-from dpprobe import config, heads
+from dpprobe import heads
+from dpprobe.heads.registry import HEADS
+from dpprobe.study.load import method_options
 import dpprobe.privacy.plan
-for name in config.HEADS:
+for name in HEADS:
     own = {"head": name}
     if name == "tuned":
         own |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
-    config.method_options(own).mechanisms(1000)
+    method_options(own).mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))
 """

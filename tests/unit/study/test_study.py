@@ -432,8 +432,9 @@ def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
     import sys
 
     code = (
-        "import sys, yaml; from dpprobe import config;"
-        "config.check(config.load(yaml.safe_load(open('config.yaml'))));"
+        "import sys, yaml; from dpprobe.study.check import check_study;"
+        "from dpprobe.study.load import load_study;"
+        "check_study(load_study(yaml.safe_load(open('config.yaml'))));"
         "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
         "if m in sys.modules])"
     )

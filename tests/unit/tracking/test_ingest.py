@@ -401,7 +401,7 @@ def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from tests.unit.test_tracking import Study\n"
+        "from tests.support.tracked_study import Study\n"
         "study = Study(Path(sys.argv[2]))\n"
         "study.ingest(receipt=study.root / sys.argv[3])\n"
     )

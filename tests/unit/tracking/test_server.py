@@ -32,7 +32,7 @@ CELLS, SUMMARIES = 8, 2
 WRITER = """
 import json, sys
 from pathlib import Path
-from dpprobe.tracking import ingest
+from dpprobe.tracking.ingest import ingest
 a = json.loads(sys.argv[1])
 root = Path(a["root"])
 ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],

@@ -1,0 +1,25 @@
+"""The heads that a method may name, each with the module that fits it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import SerializeAsAny
+
+from dpprobe.heads.options import MethodOptions
+from dpprobe.options import by_registry
+
+HEADS: dict[str, str] = {
+    "adam": "dpprobe.heads.adam",
+    "feature_covariance": "dpprobe.heads.feature_covariance",
+    "lamb": "dpprobe.heads.lamb",
+    "least_squares": "dpprobe.heads.least_squares",
+    "momentum": "dpprobe.heads.momentum",
+    "newton": "dpprobe.heads.newton",
+    "nonprivate": "dpprobe.heads.nonprivate",
+    "prototypes": "dpprobe.heads.prototypes",
+    "sgd": "dpprobe.heads.sgd",
+    "tuned": "dpprobe.heads.tuned",
+}
+
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(HEADS, "head")]
