@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dpprobe import backbones
-from dpprobe.backbones import Backbone, Runtime, timm_models
+from dpprobe.backbones import loading, timm_models
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.study import catalog
 from dpprobe.study.load import backbone_options
 
@@ -67,7 +67,7 @@ def compare(name: str, published: int) -> tuple[str, list[str]]:
     """A row of the table, and both preprocessings."""
     values = catalog.complete_backbone({"catalog": name, "pretrained": False})
     options = backbone_options(values)
-    ours = backbones.load(options, runtime=Runtime(device="cpu"))
+    ours = loading.load(options, runtime=Runtime(device="cpu"))
     library = its_own(options)
     pictures = [noise(size, seed) for seed, size in enumerate(SIZES)]
     batch = torch.stack([ours.transform(picture) for picture in pictures])

@@ -34,8 +34,9 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
-from dpprobe import artifacts, backbones, heads
-from dpprobe.backbones import Runtime, timm_models
+from dpprobe import artifacts, heads
+from dpprobe.backbones import loading, timm_models
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import rule_ridge
 from dpprobe.heads.training_set import TrainingSet
@@ -133,7 +134,7 @@ def embedded(which: str, checkpoint: str) -> Features:
     options = timm_models.Options(
         model="mobilenetv2_100", checkpoint=checkpoint, model_args={"pad_type": "same"}
     )
-    backbone = backbones.load(options, runtime=Runtime(device="cpu"))
+    backbone = loading.load(options, runtime=Runtime(device="cpu"))
     images = list(digits() if which == "digits" else crops())
     parts: list[tuple[torch.Tensor, torch.Tensor]] = []
     for start in range(0, len(images), 16):

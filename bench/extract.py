@@ -36,9 +36,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from clock import Engine, Fastest, Ratio
-from dpprobe import artifacts, backbones, data, heads
-from dpprobe.backbones import Backbone, Runtime
+from dpprobe import artifacts, heads
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data import sources
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.features import store
 from dpprobe.features.extract import extract_shard
@@ -148,7 +150,7 @@ class Measured:
         self.dataset = dataset(case, folder)
         self.blocks = case_backbone(case)
         runtime = Runtime(device=options.device, precision=options.precision)
-        self.backbone = backbones.load(self.blocks, runtime=runtime)
+        self.backbone = loading.load(self.blocks, runtime=runtime)
         self.plain = plain_model(case).to(options.device)
         rows = min(options.batch_size, case.rows)
         self.batch = self.random(rows).to(options.device)
@@ -168,7 +170,7 @@ class Measured:
             print(f"{number + 1} {self.case}: {name} {engine.times[-1]:.2f} s", flush=True)
 
     def extract(self) -> None:
-        with patch.object(backbones, "load", lambda *_, **__: self.backbone):
+        with patch.object(loading, "load", lambda *_, **__: self.backbone):
             extract(self.dataset, self.folder, self.blocks, "train", options=self.options)
 
     def random(self, rows: int) -> torch.Tensor:
@@ -306,7 +308,7 @@ def dataset(case: Case, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photograph)
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
-    data.prepare(dataset_options(values), directory)
+    sources.prepare(dataset_options(values), directory)
     return directory
 
 
@@ -321,7 +323,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
         "missing_classes": "warn",
         "verify": "hash",
     }
-    data.prepare(dataset_options(values), directory)
+    sources.prepare(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:

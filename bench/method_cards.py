@@ -133,14 +133,14 @@ def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
     import numpy as np
     import torch
 
-    from dpprobe import data
+    from dpprobe.data import sources
     from dpprobe.data.table import read_info
     from dpprobe.features.extract import extract_shard
     from dpprobe.features.store import FeatureStore, write_manifest
 
     (dataset,), ((backbone_name, backbone),) = study.datasets.values(), study.backbones.items()
     if not (folder / "dataset.json").exists():
-        data.prepare(dataset, folder)
+        sources.prepare(dataset, folder)
     info = read_info(folder / "dataset.json")
     shard, manifest = folder / split / "shard-00000-of-00001.h5", folder / split / "manifest.json"
     extract_shard(

@@ -30,8 +30,7 @@ from unittest import mock
 
 from tests.support.misbehaving_server import Answer, Cut, Fault, Server, Silent, Slow, page, serve
 
-from dpprobe import data
-from dpprobe.data import downloads
+from dpprobe.data import downloads, sources
 from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import DpprobeError
 from dpprobe.study.load import dataset_options
@@ -41,8 +40,9 @@ REMOTE = "/xrays.zip"
 POLICY = downloads.Policy(attempts=3, first_wait=0.01, timeout=0.5)
 PART = 60_000
 PROGRAM = (
-    "import sys; from pathlib import Path; from dpprobe import data; from dpprobe.study.load import dataset_options; import json; "
-    "data.download(dataset_options(json.loads(sys.argv[1])), Path(sys.argv[2]))"
+    "import json, sys; from pathlib import Path; from dpprobe.data import sources; "
+    "from dpprobe.study.load import dataset_options; "
+    "sources.download(dataset_options(json.loads(sys.argv[1])), Path(sys.argv[2]))"
 )
 
 
@@ -139,7 +139,7 @@ def options(server: Server, expected: bytes = GOOD) -> DatasetOptions:
 
 def attempt(chosen: DatasetOptions) -> str:
     try:
-        data.download(chosen, FOLDER)
+        sources.download(chosen, FOLDER)
     except DpprobeError as error:
         return str(error)
     return "(none: it succeeds)"

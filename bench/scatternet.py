@@ -24,7 +24,9 @@ import torch
 import yaml
 from PIL import Image
 
-from dpprobe import artifacts, backbones, heads
+from dpprobe import artifacts, heads
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.heads import nonprivate
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
@@ -209,9 +211,7 @@ def scattered(
     """Scattering rows [m, d] of the first images, their labels, and how far pixels moved (RMS)."""
     import pyarrow.parquet as pq
 
-    backbone = backbones.load(
-        study.backbones["scatternet"], runtime=backbones.Runtime(device="cpu")
-    )
+    backbone = loading.load(study.backbones["scatternet"], runtime=Runtime(device="cpu"))
     table = pq.read_table(ROOT / path, columns=["image", "label"]).slice(0, rows)
     features = np.empty((len(table), backbone.dimension or 0), np.float32)
     squares = 0.0

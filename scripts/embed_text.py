@@ -7,7 +7,7 @@ from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.backbones import Runtime
+        from dpprobe.backbones.backbone import Runtime
         from dpprobe.devices import limit_threads
         from dpprobe.features.text import write_text_embeddings
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dpprobe import data
+from dpprobe.data import sources
 from dpprobe.logs import job_log
 from dpprobe.study.load import load_study
 
@@ -10,7 +10,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         study = load_study(snakemake.config)
         receipt = snakemake.input.receipt
-        data.prepare(
+        sources.prepare(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output.info).parent,
             downloaded=Path(receipt).parent if receipt else None,

@@ -11,7 +11,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.persistence import PersistenceBase
 
 from dpprobe.artifacts import fingerprint, read_json
-from dpprobe.data import public_addresses
+from dpprobe.data.addresses import public_addresses
 from dpprobe.devices import put_python_on_path
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dpprobe.backbones import Runtime
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from dpprobe import artifacts
-from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.network_options import (
     NO_NETWORK,
     NetworkOptions,
@@ -282,7 +282,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         dimension=network.dimension,
         preprocessing=preprocessing,
         weights_sha256=weights_sha256,
-        fingerprint=identity(
+        fingerprint=backbone_fingerprint(
             options,
             preprocessing=preprocessing,
             weights_sha256=weights_sha256,
@@ -351,7 +351,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
         logit_scale=float(model.logit_scale.exp()),
         logit_bias=None if bias is None else float(bias),
         weights_sha256=weights_sha256,
-        fingerprint=identity(
+        fingerprint=backbone_fingerprint(
             options,
             preprocessing={"activation": activation, "part": "text"},
             weights_sha256=weights_sha256,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         dimension=None if options.size is None else channels * options.size**2,
         preprocessing=preprocessing,
         weights_sha256=None,
-        fingerprint=identity(
+        fingerprint=backbone_fingerprint(
             options, preprocessing=preprocessing, weights_sha256=None, libraries=["pillow"]
         ),
         transform=ToTensor(

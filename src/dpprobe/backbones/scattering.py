@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 
@@ -63,7 +63,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         dimension=forward(blank).shape[1],
         preprocessing=preprocessing,
         weights_sha256=None,
-        fingerprint=identity(
+        fingerprint=backbone_fingerprint(
             options,
             preprocessing=preprocessing,
             weights_sha256=None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
-from dpprobe.backbones import Backbone, Runtime, identity
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.network_options import (
     NO_NETWORK,
     NetworkOptions,
@@ -172,7 +172,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         dimension=network.dimension,
         preprocessing={"color": mode, **described},
         weights_sha256=weights_sha256,
-        fingerprint=identity(
+        fingerprint=backbone_fingerprint(
             options,
             preprocessing=described,
             weights_sha256=weights_sha256,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.data import check_groups, group_column
+from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block

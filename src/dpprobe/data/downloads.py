@@ -30,7 +30,8 @@ import requests
 import urllib3
 
 from dpprobe import artifacts
-from dpprobe.data import disk, public_url
+from dpprobe.data import disk
+from dpprobe.data.addresses import public_url
 from dpprobe.data.disk import megabytes
 from dpprobe.errors import DataError, DownloadError
 from dpprobe.progress import Progress

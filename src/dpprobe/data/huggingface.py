@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import check_address, check_several_labels, parquet
+from dpprobe.data import parquet
+from dpprobe.data.addresses import check_address
+from dpprobe.data.options import check_several_labels
 from dpprobe.errors import ConfigError, DownloadError
 from dpprobe.options import Options as Block
 
@@ -358,5 +360,5 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
         else parquet.AcceptedLabels(file=str(downloaded / _ACCEPTED)),
     )
     local.check()
-    check_several_labels(declared=options.several_labels, found=local.multi_label())
+    check_several_labels(declared=options.several_labels, actual=local.multi_label())
     parquet.prepare(local, directory, recorded=options, revision=options.revision)

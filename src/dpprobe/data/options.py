@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
@@ -176,3 +176,16 @@ def headline_metric(
             "write accuracy"
         )
     return "auc" if metric == "auc" else "accuracy"
+
+
+def check_several_labels(*, declared: bool, actual: bool) -> None:
+    """Compares a study's word on labels that only a download tells with the files.
+
+    Raises:
+      DataError: when they differ.
+    """
+    if actual != declared:
+        raise DataError(
+            f"several_labels: the downloaded files have {'several labels' if actual else 'one'} "
+            f"a row; write several_labels: {str(actual).lower()}"
+        )

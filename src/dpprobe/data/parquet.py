@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import check_groups, group_column, split
+from dpprobe.data import split
+from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
-from dpprobe.data import GROUP_PREFIX
+from dpprobe.data.groups import GROUP_PREFIX
 from dpprobe.data.problems import KINDS, SHOWN, Problems
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress

@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from dpprobe.data import archives, check_address, check_several_labels
-from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data import archives
+from dpprobe.data.addresses import check_address
+from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
@@ -275,7 +276,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     try:
         layout = options.located(downloaded)
         layout.check()
-        check_several_labels(declared=options.multi_label(), found=layout.multi_label())
+        check_several_labels(declared=options.multi_label(), actual=layout.multi_label())
     except ConfigError as error:
         raise ConfigError(f"layout: {error}") from error
     module = importlib.import_module(SOURCES[layout.source])

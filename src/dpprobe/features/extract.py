@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dpprobe import backbones
-from dpprobe.backbones import Runtime
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.probe import take_probe
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
@@ -88,7 +89,7 @@ def extract_shard(
     start, stop = store.row_range(source.rows, shard, shards)
     where = resolve_device(device)
     runtime = Runtime(device=where, precision=precision, compiled=compiled)
-    loaded = backbones.load(backbone, runtime=runtime)
+    loaded = loading.load(backbone, runtime=runtime)
     header = _header(
         described,
         loaded,
@@ -132,8 +133,8 @@ def extract_shard(
     logger.info("%s: %s", label, clock)
 
 
-def _probe(loaded: backbones.Backbone, name: str) -> dict[str, Any]:
-    probe = backbones.probe(loaded)
+def _probe(loaded: Backbone, name: str) -> dict[str, Any]:
+    probe = take_probe(loaded)
     if not math.isfinite(probe["norm"]):
         raise DataError(
             f"backbone {name}: its features of a plain image are not finite; look at its weights "
@@ -144,7 +145,7 @@ def _probe(loaded: backbones.Backbone, name: str) -> dict[str, Any]:
 
 def _header(
     described: DatasetInfo,
-    loaded: backbones.Backbone,
+    loaded: Backbone,
     *,
     split: str,
     rows: int,

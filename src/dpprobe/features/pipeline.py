@@ -28,7 +28,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from dpprobe.backbones import Backbone
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.data.table import EncodedImage, SplitTable, decode
 from dpprobe.errors import DataError
 

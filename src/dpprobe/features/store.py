@@ -22,7 +22,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe import artifacts, backbones
+from dpprobe import artifacts
+from dpprobe.backbones.probe import probes_agree
 from dpprobe.errors import ConfigError, StoreError
 
 logger = logging.getLogger("dpprobe")
@@ -715,7 +716,7 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
         first, reference = known[0]
-        if not backbones.probes_agree(reference, probe):
+        if not probes_agree(reference, probe):
             raise StoreError(
                 f"{path}: of one image its machine computes other features than that of "
                 f"{first.name}: norm {probe['norm']:.6g} where {reference['norm']:.6g} is "

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe import artifacts
-from dpprobe.backbones import Runtime
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data import prompts

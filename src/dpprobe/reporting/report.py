@@ -27,7 +27,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dpprobe.artifacts import canonical_json, read_json, write_text
-from dpprobe.data import public_addresses
+from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import INFINITE, epsilon_value

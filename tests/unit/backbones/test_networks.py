@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 
-from dpprobe import backbones, devices
-from dpprobe.backbones import Backbone, Runtime, images, timm_models
+from dpprobe import devices
+from dpprobe.backbones import images, loading, timm_models
+from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.load import backbone_options
@@ -32,7 +33,7 @@ CPU = Runtime(device="cpu")
 
 
 def load(runtime: Runtime = CPU, **values: Any) -> Backbone:
-    return backbones.load(backbone_options(values), runtime=runtime)
+    return loading.load(backbone_options(values), runtime=runtime)
 
 
 def noise(size: tuple[int, int], mode: str = "RGB", seed: int = 0) -> Image.Image:
@@ -431,7 +432,7 @@ def test_fingerprint_covers_architecture_and_tag() -> None:
     options = backbone_options(TINY)
     arguments: dict[str, Any] = {"preprocessing": {}, "weights_sha256": None, "libraries": []}
     names: list[dict[str, Any]] = [{}, {"architecture": "a"}, {"pretrained_tag": "a"}]
-    assert len({backbones.identity(options, **arguments, **name) for name in names}) == 3
+    assert len({backbone_fingerprint(options, **arguments, **name) for name in names}) == 3
 
 
 def test_options_survive_serialisation() -> None:
@@ -451,17 +452,17 @@ def test_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert devices.resolve_device("auto") == "cpu"
     with pytest.raises(ConfigError, match="device: cuda .*torch sees no GPU"):
-        backbones.load(options, runtime=Runtime(device="cuda"))
+        loading.load(options, runtime=Runtime(device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert devices.resolve_device("auto") == "cuda"
 
 
 def test_only_weights_that_were_trained_say_so() -> None:
     untrained = {"family": "timm", "model": "test_vit", "pretrained": False}
-    loaded = backbones.load(backbone_options(untrained), runtime=CPU)
+    loaded = loading.load(backbone_options(untrained), runtime=CPU)
     assert loaded.weights_sha256 is not None
     assert not loaded.trained
-    assert not backbones.load(backbone_options({"family": "pixels"}), runtime=CPU).trained
+    assert not loading.load(backbone_options({"family": "pixels"}), runtime=CPU).trained
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from dpprobe import backbones
-from dpprobe.backbones import Backbone, Runtime, open_clip_models
+from dpprobe.backbones import loading, open_clip_models
+from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.probe import probes_agree, take_probe
 from dpprobe.errors import ConfigError
 from dpprobe.study.load import backbone_options
 from tests.support import tiny_clip
@@ -38,7 +39,7 @@ def options(**values: Any) -> BackboneOptions:
 def load(model: str = "tiny-quickgelu", runtime: Runtime = CPU, **values: Any) -> Backbone:
     if "checkpoint" not in values:
         values = {"pretrained": False} | values
-    return backbones.load(options(model=model, **values), runtime=runtime)
+    return loading.load(options(model=model, **values), runtime=runtime)
 
 
 def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
@@ -132,7 +133,7 @@ def test_the_wrong_activation_gives_other_features() -> None:
     assert quick.fingerprint != usual.fingerprint
     right, wrong = run(quick, noise()), run(usual, noise())
     assert (right - wrong).abs().max() > 1e-3 * right.abs().max()
-    assert not backbones.probes_agree(backbones.probe(quick), backbones.probe(load("tiny-timm")))
+    assert not probes_agree(take_probe(quick), take_probe(load("tiny-timm")))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -407,7 +408,7 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(factory, "download_pretrained", offline)
     with pytest.raises(ConfigError, match=r"no route to the Hub.*or name a local checkpoint"):
-        backbones.load(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
+        loading.load(options(model="ViT-B-32-quickgelu.openai"), runtime=CPU)
 
 
 def test_a_tag_s_own_preprocessing_is_taken(
@@ -419,7 +420,7 @@ def test_a_tag_s_own_preprocessing_is_taken(
     known = {"url": "", "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear", "quick_gelu": True}
     monkeypatch.setattr(factory, "get_pretrained_cfg", lambda _model, _tag: known)
     monkeypatch.setattr(factory, "download_pretrained", lambda *_, **__: str(checkpoint))
-    fetched = backbones.load(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
+    fetched = loading.load(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
     assert fetched.preprocessing["mean"] == [0.1, 0.2, 0.3]
     assert fetched.preprocessing["interpolation"] == "bilinear"
     assert fetched.pretrained_tag == "some_tag"

@@ -18,8 +18,9 @@ from timm.data.transforms_factory import create_transform
 from timm.models.vision_transformer import Block
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 
-from dpprobe import backbones
-from dpprobe.backbones import Backbone, Runtime, images
+from dpprobe.backbones import images, loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.probe import probes_agree, take_probe
 from dpprobe.errors import ConfigError
 from dpprobe.study.load import backbone_options
 
@@ -29,7 +30,7 @@ MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
 
 def load(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> Backbone:
     options = {"family": "timm", "model": model, "pretrained": False} | values
-    return backbones.load(backbone_options(options), runtime=runtime)
+    return loading.load(backbone_options(options), runtime=runtime)
 
 
 def reference(model: str = "test_vit", **arguments: Any) -> Any:
@@ -342,7 +343,7 @@ def test_precision_changes_the_last_digits_and_the_fingerprint() -> None:
 def test_precision_is_no_part_of_families_without_a_network() -> None:
     options = backbone_options({"family": "pixels", "size": 4})
     prints = {
-        backbones.load(options, runtime=Runtime(device="cpu", precision=precision)).fingerprint
+        loading.load(options, runtime=Runtime(device="cpu", precision=precision)).fingerprint
         for precision in ("auto", "float32", "bfloat16")
     }
     assert len(prints) == 1
@@ -360,7 +361,7 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch, "compile", broken)
     broken_one = load(runtime=Runtime(device="cpu", compiled=True))
     with pytest.raises(ConfigError, match=r"test_vit fails when .* for cpu \(no g\+\+\); write"):
-        backbones.probe(broken_one)
+        take_probe(broken_one)
 
 
 @pytest.mark.slow
@@ -380,25 +381,25 @@ def test_compiled_gives_the_same() -> None:
 
 
 def test_a_probe_tells_backbones_apart() -> None:
-    first, again = backbones.probe(load()), backbones.probe(load())
+    first, again = take_probe(load()), take_probe(load())
     assert first == again
     assert set(first) == {"sha256", "norm", "sample"}
     assert len(first["sample"]) == 64
-    other = backbones.probe(load(preprocessing={"mean": 0.3}))
+    other = take_probe(load(preprocessing={"mean": 0.3}))
     assert other["sha256"] != first["sha256"]
-    assert not backbones.probes_agree(first, other)
-    assert not backbones.probes_agree(first, backbones.probe(load("test_resnet")))
+    assert not probes_agree(first, other)
+    assert not probes_agree(first, take_probe(load("test_resnet")))
 
 
 def test_a_probe_agrees_across_precisions() -> None:
-    exact = backbones.probe(load())
-    rough = backbones.probe(load(runtime=Runtime(device="cpu", precision="bfloat16")))
+    exact = take_probe(load())
+    rough = take_probe(load(runtime=Runtime(device="cpu", precision="bfloat16")))
     assert rough["sha256"] != exact["sha256"]
-    assert backbones.probes_agree(exact, rough)
+    assert probes_agree(exact, rough)
 
 
 def test_every_family_has_a_probe() -> None:
     for family in ("pixels", "scattering"):
         options = backbone_options({"family": family, "size": 16})
-        probe = backbones.probe(backbones.load(options, runtime=CPU))
+        probe = take_probe(loading.load(options, runtime=CPU))
         assert probe["norm"] > 0

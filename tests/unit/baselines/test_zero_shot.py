@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
-from dpprobe import backbones
 from dpprobe.artifacts import canonical_json, read_json
-from dpprobe.backbones import Runtime
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.baselines.zero_shot import read_zero_shot, zero_shot
 from dpprobe.data import prompts, table
 from dpprobe.errors import DataError
@@ -77,7 +77,7 @@ def test_scores_are_open_clip_s_own(
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 255, (12, 64, 64, 3)).astype(np.uint8)
     images = [Image.fromarray(array) for array in pixels]
-    backbone = backbones.load(options, runtime=CPU)
+    backbone = loading.load(options, runtime=CPU)
     batch = torch.stack([backbone.transform(image) for image in images])
     features = backbone.forward(batch)
     labels = np.arange(12) % 4

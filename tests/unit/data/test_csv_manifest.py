@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe import data
-from dpprobe.data import csv_manifest, csv_rows
+from dpprobe.data import csv_manifest, csv_rows, sources
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -58,7 +57,7 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset and holds it against what was counted beforehand."""
     options = options_of(**values)
     options.check()
-    data.prepare(options, directory)
+    sources.prepare(options, directory)
     info = read_info(directory / "dataset.json")
     assert (info.train_rows, info.test_rows) == options.count_rows()
     assert info.multi_label == options.multi_label()
@@ -822,7 +821,7 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
     write_csv(tmp_path / "a.csv", [*rows, {"path": name, "kind": "cat", "sex": "f"}])
     values: dict[str, Any] = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
     with pytest.raises(DataError, match="cannot be read") as caught:
-        data.prepare(options_of(**values), tmp_path / "out")
+        sources.prepare(options_of(**values), tmp_path / "out")
     assert "restore the file or remove the row" in str(caught.value)
     if "\0" not in name:  # a file of that name is used
         (tmp_path / name).parent.mkdir(exist_ok=True)

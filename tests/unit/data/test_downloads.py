@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe import artifacts, data
-from dpprobe.data import downloads, torchvision_datasets
+from dpprobe import artifacts
+from dpprobe.data import downloads, sources, torchvision_datasets
 from dpprobe.data.downloads import Fetched, Policy, fetch
 from dpprobe.errors import DataError, DownloadError
 from dpprobe.study.load import dataset_options
@@ -631,5 +631,5 @@ def test_a_disk_that_fills_under_the_receipt_is_one_line(
     monkeypatch.setattr(artifacts, "write_json", full)
     options = dataset_options({"source": "torchvision", "name": "MNIST"})
     with pytest.raises(DataError, match="the disk filled up while files were fetched; make room"):
-        data.download(options, tmp_path / "mnist")
+        sources.download(options, tmp_path / "mnist")
     assert list((tmp_path / "mnist").iterdir()) == []

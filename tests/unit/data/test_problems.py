@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe import data
-from dpprobe.data import problems, table
+from dpprobe.data import problems, sources, table
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -467,7 +466,7 @@ def test_a_folder_of_images_tells_all_at_once(tmp_path: Path, embed: bool) -> No
     options = dataset_options({"source": "imagefolder", "path": str(root), "embed": embed})
     options.check()
     with pytest.raises(DataError) as caught:
-        data.prepare(options, tmp_path / "out")
+        sources.prepare(options, tmp_path / "out")
     text = str(caught.value)
     assert "1 unreadable image, 1 image in train and test" in text
     assert "train row 1 (id train/cat/1.jpg)" in text
@@ -493,7 +492,7 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     options.check()
     with pytest.raises(DataError) as caught:
-        data.prepare(options, tmp_path / "out")
+        sources.prepare(options, tmp_path / "out")
     text = str(caught.value)
     for part in (
         "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
@@ -515,7 +514,7 @@ def test_a_report_of_an_earlier_run_does_not_survive(tmp_path: Path) -> None:
     (tmp_path / "out/problems.csv").write_text("split,row,id,path,problem,detail\n")
     gone = dataset_options({"source": "imagefolder", "path": str(tmp_path / "none")})
     with pytest.raises(ConfigError):
-        data.prepare(gone, tmp_path / "out")
+        sources.prepare(gone, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -529,5 +528,5 @@ def test_a_disk_that_fills_under_the_tables_is_one_line(
     options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "images")})
     monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
     with pytest.raises(DataError, match="the disk filled up while the split tables were written"):
-        data.prepare(options, tmp_path / "out")
+        sources.prepare(options, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

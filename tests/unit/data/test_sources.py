@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dpprobe import data
-from dpprobe.data import imagefolder
+from dpprobe.data import imagefolder, sources
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -35,7 +34,7 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     """Prepares a dataset and holds it against what was counted beforehand."""
     options = dataset_options(values)
     options.check()
-    data.prepare(options, directory)
+    sources.prepare(options, directory)
     info = read_info(directory / "dataset.json")
     assert (info.train_rows, info.test_rows) == options.count_rows()
     assert info.multi_label == options.multi_label()
@@ -50,7 +49,9 @@ def test_checking_a_study_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
         "from dpprobe import data, backbones, features, options\n"
+        "from dpprobe.backbones import loading\n"
         "from dpprobe.backbones.registry import FAMILIES\n"
+        "from dpprobe.data import addresses, sources\n"
         "from dpprobe.data.registry import SOURCES\n"
         "from dpprobe.study.load import dataset_options\n"
         "for registry in (SOURCES, FAMILIES):\n"
@@ -231,7 +232,7 @@ def test_classes_are_never_read_off_the_labels(
     options = options_of(
         source="parquet", train=write_parquet("a.parquet", labels * 3, metadata=None)
     )
-    for call in (options.check, lambda: data.prepare(options, tmp_path / "out")):
+    for call in (options.check, lambda: sources.prepare(options, tmp_path / "out")):
         with pytest.raises(ConfigError, match=r"class_names: .*a.parquet .*write class_names") as e:
             call()
         assert "\n" not in str(e.value)
@@ -243,7 +244,7 @@ def test_a_class_beyond_the_list_is_refused_not_added(
     path = write_parquet("a.parquet", [0, 2, 1] * 3, metadata=None)
     options = options_of(source="parquet", train=path, class_names=["a", "b"])
     with pytest.raises(DataError, match="label 2 is not a number from 0 to 1"):
-        data.prepare(options, tmp_path / "out")
+        sources.prepare(options, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -305,13 +306,13 @@ def test_class_numbers_in_lists_are_refused(write_parquet: WriteParquet) -> None
 def test_row_without_id_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, 1], who=["x", None])
     with pytest.raises(DataError, match="train row 1: no who"):
-        data.prepare(options_of(source="parquet", train=path, id_column="who"), tmp_path / "out")
+        sources.prepare(options_of(source="parquet", train=path, id_column="who"), tmp_path / "out")
 
 
 def test_row_without_label_is_named(tmp_path: Path, write_parquet: WriteParquet) -> None:
     path = write_parquet("a.parquet", [0, None, 1, 0, 1])
     with pytest.raises(DataError, match="label None is not a number from 0 to 1"):
-        data.prepare(options_of(source="parquet", train=path, test=path), tmp_path / "out")
+        sources.prepare(options_of(source="parquet", train=path, test=path), tmp_path / "out")
 
 
 def test_real_cifar10(tmp_path: Path, shared_data: Path) -> None:

@@ -15,8 +15,7 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from dpprobe import data
-from dpprobe.data import downloads, split, table, torchvision_datasets
+from dpprobe.data import downloads, sources, split, table, torchvision_datasets
 from dpprobe.data.options import DatasetOptions
 from dpprobe.errors import ConfigError, DataError, DownloadError
 from dpprobe.study.load import dataset_options
@@ -58,8 +57,8 @@ def prepared(
     if test:
         expect |= {"train": train, "test": test}
     chosen = options(name, mirror=server.url("/"), expect=expect, **more)
-    data.download(chosen, tmp_path / "downloads")
-    data.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+    sources.download(chosen, tmp_path / "downloads")
+    sources.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
     rows = {
         part: pq.read_table(tmp_path / "tables" / f"{part}.parquet").to_pylist()
         for part in table.SPLITS
@@ -150,7 +149,7 @@ def test_a_path_gives_the_same_dataset_without_a_download(
     assert chosen.download_params() is None
     chosen.check()
     assert chosen.input_files()
-    data.prepare(chosen, tmp_path / "again")
+    sources.prepare(chosen, tmp_path / "again")
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint
 
@@ -165,7 +164,7 @@ def test_a_wrong_checksum_stops_the_download(
         server.put(f"/{file.name}", file.read_bytes() + b"x")
     first = torchvision_datasets.remotes(name)[0]
     with pytest.raises(DownloadError, match=f"MD5 [0-9a-f]{{32}} where {first.md5} was expected"):
-        data.download(options(name, mirror=server.url("")), tmp_path / "downloads")
+        sources.download(options(name, mirror=server.url("")), tmp_path / "downloads")
     assert not (tmp_path / "downloads" / "receipt.json").exists()
     assert not (tmp_path / "downloads" / first.file).exists()
 
@@ -180,10 +179,10 @@ def test_an_interrupted_download_goes_on(
     server.put(path, content, faults=[Cut(1000), Cut(0)])
     chosen = options("CIFAR10", mirror=server.url("/"))
     with pytest.raises(DownloadError, match="1000 bytes are kept"):
-        data.download(chosen, tmp_path / "downloads")
-    data.download(chosen, tmp_path / "downloads")
+        sources.download(chosen, tmp_path / "downloads")
+    sources.download(chosen, tmp_path / "downloads")
     assert server.sent(path) == [1000, 0, len(content) - 1000]
-    data.download(chosen, tmp_path / "downloads")
+    sources.download(chosen, tmp_path / "downloads")
     assert len(server.visits) == 3
 
 
@@ -217,9 +216,9 @@ def test_a_size_that_differs_is_refused(
     for file in (tmp_path / "remote").iterdir():
         server.put(f"/{file.name}", file.read_bytes())
     chosen = options("MNIST", mirror=server.url(""), expect={"train": 60_000, "test": 10_000})
-    data.download(chosen, tmp_path / "downloads")
+    sources.download(chosen, tmp_path / "downloads")
     with pytest.raises(DataError, match="60000"):
-        data.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
+        sources.prepare(chosen, tmp_path / "tables", downloaded=tmp_path / "downloads")
     assert not (tmp_path / "tables" / "dataset.json").exists()
 
 
@@ -253,7 +252,7 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
     chosen = options("CIFAR10", path=str(tmp_path))
     chosen.check()
     with pytest.raises(DataError, match="torchvision cannot read it .*not found or corrupted"):
-        data.prepare(chosen, tmp_path / "tables")
+        sources.prepare(chosen, tmp_path / "tables")
 
 
 def test_a_folder_that_was_deleted_is_unpacked_again(
@@ -263,6 +262,6 @@ def test_a_folder_that_was_deleted_is_unpacked_again(
     batches = tmp_path / "downloads" / "cifar-10-python"
     batches.rename(tmp_path / "elsewhere")
     chosen = options("CIFAR10")
-    data.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
+    sources.prepare(chosen, tmp_path / "again", downloaded=tmp_path / "downloads")
     again = table.read_info(tmp_path / "again" / "dataset.json")
     assert again.fingerprint == info.fingerprint

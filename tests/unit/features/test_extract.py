@@ -23,9 +23,10 @@ import timm
 import torch
 from PIL import Image
 
-from dpprobe import backbones, data
-from dpprobe.backbones import Backbone, Runtime
-from dpprobe.data import table
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.probe import take_probe
+from dpprobe.data import sources, table
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import pipeline, store
@@ -151,13 +152,13 @@ def test_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_digits_through_scattering(tmp_path: Path) -> None:
     dataset = tmp_path / "data"
-    data.prepare(dataset_options({"source": "sklearn", "name": "digits"}), dataset)
+    sources.prepare(dataset_options({"source": "sklearn", "name": "digits"}), dataset)
     backbone = {"family": "scattering", "size": 8}
     features = extract(
         dataset, tmp_path / "out", backbone=backbone, split="test", dtype="float16", batch_size=128
     )
     assert (features.rows, features.dimension) == (359, 324)
-    loaded = backbones.load(backbone_options(backbone), runtime=Runtime(device="cpu"))
+    loaded = loading.load(backbone_options(backbone), runtime=Runtime(device="cpu"))
     images = list(SplitTable(dataset / "test.parquet").images(350, 359))
     batch = torch.stack([loaded.transform(decode(image, split="test")) for image in images])
     expected = loaded.forward(batch).numpy()
@@ -189,7 +190,7 @@ def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(value))
     options = {"source": "imagefolder", "path": str(tmp_path / "images"), "test_fraction": 0.5}
-    data.prepare(dataset_options(options), tmp_path / "data")
+    sources.prepare(dataset_options(options), tmp_path / "data")
     changed = SplitTable(tmp_path / "data" / "train.parquet").ids()[1]
     (tmp_path / "images" / changed).write_bytes(png(99))
     with pytest.raises(DataError, match=rf"train row 1 \(id {changed}\).*changed since"):
@@ -226,7 +227,7 @@ def test_any_failure_of_a_transform_names_the_row(tmp_path: Path) -> None:
 def test_an_exception_of_a_transform_names_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = backbones.load
+    real = loading.load
 
     def load(*args: Any, **kwargs: Any) -> Backbone:
         loaded = real(*args, **kwargs)
@@ -238,7 +239,7 @@ def test_an_exception_of_a_transform_names_the_row(
 
         return Backbone(**(vars(loaded) | {"transform": transform}))
 
-    monkeypatch.setattr(backbones, "load", load)
+    monkeypatch.setattr(loading, "load", load)
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(5)])
     with pytest.raises(DataError, match=r"^train row 3 \(id id3\): .*\(of nothing\)") as error:
         extract(dataset, tmp_path / "out")
@@ -286,13 +287,13 @@ def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]
     """Makes every backbone that is loaded have other parts."""
 
     def install(change: Change) -> None:
-        real = backbones.load
+        real = loading.load
 
         def load(*args: Any, **kwargs: Any) -> Backbone:
             loaded = real(*args, **kwargs)
             return Backbone(**(vars(loaded) | change(loaded)))
 
-        monkeypatch.setattr(backbones, "load", load)
+        monkeypatch.setattr(loading, "load", load)
 
     return install
 
@@ -472,7 +473,7 @@ def test_the_clock_adds_up(tmp_path: Path) -> None:
     rows, threads = 8 * PIECE_ROWS, 2
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(rows)])
     options = backbone_options(PIXELS)
-    loaded = backbones.load(options, runtime=Runtime(device="cpu"))
+    loaded = loading.load(options, runtime=Runtime(device="cpu"))
 
     def transform(image: Image.Image) -> torch.Tensor:
         time.sleep(0.001)
@@ -568,8 +569,8 @@ def test_accepted_labels_follow_their_rows(tmp_path: Path) -> None:
 def test_a_shard_holds_the_probe_of_its_machine(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "data", [png(0), png(1)])
     features = extract(dataset, tmp_path / "out", shards=2)
-    loaded = backbones.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
-    assert [record.probe for record in features.shards] == [backbones.probe(loaded)] * 2
+    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    assert [record.probe for record in features.shards] == [take_probe(loaded)] * 2
 
 
 def test_a_backbone_of_broken_weights_is_refused_at_once(
@@ -612,7 +613,7 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
     edges = np.cumsum([len(piece) for piece in pieces])
     assert {*range(batch_size, 98, batch_size), 98} <= set(edges)
     decoder = pipeline.Decoder(
-        backbones.load(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
+        loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu")), "train"
     )
     decoded = [decoder.__getitems__(piece) for piece in pieces]
     batches = list(pipeline._batches(decoded, batch_size, pipeline._Sizes("train"), clock))
@@ -623,12 +624,12 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from dpprobe import backbones
-from dpprobe.backbones import Backbone
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone
 from dpprobe.features.extract import extract_shard
 from dpprobe.study.load import backbone_options
 
-real = backbones.load
+real = loading.load
 
 def load(*args, **kwargs):
     loaded = real(*args, **kwargs)
@@ -637,7 +638,7 @@ def load(*args, **kwargs):
         return loaded.forward(batch)
     return Backbone(**(vars(loaded) | {"forward": forward}))
 
-backbones.load = load
+loading.load = load
 dataset, output = map(Path, sys.argv[1:3])
 for shard in range(4):
     print("shard", shard, flush=True)
@@ -686,7 +687,7 @@ def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Makes one feature of the row whose pixels are all 30 whatever the test wants."""
 
     def force(value: float) -> None:
-        real = backbones.load
+        real = loading.load
 
         def load(*args: Any, **kwargs: Any) -> Backbone:
             loaded = real(*args, **kwargs)
@@ -698,7 +699,7 @@ def force_features(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
             return Backbone(**(vars(loaded) | {"forward": forward}))
 
-        monkeypatch.setattr(backbones, "load", load)
+        monkeypatch.setattr(loading, "load", load)
 
     return force
 
@@ -756,7 +757,7 @@ def test_real_weights_give_the_features_of_a_plain_loop(tmp_path: Path, shared_d
     source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
               "test": str(shared_data / "cifar10" / "test.parquet"),
               "limit": {"train": 64, "test": 1}, "missing_classes": "warn"}  # fmt: skip
-    data.prepare(dataset_options(source), tmp_path / "data")
+    sources.prepare(dataset_options(source), tmp_path / "data")
     features = extract(
         tmp_path / "data",
         tmp_path / "out",

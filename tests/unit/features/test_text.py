@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from dpprobe import backbones
-from dpprobe.backbones import Runtime
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data import prompts, table
 from dpprobe.errors import ConfigError, DataError
@@ -94,7 +94,7 @@ def test_zero_shot_scores_are_the_library_s_logits() -> None:
     """Text rows, image features and the scale together give what the whole model gives."""
     model = library("tiny-quickgelu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
-    backbone = backbones.load(options(), runtime=CPU)
+    backbone = loading.load(options(), runtime=CPU)
     features = backbone.forward(backbone.transform(image)[None])
     found = embed("tiny-quickgelu", "photo")
     scores = found.logit_scale * torch.nn.functional.normalize(features) @ found.weights.T
@@ -147,7 +147,7 @@ def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     path = tmp_path / "text.safetensors"
     write(path, info)
     weights, _ = text.read_text_embeddings(path)
-    dimension = backbones.load(options(), runtime=CPU).dimension
+    dimension = loading.load(options(), runtime=CPU).dimension
     assert dimension is not None
     first = weights_from_file(str(path), len(CLASSES), dimension)
     np.testing.assert_array_equal(first[:, :-1], weights.astype(np.float64))

@@ -15,8 +15,8 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from timm.models import get_pretrained_cfg
 
-from dpprobe import backbones
-from dpprobe.backbones import Runtime, open_clip_models
+from dpprobe.backbones import loading, open_clip_models
+from dpprobe.backbones.backbone import Runtime
 from dpprobe.errors import ConfigError
 from dpprobe.study import catalog
 from dpprobe.study.blocks import NAME_PATTERN
@@ -93,10 +93,10 @@ def test_what_a_study_writes_goes_before() -> None:
 
 
 def test_another_dimension_is_an_error() -> None:
-    loaded = backbones.load(options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu"))
+    loaded = loading.load(options("tiny_vit", pretrained=False), runtime=Runtime(device="cpu"))
     assert loaded.dimension == 64
     with pytest.raises(ConfigError, match="dimension: 65 .* 64 come out"):
-        backbones.load(
+        loading.load(
             options("tiny_vit", pretrained=False, dimension=65), runtime=Runtime(device="cpu")
         )
 
@@ -106,7 +106,7 @@ def test_another_dimension_is_an_error() -> None:
 def test_the_three_of_table_1_at_full_size(name: str) -> None:
     """Random weights: the whole pipeline against the library's own, dimensions 2048, 768, 512."""
     chosen = options(name, pretrained=False)
-    backbone = backbones.load(chosen, runtime=Runtime(device="cpu"))
+    backbone = loading.load(chosen, runtime=Runtime(device="cpu"))
     encode: Any
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -17,8 +17,9 @@ import yaml
 from PIL import Image
 from pydantic import ValidationError
 
-from dpprobe import data, resources
-from dpprobe.data import downloads, prompts
+from dpprobe import resources
+from dpprobe.data import downloads, prompts, sources
+from dpprobe.data.groups import group_column
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -267,10 +268,10 @@ def test_every_entry_has_a_fixture() -> None:
 def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
     options.check()
     if options.download_params() is None:
-        data.prepare(options, tables)
+        sources.prepare(options, tables)
         return
-    data.download(options, folder)
-    data.prepare(options, tables, downloaded=folder)
+    sources.download(options, folder)
+    sources.prepare(options, tables, downloaded=folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -284,7 +285,7 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
     assert (info.train_rows, info.test_rows) == (small.train, small.test)
     assert len(info.class_names) == small.classes
     assert info.multi_label == entry.multi_label
-    assert info.groups == tuple(data.group_column(group) for group in entry.groups)
+    assert info.groups == tuple(group_column(group) for group in entry.groups)
     if entry.class_names is not None:
         assert info.class_names == entry.class_names
     written = json.loads((tmp_path / "tables/dataset.json").read_text())
@@ -313,7 +314,7 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
     entry = catalog.dataset_entry("chexpert")
     small = BUILDERS["chexpert"](entry, place)
     options = options_of("chexpert", **small.values, expect={})
-    data.prepare(options, tmp_path)
+    sources.prepare(options, tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
     labels = {name: table.labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
     # Row r of the fixture says (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
@@ -327,7 +328,7 @@ def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -
 def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
     entry = catalog.dataset_entry("mimic_cxr")
     small = BUILDERS["mimic_cxr"](entry, place)
-    data.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
+    sources.prepare(options_of("mimic_cxr", **small.values, expect={}), tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
     groups = table.groups()
     # Row r has r % 3 admissions, of which the first says Medicaid; row 3 has no labels.

@@ -1,0 +1,108 @@
+"""A loaded backbone, the way it runs, and the fingerprint of all that decides its features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpprobe import artifacts
+from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
+from dpprobe.versions import VERSIONS
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """A loaded feature extractor, in evaluation mode.
+
+    Attributes:
+      dimension: the length of a feature row; None where the images' size decides it.
+      preprocessing: how an image becomes a tensor, resolved, JSON-compatible.
+      weights_sha256: of the checkpoint file, or of the state dict; None without weights.
+      architecture: the model's name as its library resolves it; None for families without.
+      pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
+      trained: whether its weights come from training on data, public by assumption.
+      fingerprint: of all that decides the features: options, preprocessing, weights, versions.
+      transform: image -> uint8 or float32 [channels, height, width]; can be sent to another
+        process. What is left for the device, such as the normalisation of uint8, `forward` does.
+      train_transform: the same for rows of a train split where theirs differs (a random crop);
+        its second argument is the SHA-256 of the encoded image, which alone seeds it.
+      forward: what the transform gives, stacked [batch, channels, height, width], on any device
+        -> float32 [batch, dimension] on the backbone's device, in inference mode. It does not
+        wait for the device, and several threads may call it at once.
+      layers: name -> width of the features of each block that was asked for; empty by default.
+      forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
+    """
+
+    dimension: int | None
+    preprocessing: Mapping[str, Any]
+    weights_sha256: str | None
+    fingerprint: str
+    transform: Callable[[Image.Image], torch.Tensor]
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    train_transform: Callable[[Image.Image, bytes], torch.Tensor] | None = None
+    architecture: str | None = None
+    pretrained_tag: str | None = None
+    trained: bool = False
+    layers: Mapping[str, int] = field(default_factory=dict)
+    forward_layers: (
+        Callable[[torch.Tensor], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None
+    ) = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """How a backbone runs; none of it but `precision` decides more than features' last digits.
+
+    Attributes:
+      device: "cpu" or "cuda"; "auto" is a GPU if there is one.
+      precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
+        are given neither of the two words auto.
+      compiled: whether a network passes through torch.compile.
+    """
+
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    compiled: bool = False
+
+
+def backbone_fingerprint(
+    options: BackboneOptions,
+    *,
+    preprocessing: Mapping[str, Any],
+    weights_sha256: str | None,
+    libraries: Sequence[str],
+    architecture: str | None = None,
+    pretrained_tag: str | None = None,
+    exclude: frozenset[str] = frozenset(),
+    precision: str | None = None,
+) -> str:
+    """Computes the fingerprint of a backbone.
+
+    Args:
+      options: as the study gives them.
+      preprocessing: as resolved.
+      weights_sha256: of the weights, if any.
+      libraries: distributions whose version decides the features.
+      architecture: as the library resolves it.
+      pretrained_tag: of the library's own weights.
+      exclude: options whose value does not, such as where a checkpoint lies.
+      precision: of the forward pass, for networks.
+    """
+    return artifacts.fingerprint(
+        {
+            "version": VERSIONS["features"],
+            "options": options.model_dump(mode="json", exclude={*exclude, *BACKBONE_NOTES}),
+            "preprocessing": dict(preprocessing),
+            "weights_sha256": weights_sha256,
+            "architecture": architecture,
+            "pretrained_tag": pretrained_tag,
+            "libraries": {name: version(name) for name in libraries},
+            "precision": precision,
+        }
+    )

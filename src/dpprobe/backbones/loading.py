@@ -1,0 +1,38 @@
+"""Loads a backbone by the module of its family.
+
+A family is one module with an `Options` class and a `load` function, named in
+`dpprobe.backbones.registry.FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import FAMILIES
+from dpprobe.devices import resolve_device
+from dpprobe.errors import ConfigError
+
+
+def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
+    """Loads a backbone onto a device.
+
+    Raises:
+      ConfigError: when the options name something that is not there or does not fit together, or
+        the features have another dimension than the options say.
+    """
+    options.check()
+    device = resolve_device(runtime.device)
+    precision = runtime.precision
+    if precision == "auto":
+        precision = "float16" if device == "cuda" else "float32"
+    resolved = replace(runtime, device=device, precision=precision)
+    backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
+    if options.dimension not in (None, backbone.dimension):
+        raise ConfigError(
+            f"dimension: {options.dimension} features an image were expected and "
+            f"{backbone.dimension} come out; correct it, or the model's options"
+        )
+    return backbone

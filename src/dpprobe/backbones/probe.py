@@ -1,0 +1,50 @@
+"""A digest of the features that a backbone computes on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpprobe.backbones.backbone import Backbone
+
+PROBE_VALUES = 64
+# The largest distance of probes of one backbone in one precision, relative to their length.
+PROBE_TOLERANCE = 0.05
+
+
+def take_probe(backbone: Backbone) -> dict[str, Any]:
+    """Computes the digest of a forward pass: features of one public image, a gradient of colours.
+
+    It shows, as a fingerprint cannot, that this machine computes the same as another one. Two
+    machines agree in `norm` and `sample` to their precision; `sha256` is equal on equal ones only.
+
+    Returns:
+      sha256 of the float32 features, their L2 norm, and at most 64 of them, evenly spread.
+    """
+    import numpy as np  # heavy, as are the others: readers of shards only compare probes
+    import torch
+    from PIL import Image
+
+    ramp = np.arange(256, dtype=np.uint8)
+    across, down = np.broadcast_arrays(ramp[None, :], ramp[:, None])
+    image = Image.fromarray(np.stack([across, down, across ^ down], axis=-1))
+    row = backbone.forward(backbone.transform(image)[None])[0].to("cpu", torch.float32).numpy()
+    return {
+        "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
+        "norm": float(np.linalg.norm(row.astype(np.float64))),
+        "sample": [float(value) for value in row[:: -(-len(row) // PROBE_VALUES)]],
+    }
+
+
+def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Returns True if two probes are of one backbone, up to the precision of the two machines."""
+    if first["sha256"] == second["sha256"]:
+        return True
+    norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))
+    apart = math.dist(*samples) if len(samples[0]) == len(samples[1]) else math.inf
+    return bool(
+        abs(norms[0] - norms[1]) <= PROBE_TOLERANCE * max(norms)
+        and apart <= PROBE_TOLERANCE * max(math.hypot(*sample) for sample in samples)
+    )

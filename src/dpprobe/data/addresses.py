@@ -1,0 +1,43 @@
+"""Addresses of files on the web: checked as a user wrote them, and shown without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def check_address(value: str) -> str:
+    """Checks an address of a file, as a user wrote it, and returns it.
+
+    Raises:
+      ValueError: for one that is no http address, or that holds a login.
+    """
+    parts = urlsplit(value)
+    if "@" in parts.netloc:
+        # The address is not shown: it may hold a password.
+        raise ValueError(
+            "a user name or password in the address would be written into the results; "
+            "remove it and put it into ~/.netrc"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{value!r} is no http or https address; correct it")
+    return value
+
+
+def public_url(url: str) -> str:
+    """Returns a URL without its user, its password and its query, which may be secret."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + ("?..." if parts.query else "")
+
+
+def public_addresses(value: Any) -> Any:
+    """Returns a study's options, nested as they may be, with each URL as `public_url` shows it."""
+    if isinstance(value, str):
+        return public_url(value) if value.startswith(("http://", "https://")) else value
+    if isinstance(value, Mapping):
+        return {key: public_addresses(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [public_addresses(inner) for inner in value]
+    return value
