@@ -44,6 +44,16 @@ NOTE = (
     "label. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
 )
 Shots = int | Literal["full"]
+METRIC_COLUMNS = (
+    "accuracy",
+    "macro_accuracy",
+    "expected_calibration_error",
+    "top5_accuracy",
+    "real_accuracy",
+    "exact_match_accuracy",
+    "auc",
+    "mean_average_precision",
+)
 SCHEMA = pa.schema(
     [
         ("dataset", pa.string()),
@@ -52,7 +62,7 @@ SCHEMA = pa.schema(
         ("seed_index", pa.int64()),
         ("train_rows", pa.int64()),
         ("penalty", pa.float64()),
-        *((name, pa.float64()) for name in metrics.SCALARS),
+        *((name, pa.float64()) for name in METRIC_COLUMNS),
     ]
 )
 
@@ -134,7 +144,7 @@ def _row(task: Task, shots: int | None, index: int, found: Mapping[str, Any]) ->
         "backbone": task.backbone,
         "shots": shots,
         "seed_index": index,
-        **{name: found.get(name) for name in ("train_rows", "penalty", *metrics.SCALARS)},
+        **{name: found.get(name) for name in ("train_rows", "penalty", *METRIC_COLUMNS)},
     }
 
 

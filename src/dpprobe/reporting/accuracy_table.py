@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
-from dpprobe.results.summary import ACCURACY, Entry, Grid, read_grid
+from dpprobe.results.record import ACCURACY
+from dpprobe.results.summary import Entry, Grid, read_grid
 
 PLUS_MINUS = "±"
 LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"

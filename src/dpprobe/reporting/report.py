@@ -33,7 +33,8 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.results.best_private import Best, best_private, highlights
-from dpprobe.results.summary import HEADLINES, Grid, read_grid, read_summaries, rounded_up
+from dpprobe.results.record import HEADLINES
+from dpprobe.results.summary import Grid, read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 

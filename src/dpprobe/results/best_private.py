@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.results.summary import Entry, Grid, Measure
+from dpprobe.results.record import Measure
+from dpprobe.results.summary import Entry, Grid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from dpprobe.heads.gradient_options import GradientOptions
-from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.metrics import CONFIDENCE
-from dpprobe.results.summary import CEILING_HEAD, Measure, is_private, read_cell
+from dpprobe.results.record import CellRecord, Measure, read_cell
 from dpprobe.study.load import method_options
 
 
@@ -70,27 +69,27 @@ def read_measured(paths: Iterable[Path]) -> list[Measured]:
     return [_measured(read_cell(path)) for path in paths]
 
 
-def _measured(record: Mapping[str, Any]) -> Measured:
-    cell, name = record["cell"], record["headline"]
-    entry = record["summary"][name]
+def _measured(record: CellRecord) -> Measured:
+    cell, name = record.cell, record.headline
+    entry = record.summary[name]
     return Measured(
-        dataset=cell["dataset"],
-        backbone=cell["backbone"],
-        method=cell["method"],
-        epsilon=epsilon_value(cell["epsilon"]),
-        head=record["head"],
-        private=is_private(dict(record)),
-        ceiling=record["head"] == CEILING_HEAD,
-        measure=Measure.of(dict(record)),
-        values=tuple(seed[name] for seed in record["seeds"]),
-        mean=entry["mean"],
-        low=entry["low"],
-        high=entry["high"],
-        delta=record["delta"],
-        options=record["options"],
-        train_rows=record["rows"]["train"],
-        dimension=record["dimension"],
-        seconds=record["seconds"],
+        dataset=cell.dataset,
+        backbone=cell.backbone,
+        method=cell.method,
+        epsilon=cell.epsilon_value,
+        head=record.head,
+        private=record.guaranteed,
+        ceiling=record.is_ceiling,
+        measure=record.measure,
+        values=tuple(seed[name] for seed in record.seeds),
+        mean=entry.mean,
+        low=entry.low,
+        high=entry.high,
+        delta=record.delta,
+        options=record.options,
+        train_rows=record.rows.train,
+        dimension=record.dimension,
+        seconds=record.seconds,
     )
 
 

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax, stdtrit
 
 from dpprobe.errors import DataError
+from dpprobe.results.record import SCALAR_METRICS
 
 Link = Literal["softmax", "sigmoid", "none"]
 
@@ -33,17 +34,6 @@ ROW_INTERVAL = "bootstrap over test rows"
 # What a label counts as present above. A logit of 0 is the probability 1/2; scores that are no
 # logits are fits of the targets 0 and 1, and 1/2 lies halfway.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
-# The metrics that are one number; `summarise` reads these.
-SCALARS = (
-    "accuracy",
-    "macro_accuracy",
-    "expected_calibration_error",
-    "top5_accuracy",
-    "real_accuracy",
-    "exact_match_accuracy",
-    "auc",
-    "mean_average_precision",
-)
 _BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
 
@@ -299,7 +289,7 @@ def summarise(
     columns = {
         name: np.array([record[name] for record in records], dtype=np.float64)
         for name in records[0]
-        if name in SCALARS
+        if name in SCALAR_METRICS
     }
     varies = any(np.ptp(values) > SAME for values in columns.values())
     resampled: dict[str, tuple[float, float]] = {}

@@ -7,6 +7,7 @@ reads it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import read_json, write_json
+from dpprobe.artifacts import write_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import epsilon_value
 
@@ -196,26 +197,32 @@ def read_cell(path: Path) -> CellRecord:
       DataError: when the file is missing, is not JSON or is not a record of today's version.
     """
     try:
-        values = read_json(path)
+        return parse_cell(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path}: missing; run the cell by naming this path") from None
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; delete it and run the cell again") from None
+
+
+def parse_cell(text: bytes) -> CellRecord:
+    """Returns the record that the bytes of a `metrics.json` describe.
+
+    Raises:
+      ValueError: in one line, when they are not JSON or not a record of today's version.
+    """
+    try:
+        values = json.loads(text)
     except ValueError:
-        raise DataError(f"{path}: not valid JSON; delete it and run the cell again") from None
-    found = values if isinstance(values, Mapping) else {}
-    if (found.get("format"), found.get("format_version")) != (CELL_FORMAT, CELL_FORMAT_VERSION):
-        raise DataError(
-            f"{path}: not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}; "
-            "delete it and run the cell again"
-        )
+        raise ValueError("not valid JSON") from None
+    named = values if isinstance(values, Mapping) else {}
+    if (named.get("format"), named.get("format_version")) != (CELL_FORMAT, CELL_FORMAT_VERSION):
+        raise ValueError(f"not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}")
     try:
         return CellRecord.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise DataError(
-            f"{path}: {place}: {first['msg'][0].lower()}{first['msg'][1:]}; delete it and run the "
-            "cell again"
-        ) from None
+        raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
 
 
 def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:

@@ -59,17 +59,17 @@ from dpprobe.progress import Progress
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private, from_one
 from dpprobe.results.metrics import THRESHOLDS
-from dpprobe.results.summary import (
+from dpprobe.results.record import (
     ACCURACY,
-    Grid,
+    HISTORY_FILE,
+    PREDICTIONS_FILE,
+    STATEMENT_FILE,
+    CellRecord,
     Measure,
-    cell_key,
-    headlines,
-    is_private,
+    measures,
     read_cell,
-    read_grid,
-    rounded_up,
 )
+from dpprobe.results.summary import Grid, read_grid, rounded_up
 from dpprobe.study.blocks import sqlite_file
 from dpprobe.study.load import method_options
 from dpprobe.tracking.receipt import write_receipt
@@ -189,7 +189,7 @@ def ingest(
     shared = {**(tags or {}), "study": study, "dataset_fingerprint": info.fingerprint}
     if info.untested:
         shared["untested_classes"] = f"{len(info.untested)} of {info.num_classes}"
-    measured = headlines(records).get(dataset, ACCURACY)
+    measured = measures(records).get(dataset, ACCURACY)
     source = _dataset_input(dataset, info)
     cells = [_cell_run(path, record, study, shared, source) for path, record in records]
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
@@ -781,10 +781,10 @@ def _best_columns(metrics: Iterable[str]) -> list[str]:
     return [name for *_, name in sorted(chosen, key=lambda each: each[1:])]
 
 
-def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Path, dict[str, Any]]]:
+def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Path, CellRecord]]:
     records = [(path, read_cell(path)) for path in sorted(metrics_files)]
     for path, record in records:
-        found = record["cell"]["dataset"]
+        found = record.cell.dataset
         if found != dataset:
             raise TrackingError(f"{path}: a cell of {found}, not of {dataset}; correct the list")
     return records
@@ -792,76 +792,76 @@ def _read_records(metrics_files: Sequence[Path], dataset: str) -> list[tuple[Pat
 
 def _cell_run(
     path: Path,
-    record: dict[str, Any],
+    record: CellRecord,
     study: str,
     shared: Mapping[str, str],
     source: DatasetInput,
 ) -> RunContents:
-    cell = record["cell"]
+    cell = record.cell
     guarantee = "not private"
-    if is_private(record):
-        guarantee = f"({cell['epsilon']}, {record['delta']:g})-DP"
-    epsilon = cell["epsilon"].replace(INFINITE, "∞")
-    percent = 100 * record["summary"][record["headline"]]["mean"]
+    if record.guaranteed:
+        guarantee = f"({cell.epsilon}, {record.delta:g})-DP"
+    epsilon = cell.epsilon.replace(INFINITE, "∞")
+    percent = 100 * record.summary[record.headline].mean
     params = {
-        **{name: cell[name] for name in ("dataset", "backbone", "method", "epsilon")},
-        "head": record["head"],
-        "seeds": str(len(record["seeds"])),
-        "train_rows": str(record["rows"]["train"]),
-        "dimension": str(record["dimension"]),
+        **cell.model_dump(),
+        "head": record.head,
+        "seeds": str(len(record.seeds)),
+        "train_rows": str(record.rows.train),
+        "dimension": str(record.dimension),
     }
-    if record["delta"] is not None:
-        params["delta"] = f"{record['delta']:g}"
-    for name, value in record["options"].items():
+    if record.delta is not None:
+        params["delta"] = f"{record.delta:g}"
+    for name, value in record.options.items():
         if name != "head" and value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
             params[f"option_{name}" if name in params else name] = text
-    statement = read_json(path.with_name("privacy.json"))
+    statement = read_json(path.with_name(STATEMENT_FILE))
     drawn = _drawn_names(record)
     return RunContents(
-        key="/".join((study, *cell_key(record)[:3], f"eps-{cell['epsilon']}")),
-        content_hash=fingerprint([VERSIONS["tracking"], record["content_hash"], dict(shared)]),
-        name=run_name(cell["method"], "ε" + epsilon, cell["backbone"]),
+        key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
+        content_hash=fingerprint([VERSIONS["tracking"], record.content_hash, dict(shared)]),
+        name=run_name(cell.method, "ε" + epsilon, cell.backbone),
         note=(
-            f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, {guarantee}: "
-            f"{Measure.of(record).title} {percent:.1f} %, mean of {len(record['seeds'])} seeds."
+            f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
+            f"{record.measure.title} {percent:.1f} %, mean of {len(record.seeds)} seeds."
             f"\n\n{statement['promise']}\n\n{statement['release']}\n\n{OUTSIDE}"
         ),
         params=params,
         tags={
             **shared,
-            **{name: cell[name] for name in ("dataset", "backbone", "method", "epsilon")},
-            "head": record["head"],
-            "private": str(is_private(record)).lower(),
+            **cell.model_dump(),
+            "head": record.head,
+            "private": str(record.guaranteed).lower(),
             "guarantee": guarantee,
-            "cell_fingerprint": record["fingerprint"],
+            "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
         metrics=_cell_metrics(record),
-        history=path.with_name("history.parquet"),
-        artifacts=[(path, ""), (path.with_name("privacy.json"), "")],
+        history=path.with_name(HISTORY_FILE),
+        artifacts=[(path, ""), (path.with_name(STATEMENT_FILE), "")],
         drawn=(lambda: _confusion(path, record)) if drawn else None,
         drawn_names=drawn,
         inputs=[source],
-        seconds=record["seconds"] or 0.0,
+        seconds=record.seconds or 0.0,
         finished=path.stat().st_mtime,
     )
 
 
-def _drawn_names(record: dict[str, Any]) -> tuple[str, ...]:
-    if len(record["class_names"]) > confusion.LARGEST:
+def _drawn_names(record: CellRecord) -> tuple[str, ...]:
+    if len(record.class_names) > confusion.LARGEST:
         return ()
-    picture = () if record["multi_label"] else ("confusion/matrix.svg",)
+    picture = () if record.multi_label else ("confusion/matrix.svg",)
     return ("confusion/counts.csv", *picture)
 
 
-def _confusion(path: Path, record: dict[str, Any]) -> dict[str, str]:
+def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
     """Which classes are taken for which, over all seeds; or each label's right and wrong rows."""
-    names = [str(name) for name in record["class_names"]]
-    predictions, cell = path.with_name("predictions.parquet"), record["cell"]
+    names = [str(name) for name in record.class_names]
+    predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     try:
-        if record["multi_label"]:
-            link = method_options(record["options"]).link_on(True)
+        if record.multi_label:
+            link = method_options(record.options).link_on(True)
             counts = confusion.label_confusion(
                 predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
             )
@@ -871,29 +871,29 @@ def _confusion(path: Path, record: dict[str, Any]) -> dict[str, str]:
         raise TrackingError(
             f"{predictions}: unreadable ({_line(error)}); delete the cell's folder and run it again"
         ) from None
-    title = f"{cell['dataset']}, {cell['method']} on {cell['backbone']}, ε = {cell['epsilon']}"
+    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
     return {
         "confusion/counts.csv": confusion.confusion_csv(counts, names),
         "confusion/matrix.svg": confusion.confusion_svg(counts, names, title=title),
     }
 
 
-def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
+def _cell_metrics(record: CellRecord) -> list[tuple[str, float, int]]:
     values: dict[str, float | None] = {}
     for name, title in SCALARS.items():
-        entry = record["summary"].get(name)
+        entry = record.summary.get(name)
         if entry is not None:
-            values[title] = entry["mean"]
-            values |= {f"{title}_{part}": entry[part] for part in ("std", "low", "high")}
-    values["privacy/epsilon_target"] = epsilon_value(record["cell"]["epsilon"])
-    realised = record["realised_epsilon"]
+            values[title] = entry.mean
+            values |= {f"{title}_{part}": getattr(entry, part) for part in ("std", "low", "high")}
+    values["privacy/epsilon_target"] = record.cell.epsilon_value
+    realised = record.realised_epsilon
     values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)
-    values["privacy/noise_multiplier"] = record["noise_multiplier"]
-    values["time/train_seconds"] = record["seconds"]
-    if len(record["class_names"]) <= CLASSES_LOGGED:
+    values["privacy/noise_multiplier"] = record.noise_multiplier
+    values["time/train_seconds"] = record.seconds
+    if len(record.class_names) <= CLASSES_LOGGED:
         for name in PER_CLASS:
-            if name in record["seeds"][0]:
-                values |= _class_metrics(record, name)
+            if name in record.seeds[0]:
+                values |= _class_metrics(record.class_names, record.seeds, name)
     return [
         (name, _rounded(value), 0)
         for name, value in values.items()
@@ -901,10 +901,12 @@ def _cell_metrics(record: dict[str, Any]) -> list[tuple[str, float, int]]:
     ]
 
 
-def _class_metrics(record: dict[str, Any], metric: str) -> dict[str, float | None]:
+def _class_metrics(
+    class_names: Sequence[str], seeds: Sequence[Mapping[str, Any]], metric: str
+) -> dict[str, float | None]:
     """A metric of each class, the mean over seeds; equal cleaned names are told apart by index."""
-    found = [seed[metric] for seed in record["seeds"]]
-    names = [metric_name(str(name)) for name in record["class_names"]]
+    found = [seed[metric] for seed in seeds]
+    names = [metric_name(str(name)) for name in class_names]
     numbered = [f"{name} {index}" for index, name in enumerate(names)]
     titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
     if len(set(titles)) < len(titles):  # a class is called what another became
@@ -934,51 +936,51 @@ def _curve_metrics(path: Path) -> list[tuple[str, float, int]]:
 
 
 def _summary_run(
-    group: Sequence[tuple[Path, dict[str, Any]]],
+    group: Sequence[tuple[Path, CellRecord]],
     study: str,
     shared: Mapping[str, str],
     artifacts: Sequence[tuple[Path, str]],
     source: DatasetInput,
 ) -> RunContents:
     ordered = sorted((record for _, record in group), key=_epsilon)
-    cell = ordered[0]["cell"]
+    cell = ordered[0].cell
     steps = curve_steps([_epsilon(record) for record in ordered])
     metrics: list[tuple[str, float, int]] = []
     for record in ordered:
-        for name in CURVES[record["headline"]]:
-            if name not in record["summary"]:
+        for name in CURVES[record.headline]:
+            if name not in record.summary:
                 continue
-            value = _rounded(record["summary"][name]["mean"])
-            metrics.append((f"{name}/eps_{record['cell']['epsilon']}", value, 0))
+            value = _rounded(record.summary[name].mean)
+            metrics.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
             if (step := steps.get(_epsilon(record))) is not None:
                 metrics.append((f"{name}/curve", value, step))
-    hashes = [[record["cell"]["epsilon"], record["content_hash"]] for record in ordered]
+    hashes = [[record.cell.epsilon, record.content_hash] for record in ordered]
     files = [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
     return RunContents(
-        key="/".join((study, *cell_key(ordered[0])[:3])),
+        key="/".join((study, *ordered[0].cell.key[:3])),
         content_hash=fingerprint([VERSIONS["tracking"], hashes, files, dict(shared)]),
-        name=run_name(cell["method"], cell["backbone"]),
+        name=run_name(cell.method, cell.backbone),
         note=(
-            f"{cell['method']} on {cell['backbone']} features of {cell['dataset']} at epsilon "
-            f"{', '.join(record['cell']['epsilon'] for record in ordered)}."
+            f"{cell.method} on {cell.backbone} features of {cell.dataset} at epsilon "
+            f"{', '.join(record.cell.epsilon for record in ordered)}."
             f"\n\n{RELEASE}\n\n{OUTSIDE}"
         ),
         params={
-            **{name: cell[name] for name in ("dataset", "backbone", "method")},
-            "head": ordered[0]["head"],
-            "epsilons": ", ".join(record["cell"]["epsilon"] for record in ordered),
-            "seeds": str(len(ordered[0]["seeds"])),
+            **cell.model_dump(exclude={"epsilon"}),
+            "head": ordered[0].head,
+            "epsilons": ", ".join(record.cell.epsilon for record in ordered),
+            "seeds": str(len(ordered[0].seeds)),
         },
         tags={
             **shared,
-            **{name: cell[name] for name in ("dataset", "backbone", "method")},
-            "head": ordered[0]["head"],
-            "private": _private_tag(map(is_private, ordered)),
+            **cell.model_dump(exclude={"epsilon"}),
+            "head": ordered[0].head,
+            "private": _private_tag(record.guaranteed for record in ordered),
         },
         metrics=metrics,
         artifacts=artifacts,
         inputs=[source],
-        seconds=sum(record["seconds"] or 0.0 for record in ordered),
+        seconds=sum(record.seconds or 0.0 for record in ordered),
         finished=max(path.stat().st_mtime for path, _ in group),
     )
 
@@ -1030,17 +1032,17 @@ def _private_tag(cells: Iterable[bool]) -> str:
 
 
 def _by_curve(
-    records: Sequence[tuple[Path, dict[str, Any]]],
-) -> dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]]:
+    records: Sequence[tuple[Path, CellRecord]],
+) -> dict[tuple[str, str], list[tuple[Path, CellRecord]]]:
     """The cells of each (backbone, method)."""
-    groups: dict[tuple[str, str], list[tuple[Path, dict[str, Any]]]] = {}
+    groups: dict[tuple[str, str], list[tuple[Path, CellRecord]]] = {}
     for path, record in records:
-        groups.setdefault(cell_key(record)[1:3], []).append((path, record))
+        groups.setdefault(record.cell.key[1:3], []).append((path, record))
     return groups
 
 
-def _epsilon(record: dict[str, Any]) -> float:
-    return epsilon_value(record["cell"]["epsilon"])
+def _epsilon(record: CellRecord) -> float:
+    return record.cell.epsilon_value
 
 
 def _rounded(value: float) -> float:

@@ -14,7 +14,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mlflow import MlflowClient, pyfunc
@@ -24,7 +23,7 @@ from mlflow.models import ModelSignature
 from mlflow.types import Schema, TensorSpec
 
 from dpprobe.artifacts import read_json
-from dpprobe.results.summary import is_private
+from dpprobe.results.record import STATEMENT_FILE, CellRecord
 from dpprobe.tracking.ingest import models_of, pages
 from dpprobe.tracking.served_model import write_head
 
@@ -34,7 +33,7 @@ CURRENT_ALIAS = "current"
 FOLDER = "model"  # within the run's artifacts
 REQUIRED = ("mlflow", "numpy", "pydantic", "safetensors", "torch")
 
-Record = tuple[Path, dict[str, Any]]
+Record = tuple[Path, CellRecord]
 
 
 def register_heads(
@@ -86,27 +85,25 @@ def choose(records: Sequence[Record], which: bool | Sequence[str]) -> list[Recor
     if which is True:
         best: dict[tuple[str, str], Record] = {}
         for path, record in records:
-            cell = record["cell"]
-            key = (cell["dataset"], cell["epsilon"])
-            if is_private(record) and (key not in best or _mean(record) > _mean(best[key][1])):
+            cell = record.cell
+            key = (cell.dataset, cell.epsilon)
+            if record.guaranteed and (key not in best or _mean(record) > _mean(best[key][1])):
                 best[key] = path, record
         return list(best.values())
     patterns = which or ()
     return [item for item in records if any(fnmatchcase(cell_name(item[1]), p) for p in patterns)]
 
 
-def cell_name(record: Mapping[str, Any]) -> str:
-    cell = record["cell"]
-    return f"{cell['dataset']}/{cell['backbone']}/{cell['method']}/eps-{cell['epsilon']}"
+def cell_name(record: CellRecord) -> str:
+    cell = record.cell
+    return f"{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}"
 
 
-def _mean(record: Mapping[str, Any]) -> float:
-    return float(record["summary"][record["headline"]]["mean"])
+def _mean(record: CellRecord) -> float:
+    return record.summary[record.headline].mean
 
 
-def _register(
-    client: MlflowClient, name: str, path: Path, record: dict[str, Any], run_id: str
-) -> str:
+def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str) -> str:
     _ensure_model(client, name, record)
     versions = client.search_model_versions(f"name = '{name}'")
     version = next((own for own in versions if own.run_id == run_id), None)
@@ -119,8 +116,8 @@ def _register(
             run_id=run_id,
             description=describe(path.parent, record),
             tags={
-                "private": str(is_private(record)).lower(),
-                "epsilon": record["cell"]["epsilon"],
+                "private": str(record.guaranteed).lower(),
+                "epsilon": record.cell.epsilon,
                 "release": "not for release",
             },
         )
@@ -132,30 +129,30 @@ def _register(
     return str(version.version)
 
 
-def _log_model(client: MlflowClient, path: Path, record: dict[str, Any], run_id: str) -> None:
+def _log_model(client: MlflowClient, path: Path, record: CellRecord, run_id: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         _save(Path(temporary), path.parent, record)
         client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
 
 
-def _ensure_model(client: MlflowClient, name: str, record: Mapping[str, Any]) -> None:
-    cell = record["cell"]
+def _ensure_model(client: MlflowClient, name: str, record: CellRecord) -> None:
+    cell = record.cell
     try:
         client.create_registered_model(
             name,
-            tags={key: cell[key] for key in ("dataset", "backbone", "method", "epsilon")},
-            description=f"{cell['method']} on {cell['backbone']} features of {cell['dataset']}, "
-            f"epsilon {cell['epsilon']}. Each version has its own privacy promise.",
+            tags=cell.model_dump(),
+            description=f"{cell.method} on {cell.backbone} features of {cell.dataset}, "
+            f"epsilon {cell.epsilon}. Each version has its own privacy promise.",
         )
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
 
 
-def describe(cell: Path, record: Mapping[str, Any]) -> str:
+def describe(cell: Path, record: CellRecord) -> str:
     """What a reader of the registry must know of a head."""
-    statement = read_json(cell / "privacy.json")
-    backbone, dimension = record["cell"]["backbone"], record["dimension"]
+    statement = read_json(cell / STATEMENT_FILE)
+    backbone, dimension = record.cell.backbone, record.dimension
     return (
         f"**{statement['release']}**\n\n{statement['promise']}\n\n"
         "This is the head of the first seed alone. Which cell was chosen, if by its test results, "
@@ -165,12 +162,12 @@ def describe(cell: Path, record: Mapping[str, Any]) -> str:
     )
 
 
-def _save(folder: Path, cell: Path, record: dict[str, Any]) -> None:
+def _save(folder: Path, cell: Path, record: CellRecord) -> None:
     """Writes the model as MLflow stores one: our loader, the head's own file, a signature."""
     data = folder / "data"
     write_head(data, cell, record)
-    rows = TensorSpec(np.dtype(np.float32), (-1, record["dimension"]))
-    scores = TensorSpec(np.dtype(np.float32), (-1, len(record["class_names"])))
+    rows = TensorSpec(np.dtype(np.float32), (-1, record.dimension))
+    scores = TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))
     with warnings.catch_warnings():
         # It asks for an example of the input, which would be a private row.
         warnings.simplefilter("ignore", UserWarning)
@@ -182,7 +179,7 @@ def _save(folder: Path, cell: Path, record: dict[str, Any]) -> None:
             pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],
             metadata={
                 "cell": cell_name(record),
-                "classes": [str(name) for name in record["class_names"]],
+                "classes": [str(name) for name in record.class_names],
             },
         )
     shutil.rmtree(data)

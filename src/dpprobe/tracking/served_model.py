@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.results.record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
 if TYPE_CHECKING:
     from dpprobe.heads import Heads
@@ -46,7 +47,7 @@ class Head:
         return found.astype(np.float32)
 
 
-def write_head(folder: Path, cell: Path, record: dict[str, Any], *, seed_index: int = 0) -> None:
+def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
     """Writes the head of one seed, with what is needed to use it.
 
     Args:
@@ -57,23 +58,23 @@ def write_head(folder: Path, cell: Path, record: dict[str, Any], *, seed_index: 
 
     from dpprobe.study.load import method_options
 
-    tensors = load_file(cell / "heads.safetensors")
+    tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()},
         folder / HEAD_FILE,
     )
-    statement = read_json(cell / "privacy.json")
+    statement = read_json(cell / STATEMENT_FILE)
     write_json(
         folder / FACTS_FILE,
         {
-            "cell": record["cell"],
+            "cell": record.cell.model_dump(),
             "seed_index": seed_index,
-            "class_names": record["class_names"],
-            "dimension": record["dimension"],
-            "multi_label": record["multi_label"],
-            "link": method_options(record["options"]).link_on(record["multi_label"]),
-            "options": record["options"],
+            "class_names": record.class_names,
+            "dimension": record.dimension,
+            "multi_label": record.multi_label,
+            "link": method_options(record.options).link_on(record.multi_label),
+            "options": record.options,
             "promise": statement["promise"],
             "release": statement["release"],
         },

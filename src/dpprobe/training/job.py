@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -51,16 +51,24 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import statement
 from dpprobe.results import metrics
+from dpprobe.results.record import (
+    HISTORY_FILE,
+    METRICS_FILE,
+    PAYLOAD_FILES,
+    PREDICTIONS_FILE,
+    STATEMENT_FILE,
+    WEIGHTS_FILE,
+    CellName,
+    CellRecord,
+    MetricSummary,
+    RowCounts,
+    parse_cell,
+)
 from dpprobe.training.plans import Plans, read_plans
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 
-FORMAT = "dpprobe-cell"
-FORMAT_VERSION = 2
-# metrics.json is the commit mark: it holds the hashes of the others and is published last.
-PAYLOAD = ("heads.safetensors", "predictions.parquet", "history.parquet", "privacy.json")
-FILES = (*PAYLOAD, "metrics.json")
 # Test rows that are read and scored at a time when they are streamed.
 STREAMED_ROWS = 2048
 
@@ -240,10 +248,19 @@ class CellTask:
     epsilon_all_heads: float
     near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
-    headline: str
+    headline: Literal["accuracy", "auc"]
     published: Path
     staged: Path
     identity: Mapping[str, Any]
+
+    @property
+    def name(self) -> CellName:
+        return CellName(
+            dataset=self.job.dataset,
+            backbone=self.job.backbone,
+            method=self.method,
+            epsilon=self.job.epsilon,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -284,9 +301,9 @@ class CellTask:
             record = whole_cell(folder, self.fingerprint)
             if (
                 record
-                and [seed["index"] for seed in record["seeds"]] == wanted
-                and record["headline"] == self.headline
-                and read_json(folder / "privacy.json") == self.statement
+                and [seed["index"] for seed in record.seeds] == wanted
+                and record.headline == self.headline
+                and read_json(folder / STATEMENT_FILE) == self.statement
             ):
                 return folder
         return None
@@ -304,18 +321,18 @@ class CellTask:
         assert folder is not None, f"{self.method}: published before it was trained"
         if folder == self.published:
             logger.info("%s: kept, nothing it depends on has changed", self.method)
-            for name in FILES:
+            for name in (*PAYLOAD_FILES, METRICS_FILE):
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
+            for name in (*PAYLOAD_FILES, METRICS_FILE):
                 with atomic_path(self.published / name) as temporary:
                     shutil.copyfile(self.staged / name, temporary)
         if self.staged.exists():
             shutil.rmtree(self.staged)
 
 
-def whole_cell(folder: Path, expected: str) -> dict[str, Any] | None:
+def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     """The record of a cell whose files are all as they were written, or None.
 
     Args:
@@ -323,21 +340,21 @@ def whole_cell(folder: Path, expected: str) -> dict[str, Any] | None:
       expected: the fingerprint that makes the cell current.
     """
     try:
-        record = read_json(folder / "metrics.json")
-        if record["fingerprint"] != expected or record["format_version"] != FORMAT_VERSION:
+        record = parse_cell((folder / METRICS_FILE).read_bytes())
+        if record.fingerprint != expected:
             return None
         damaged = [
-            name for name, digest in record["files"].items() if sha256_file(folder / name) != digest
+            name for name, digest in record.files.items() if sha256_file(folder / name) != digest
         ]
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         logger.warning("%s: unreadable (%s); the cell is trained again", folder, error)
         return None
     if damaged:
         logger.warning("%s: %s damaged; the cell is trained again", folder, ", ".join(damaged))
         return None
-    return dict(record)
+    return record
 
 
 def _train_all(
@@ -496,7 +513,7 @@ def _stage(task: CellTask, features: Features, contents: CellContents) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    with atomic_path(folder / "heads.safetensors") as temporary:
+    with atomic_path(folder / WEIGHTS_FILE) as temporary:
         save_file(
             {
                 name: np.ascontiguousarray(values)
@@ -506,11 +523,11 @@ def _stage(task: CellTask, features: Features, contents: CellContents) -> None:
             # one key: safetensors writes several in an order of their own each time
             metadata={"dpprobe": canonical_json(task.options.model_dump(mode="json"))},
         )
-    _write_predictions(folder / "predictions.parquet", features, contents)
-    with atomic_path(folder / "history.parquet") as temporary:
+    _write_predictions(folder / PREDICTIONS_FILE, features, contents)
+    with atomic_path(folder / HISTORY_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(contents.history, schema=HISTORY), temporary)
-    write_json(folder / "privacy.json", task.statement)
-    write_json(folder / "metrics.json", _record(task, features, contents))
+    write_json(folder / STATEMENT_FILE, task.statement)
+    _record(task, features, contents).write(folder / METRICS_FILE)
 
 
 HISTORY = pa.schema(
@@ -549,7 +566,7 @@ def _label_column(labels: np.ndarray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, labels.shape[1]).cast(pa.list_(pa.int8()))
 
 
-def _record(task: CellTask, features: Features, contents: CellContents) -> dict[str, Any]:
+def _record(task: CellTask, features: Features, contents: CellContents) -> CellRecord:
     labels, link = features.test_labels, task.options.link_on(features.train.multi_label)
     seeds = [
         {
@@ -569,53 +586,46 @@ def _record(task: CellTask, features: Features, contents: CellContents) -> dict[
         scores=contents.scores[0],
         seed=task.job.study_seed,
     )
-    files = {name: sha256_file(task.staged / name) for name in PAYLOAD}
+    files = {name: sha256_file(task.staged / name) for name in PAYLOAD_FILES}
     plan = task.plan
     noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "cell": {
-            "dataset": task.job.dataset,
-            "backbone": task.job.backbone,
-            "method": task.method,
-            "epsilon": task.job.epsilon,
-        },
-        "head": task.options.head,
-        "private": plan.private,
-        "fingerprint": task.fingerprint,
-        "content_hash": fingerprint(
+    return CellRecord(
+        cell=task.name,
+        head=task.options.head,
+        private=plan.private,
+        fingerprint=task.fingerprint,
+        content_hash=fingerprint(
             {"fingerprint": task.fingerprint, "files": files, "headline": task.headline}
         ),
-        "delta": plan.delta if plan.private else None,
-        "noise_multiplier": noise[0] if plan.private and len(noise) == 1 else None,
-        "realised_epsilon": task.plan.realised_epsilon if plan.private else None,
-        "options": task.options.model_dump(mode="json"),
-        "rows": {"train": features.train.rows, "test": len(labels)},
-        "dimension": features.train.dimension,
-        "class_names": list(features.class_names),
-        "multi_label": labels.ndim == 2,
-        "headline": task.headline,
-        "auc_labels": len(features.ranked),
-        "seeds": seeds,
-        "summary": summary,
-        "files": files,
+        delta=plan.delta if plan.private else None,
+        noise_multiplier=noise[0] if plan.private and len(noise) == 1 else None,
+        realised_epsilon=plan.realised_epsilon if plan.private else None,
+        options=task.options.model_dump(mode="json"),
+        rows=RowCounts(train=features.train.rows, test=len(labels)),
+        dimension=features.train.dimension,
+        class_names=list(features.class_names),
+        multi_label=labels.ndim == 2,
+        headline=task.headline,
+        auc_labels=len(features.ranked),
+        seeds=seeds,
+        summary={name: MetricSummary(**entry) for name, entry in summary.items()},
+        files=files,
         # With a random number of trials the time would tell the number.
-        "seconds": None if plan.selection else round(contents.seconds, 3),
-    }
+        seconds=None if plan.selection else round(contents.seconds, 3),
+    )
 
 
-def _read_contents(folder: Path, record: Mapping[str, Any]) -> CellContents:
-    indices = tuple(seed["index"] for seed in record["seeds"])
-    table = pq.read_table(folder / "predictions.parquet", columns=["scores"])
+def _read_contents(folder: Path, record: CellRecord) -> CellContents:
+    indices = tuple(seed["index"] for seed in record.seeds)
+    table = pq.read_table(folder / PREDICTIONS_FILE, columns=["scores"])
     values = table["scores"].combine_chunks().flatten().to_numpy()
-    tensors = load_file(folder / "heads.safetensors")
+    tensors = load_file(folder / WEIGHTS_FILE)
     return CellContents(
         indices=indices,
         weights=tensors.pop("weights"),
         arrays=tensors,
-        scores=values.reshape(len(indices), record["rows"]["test"], -1),
-        history=pq.read_table(folder / "history.parquet").to_pylist(),
-        chosen=tuple(seed["chosen"] for seed in record["seeds"] if "chosen" in seed),
-        seconds=record["seconds"] or 0.0,
+        scores=values.reshape(len(indices), record.rows.test, -1),
+        history=pq.read_table(folder / HISTORY_FILE).to_pylist(),
+        chosen=tuple(seed["chosen"] for seed in record.seeds if "chosen" in seed),
+        seconds=record.seconds or 0.0,
     )

@@ -10,7 +10,8 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
-from dpprobe.results.summary import SCHEMA, read_cell, read_grid, read_summaries, summarise_cells
+from dpprobe.results.record import read_cell
+from dpprobe.results.summary import SCHEMA, read_grid, read_summaries, summarise_cells
 from tests.support.cell_files import write_cell, write_study
 
 
@@ -25,12 +26,12 @@ def test_one_row_a_cell_and_seed(tmp_path: Path) -> None:
     found = [
         row
         for row in rows
-        if all(row[name] == record["cell"][name] for name in ("backbone", "method"))
-        and row["epsilon_token"] == record["cell"]["epsilon"]
+        if all(row[name] == getattr(record.cell, name) for name in ("backbone", "method"))
+        and row["epsilon_token"] == record.cell.epsilon
     ]
-    assert [row["accuracy"] for row in found] == [seed["accuracy"] for seed in record["seeds"]]
+    assert [row["accuracy"] for row in found] == [seed["accuracy"] for seed in record.seeds]
     assert [row["seed_index"] for row in found] == [0, 1, 2]
-    assert found[0]["accuracy_low"] == record["summary"]["accuracy"]["low"]
+    assert found[0]["accuracy_low"] == record.summary["accuracy"].low
     assert found[0]["study"] == "study"
     assert {row["top5_accuracy"] for row in rows} == {None}
 
@@ -119,16 +120,18 @@ def test_a_multi_label_dataset_is_shown_by_its_auc(tmp_path: Path) -> None:
     summarise_cells([cell], tmp_path / "summary.parquet", study="study")
     rows = pq.read_table(tmp_path / "summary.parquet").to_pylist()
     for name in ("auc", "mean_average_precision", "exact_match_accuracy", "accuracy"):
-        assert [row[name] for row in rows] == [seed[name] for seed in record["seeds"]]
+        assert [row[name] for row in rows] == [seed[name] for seed in record.seeds]
     assert {row["macro_accuracy"] for row in rows} == {None}
     assert rows[0]["headline"] == "auc"
     assert rows[0]["multi_label"] is True
-    assert rows[0]["auc_low"] == record["summary"]["auc"]["low"]
+    assert rows[0]["auc_low"] == record.summary["auc"].low
     grid = read_grid([tmp_path / "summary.parquet"])
     entry = grid.get(("digits", 1.0), ("pixels", "sgd"))
     assert entry is not None
-    assert entry.mean == pytest.approx(100 * record["summary"]["auc"]["mean"])
-    assert entry.high == pytest.approx(100 * record["summary"]["auc"]["high"])
+    auc = record.summary["auc"]
+    assert entry.mean == pytest.approx(100 * auc.mean)
+    assert auc.high is not None
+    assert entry.high == pytest.approx(100 * auc.high)
     measure = grid.measures["digits"]
     assert measure.partial
     assert measure.title == "mean AUC over 2 of 3 labels"
@@ -147,9 +150,9 @@ def test_a_dataset_may_choose_its_metric(tmp_path: Path) -> None:
     assert not any(measure.partial for measure in grid.measures.values())
     for cell in cells:
         record = read_cell(cell)
-        entry = grid.get((record["cell"]["dataset"], 1.0), ("pixels", "sgd"))
+        entry = grid.get((record.cell.dataset, 1.0), ("pixels", "sgd"))
         assert entry is not None
-        assert entry.mean == pytest.approx(100 * record["summary"][record["headline"]]["mean"])
+        assert entry.mean == pytest.approx(100 * record.summary[record.headline].mean)
 
 
 def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:

@@ -867,8 +867,8 @@ def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
 
 def test_names_that_become_one_keep_a_metric_each() -> None:
     names = ["a/", "a?", "a_ 0", "b"]
-    record = {"class_names": names, "seeds": [{"recall": [0.1, 0.2, 0.3, 0.4]}]}
-    found = tracking._class_metrics(record, "recall")
+    seeds = [{"recall": [0.1, 0.2, 0.3, 0.4]}]
+    found = tracking._class_metrics(names, seeds, "recall")
     assert sorted(found.values(), key=str) == [0.1, 0.2, 0.3, 0.4]
 
 

@@ -13,8 +13,7 @@ import torch
 from mlflow import MlflowClient, pyfunc
 from safetensors.numpy import load_file
 
-from dpprobe.artifacts import read_json
-from dpprobe.results.summary import read_cell
+from dpprobe.results.record import CellRecord, read_cell
 from dpprobe.study.study import Study as StudyOptions
 from dpprobe.tracking.ingest import _Writer
 from dpprobe.tracking.model_registry import choose
@@ -34,26 +33,26 @@ def study(tmp_path: Path, template: Path) -> Study:
     return Study(tmp_path)
 
 
-def records(study: Study) -> list[tuple[Path, dict[str, Any]]]:
+def records(study: Study) -> list[tuple[Path, CellRecord]]:
     return [(path, read_cell(path)) for path in study.cells]
 
 
 def test_true_chooses_the_best_private_cell_of_each_epsilon(study: Study) -> None:
     chosen = choose(records(study), True)
-    assert sorted(record["cell"]["epsilon"] for _, record in chosen) == ["0.5", "2"]
+    assert sorted(record.cell.epsilon for _, record in chosen) == ["0.5", "2"]
     for _, record in chosen:
-        assert record["private"]
+        assert record.private
         means = [
-            other["summary"]["accuracy"]["mean"]
+            other.summary["accuracy"].mean
             for _, other in records(study)
-            if other["cell"]["epsilon"] == record["cell"]["epsilon"]
+            if other.cell.epsilon == record.cell.epsilon
         ]
-        assert record["summary"]["accuracy"]["mean"] == max(means)
+        assert record.summary["accuracy"].mean == max(means)
 
 
 def test_patterns_choose_by_name(study: Study) -> None:
     assert choose(records(study), False) == []
-    names = [r["cell"]["backbone"] for _, r in choose(records(study), ["digits/*/sgd/eps-2"])]
+    names = [r.cell.backbone for _, r in choose(records(study), ["digits/*/sgd/eps-2"])]
     assert sorted(names) == ["pixels", "scattering"]
 
 
@@ -157,8 +156,8 @@ def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:
     from dpprobe.heads.rows import Transform
 
     path = write_cell(tmp_path, epsilon="2")
-    record = read_json(path)
-    record["options"]["normalize"] = "l2"
+    record = read_cell(path)
+    record.options["normalize"] = "l2"
     write_head(tmp_path / "head", path.parent, record, seed_index=1)
     head = load_head(tmp_path / "head")
     features = np.random.default_rng(0).normal(size=(5, DIMENSION)).astype(np.float32)

@@ -19,8 +19,9 @@ from dpprobe.features import text
 from dpprobe.features.store import ShardHeader, write_manifest, write_shard
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.study.load import method_options
-from dpprobe.training.job import FILES, PAYLOAD, Job, train_job
+from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 
 ROWS = {"train": 300, "test": 90}
@@ -78,7 +79,7 @@ class Run:
         return values
 
     def contents(self, method: str) -> dict[str, bytes]:
-        return {name: (self.cell(method) / name).read_bytes() for name in FILES}
+        return {name: (self.cell(method) / name).read_bytes() for name in CELL_FILES}
 
     def train(self, **changes: Any) -> None:
         job = replace(self.job, **changes)
@@ -247,7 +248,7 @@ def test_fewer_seeds_train_nothing(run: Run, fits: list[tuple[str, int]]) -> Non
     assert [seed["index"] for seed in run.record("full")["seeds"]] == [0]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", CELL_FILES)
 def test_a_damaged_file_costs_its_own_cell(
     run: Run, fits: list[tuple[str, int]], name: str
 ) -> None:
@@ -259,7 +260,7 @@ def test_a_damaged_file_costs_its_own_cell(
     run.train()
     assert fits == [("30", 2)]
     after = run.contents("small")
-    assert {key: after[key] for key in PAYLOAD} == {key: before[key] for key in PAYLOAD}
+    assert {key: after[key] for key in PAYLOAD_FILES} == {key: before[key] for key in PAYLOAD_FILES}
 
 
 def seeds_of(run: Run, method: str = "small") -> list[str]:
