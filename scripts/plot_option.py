@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.figures import option_figure
+        from dpprobe.reporting.figures.options import option_figure
         from dpprobe.results.cell_results import read_measured
 
         option_figure(

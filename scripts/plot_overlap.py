@@ -6,10 +6,10 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.figures import overlap_figure
+        from dpprobe.reporting.figures.near_duplicates import near_duplicate_figure
 
         private, *public = (Path(table) for table in snakemake.input.tables)
-        overlap_figure(
+        near_duplicate_figure(
             Path(snakemake.input.matches),
             {"": private, **{f"{path.parent.name}/{path.stem}": path for path in public}},
             svg=Path(snakemake.output.svg),

@@ -6,11 +6,11 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting import figures
+        from dpprobe.reporting.figures import curves
 
         draw = {
-            "method_comparison": figures.method_comparison,
-            "ceiling_gap": figures.ceiling_gap,
+            "method_comparison": curves.method_comparison,
+            "ceiling_gap": curves.ceiling_gap,
         }[snakemake.params.figure]
         draw(
             Path(snakemake.input[0]),

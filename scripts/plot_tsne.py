@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.figures import tsne_figure
+        from dpprobe.reporting.figures.tsne import tsne_figure
 
         wildcards = snakemake.wildcards
         tsne_figure(

@@ -20,7 +20,7 @@ pytestmark = needed
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an MLflow store of a small made-up study, which has lost a method since."""
     from dpprobe.reporting.accuracy_table import accuracy_table
-    from dpprobe.reporting.figures import epsilon_accuracy
+    from dpprobe.reporting.figures.curves import epsilon_accuracy
     from dpprobe.results.summary import summarise_cells
     from dpprobe.tracking.ingest import ingest
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting import figures, published
+from dpprobe.reporting import published
 from dpprobe.reporting import tables as sheets
+from dpprobe.reporting.figures import curves, style
 from dpprobe.reporting.paper_tables import FILES, Run, paper_tables, write_paper_tables
 from dpprobe.reporting.published import TABLES
 from dpprobe.reporting.tables import Sheet
@@ -491,17 +492,17 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     assert found.ceiling.mean == pytest.approx(best)
     saved: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(figures, "_save", lambda figure, *_: saved.append(figure))
-        figures.method_comparison(
+        patch.setattr(style, "save", lambda figure, *_: saved.append(figure))
+        curves.method_comparison(
             tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
         )
     lines = [line.get_ydata() for axes in saved[0].get_axes() for line in axes.get_lines()]
     assert [best, best] in [pytest.approx(list(line)) for line in lines if len(line) == 2]
     drawn: list[Any] = []
     monkeypatch.setattr(
-        figures, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
+        curves, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
     )
-    figures.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    curves.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
     assert drawn[0]["pixels", "lamb"][8.0].mean == pytest.approx(best - found.entry.mean)
 
 

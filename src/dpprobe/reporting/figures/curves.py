@@ -1,0 +1,354 @@
+"""Figures of test results against epsilon: all curves, methods by backbone, gap to the ceiling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures import style
+from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
+from dpprobe.reporting.published import Published
+from dpprobe.results.best_private import best_ceiling
+from dpprobe.results.metrics import SEED_INTERVAL
+from dpprobe.results.summary import Entry, Grid, read_grid
+from dpprobe.study.ablations import unique
+
+Curve = dict[float, Entry]  # results by epsilon
+LineStyle = tuple[Any, str]  # dashes and marker
+
+
+def epsilon_accuracy(
+    summary: Path,
+    *,
+    svg: Path,
+    png: Path,
+    published: Published | None = None,
+    name: str | None = None,
+) -> None:
+    """Draws a dataset's test accuracy, or its AUC, against epsilon, a line a (backbone, method).
+
+    Colour tells the backbone, style and marker the method; with one backbone colour tells the
+    method as well. Bands are the cells' 95 % intervals; a dashed line is a backbone's non-private
+    ceiling; epsilon inf stands apart on the right. Numbered circles are published results, whose
+    sources the legend names.
+
+    Args:
+      published: numbers to mark; none where absent.
+      name: their name for the dataset; the study's name where absent.
+
+    Raises:
+      DataError: when the summary does not hold exactly one dataset.
+    """
+    grid, dataset = _one_dataset(summary)
+    marks: list[Mark] = []
+    if published is not None:
+        headline = grid.measures[dataset].headline
+        points = published.points(name or dataset, headline)
+        points = sorted(points, key=lambda point: point.single_epsilon or 0.0)
+        marks = number_points(published, points)
+    with mpl.rc_context(style.SETTINGS):
+        named = {name for column in grid.columns for name in column}
+        height = max(
+            4.3, 1.2 + style.LEGEND_LINE * (len(named) + len({mark.number for mark in marks}))
+        )
+        figure = Figure(figsize=(9.0 if marks else 7.2, height), layout="constrained")
+        _draw_curves(figure.add_subplot(), grid, dataset, marks)
+        style.save(figure, svg, png)
+
+
+def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
+    """Draws each backbone of a dataset apart: test results against epsilon, a colour a method.
+
+    Raises:
+      DataError: when the summary does not hold exactly one dataset.
+    """
+    grid, dataset = _one_dataset(summary)
+    _draw_panels(
+        grid, dataset, {column: _line(grid, dataset, column) for column in grid.columns},
+        label=f"test {grid.measures[dataset].title} (%)", top=style.TOP, svg=svg, png=png,
+    )  # fmt: skip
+
+
+def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
+    """Draws how far private heads stay below their backbone's non-private ceiling.
+
+    Bands are the private cells' 95 % intervals; the ceiling's own is not in them. A backbone
+    without a ceiling has no panel.
+
+    Raises:
+      DataError: when the summary does not hold exactly one dataset, or no ceiling.
+    """
+    grid, dataset = _one_dataset(summary)
+    ceilings = {
+        backbone: best.mean
+        for backbone in unique(backbone for backbone, _ in grid.columns)
+        if (best := best_ceiling(e for key, e in grid.entries.items() if key[2] == backbone))
+    }
+    if not ceilings:
+        raise DataError(f"{summary}: no non-private ceiling; add a method with head: nonprivate")
+    gaps: dict[tuple[str, str], Curve] = {}
+    for column in grid.columns:
+        line = _line(grid, dataset, column)
+        if column[0] in ceilings and not any(entry.ceiling for entry in line.values()):
+            top = ceilings[column[0]]
+            gaps[column] = {
+                epsilon: replace(
+                    entry,
+                    mean=top - entry.mean,
+                    low=None if entry.high is None else top - entry.high,
+                    high=None if entry.low is None else top - entry.low,
+                )
+                for epsilon, entry in line.items()
+                if entry.private
+            }
+    measure = grid.measures[dataset].title
+    _draw_panels(
+        grid, dataset, gaps, label=f"{measure}: points below the ceiling", zero=True,
+        svg=svg, png=png,
+    )  # fmt: skip
+
+
+def _one_dataset(summary: Path) -> tuple[Grid, str]:
+    """Reads a summary and returns its grid and the name of its only dataset."""
+    grid = read_grid([summary])
+    datasets = sorted({row[0] for row in grid.rows})
+    if len(datasets) != 1:
+        raise DataError(f"{summary}: holds {len(datasets)} datasets; a figure shows exactly one")
+    return grid, datasets[0]
+
+
+def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()) -> None:
+    """Draws every curve of a dataset into one pair of axes, with legend and title."""
+    epsilons = [row[1] for row in grid.rows]
+    finite = tuple(value for value in epsilons if math.isfinite(value))
+    ends = [mark.epsilon for mark in marks]
+    reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
+    backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
+    lines = {column: _line(grid, dataset, column) for column in grid.columns}
+    ceilings = {c: line for c, line in lines.items() if any(e.ceiling for e in line.values())}
+    methods = list(dict.fromkeys(m for b, m in grid.columns if (b, m) not in ceilings))
+    styles = {name: look[1] for name, look in zip(methods, style.looks(len(methods)), strict=True)}
+    # One backbone's name needs no colour: the methods then have it.
+    coloured = backbones if len(backbones) > 1 else methods
+    colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
+    curves = {column: line for column, line in lines.items() if column not in ceilings}
+    painted = {(b, m): colours[b if len(backbones) > 1 else m] for b, m in curves}
+    scale = EpsilonScale(finite=reach, infinite=len(finite) < len(epsilons), curves=len(curves))
+    draw_epsilon_axis(axes, scale, finite, others=ends)
+    axes.set_ylabel(f"test {grid.measures[dataset].title} (%)")
+    for (backbone, _), line in ceilings.items():
+        for entry in line.values():
+            colour = colours[backbone] if len(backbones) > 1 else style.NEUTRAL
+            axes.axhline(entry.mean, color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
+    alpha = 0.18 if len(curves) <= 8 else 0.07
+    for (backbone, method), line in curves.items():
+        _draw_line(axes, scale, line, painted[backbone, method], styles[method], alpha)
+    _draw_infinite(axes, scale, curves, painted, styles)
+    draw_marks(axes, scale, marks)
+    # A t interval may reach past 100 %; the axis need not.
+    axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
+    _draw_legend(axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks)
+    style.title_axes(axes, *_captions(grid, dataset))
+
+
+def _line(grid: Grid, dataset: str, column: tuple[str, str]) -> Curve:
+    """Returns the results of a (backbone, method) by epsilon."""
+    rows = {row[1]: grid.get(row, column) for row in grid.rows if row[0] == dataset}
+    return {epsilon: entry for epsilon, entry in rows.items() if entry is not None}
+
+
+def _draw_line(
+    axes: Axes,
+    scale: EpsilonScale,
+    line: Curve,
+    colour: str,
+    line_style: LineStyle,
+    alpha: float,
+) -> None:
+    """Draws one curve at finite epsilons, with a band of its intervals."""
+    dashes, marker = line_style
+    finite = [epsilon for epsilon in line if math.isfinite(epsilon)]
+    x = [scale.position(epsilon) for epsilon in finite]
+    axes.plot(
+        x, [line[epsilon].mean for epsilon in finite],
+        color=colour, linestyle=dashes, marker=marker, markeredgecolor="white", markeredgewidth=0.5,
+    )  # fmt: skip
+    banded = [epsilon for epsilon in finite if line[epsilon].low is not None]
+    axes.fill_between(
+        [scale.position(epsilon) for epsilon in banded],
+        [line[epsilon].low or 0.0 for epsilon in banded],
+        [line[epsilon].high or 0.0 for epsilon in banded],
+        color=colour, alpha=alpha, linewidth=0,
+    )  # fmt: skip
+
+
+def _draw_infinite(
+    axes: Axes,
+    scale: EpsilonScale,
+    curves: dict[tuple[str, str], Curve],
+    painted: dict[tuple[str, str], str],
+    styles: dict[str, LineStyle],
+) -> None:
+    """Draws the cells at epsilon inf, side by side so that their intervals can be told apart."""
+    present = [column for column, line in curves.items() if math.inf in line]
+    offsets = [0.0] if len(present) == 1 else np.linspace(-0.3, 0.3, len(present))
+    for (backbone, method), offset in zip(present, offsets, strict=True):
+        entry = curves[backbone, method][math.inf]
+        reach = [[0.0], [0.0]]
+        if entry.low is not None and entry.high is not None:
+            # a mean of equal values may be rounded past an interval of no width
+            reach = [[max(0.0, entry.mean - entry.low)], [max(0.0, entry.high - entry.mean)]]
+        axes.errorbar(
+            scale.position(math.inf) + offset * scale.gap, entry.mean, yerr=reach,
+            color=painted[backbone, method], marker=styles[method][1], markersize=4,
+            markerfacecolor="white", elinewidth=1.0,
+        )  # fmt: skip
+
+
+def _draw_legend(
+    axes: Axes,
+    backbones: list[str],
+    colours: dict[str, str],
+    styles: dict[str, LineStyle],
+    *,
+    ceiling: bool,
+    marks: Sequence[Mark] = (),
+) -> None:
+    """Draws a legend of backbones, methods, the ceiling and published results."""
+    handles = [_heading("Backbone")]
+    if len(backbones) == 1:
+        handles += [_heading(backbones[0])]
+    else:
+        handles += [Line2D([], [], color=c, linewidth=4, label=name) for name, c in colours.items()]
+    if styles:
+        handles += [_heading(""), _heading("Method")]
+        handles += [
+            Line2D(
+                [], [], color=colours[name] if len(backbones) == 1 else style.NEUTRAL,
+                linestyle=dashes, marker=marker, label=name,
+            )
+            for name, (dashes, marker) in styles.items()
+        ]  # fmt: skip
+    if ceiling:
+        handles.append(_ceiling_handle())
+    if marks:
+        handles += [_heading(""), _heading("Published")]
+        handles += [
+            Line2D(
+                [], [], linestyle="none", marker="o", markersize=7, color="white",
+                markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, label=f"{number}  {label}",
+            )
+            for number, label in unique((mark.number, mark.label) for mark in marks)
+        ]  # fmt: skip
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    legend = figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+    for text in legend.get_texts():
+        if text.get_text() in ("Backbone", "Method", "Published"):
+            text.set_fontweight("bold")
+
+
+def _heading(text: str) -> Line2D:
+    return Line2D([], [], linestyle="none", label=text)
+
+
+def _ceiling_handle() -> Line2D:
+    return Line2D(
+        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1,
+        label="non-private ceiling",
+    )  # fmt: skip
+
+
+def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
+    """Writes the dataset with its delta, and a caption of lines and bands."""
+    entries = grid.entries.values()
+    delta = f", δ = {_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
+    over = {entry.interval for entry in entries if entry.private and entry.interval}
+    kind = "over seeds" if over == {SEED_INTERVAL} else "over test rows" if over else None
+    bands = f"; bands: 95 % interval {kind}" if kind else ""
+    seeds = sorted({entry.seeds for entry in entries})
+    return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}"
+
+
+def _draw_panels(
+    grid: Grid,
+    dataset: str,
+    lines: Mapping[tuple[str, str], Curve],
+    *,
+    label: str,
+    svg: Path,
+    png: Path,
+    top: float = math.inf,
+    zero: bool = False,
+) -> None:
+    """Draws a panel for each backbone against finite epsilons, a colour and a style a method.
+
+    Args:
+      lines: by (backbone, method); those of ceilings become horizontal lines.
+      label: of the y axis.
+      top: the highest end of the y axis.
+      zero: draws a horizontal line at 0 in place of the ceiling's.
+    """
+    curves = {
+        column: line
+        for column, line in lines.items()
+        if not any(entry.ceiling for entry in line.values())
+    }
+    backbones = unique(backbone for backbone, _ in curves)
+    methods = unique(method for _, method in curves)
+    series = dict(zip(methods, style.looks(len(methods)), strict=True))
+    finite = tuple(sorted({e for line in curves.values() for e in line if math.isfinite(e)}))
+    if not finite:
+        raise DataError(f"{dataset}: no cell at a finite epsilon; add one to the study")
+    with mpl.rc_context(style.SETTINGS):
+        figure, panels = style.panel_grid(len(backbones), legend=len(methods) + 1)
+        scale = EpsilonScale(finite=finite, infinite=False, curves=len(methods))
+        for axes, backbone in zip(panels, backbones, strict=True):
+            draw_epsilon_axis(axes, scale, width=0.5)
+            for (name, method), line in curves.items():
+                if name == backbone:
+                    _draw_line(axes, scale, line, *series[method], 0.12)
+            ceiling = [
+                entry.mean
+                for (name, _), line in lines.items()
+                for entry in line.values()
+                if name == backbone and entry.ceiling
+            ]
+            if zero or ceiling:
+                axes.axhline(
+                    0.0 if zero else max(ceiling),
+                    color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1,
+                )  # fmt: skip
+            axes.set_title(backbone, fontsize=9)
+        # The panels share their axis: a limit set before the last is drawn would be its end.
+        panels[0].set_ylim(top=min(panels[0].get_ylim()[1], top))
+        style.label_outer_panels(panels, label)
+        handles = [
+            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=method)
+            for method, (colour, (dashes, marker)) in series.items()
+        ]
+        if any(entry.ceiling for entry in grid.entries.values()):
+            handles.append(_ceiling_handle())
+        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+        title, caption = _captions(grid, dataset)
+        style.title_figure(figure, title, caption, panels=len(backbones))
+        style.save(figure, svg, png)
+
+
+def _power(value: float) -> str:
+    """Writes a small number for a title: 1e-5 as a power of ten."""
+    mantissa, exponent = f"{value:.2e}".split("e")
+    factor = f"{float(mantissa):g}"
+    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if factor == "1" else f"{factor} × 10{raised}"

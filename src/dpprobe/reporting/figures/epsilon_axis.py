@@ -1,0 +1,100 @@
+"""The axis of epsilons: logarithmic, with infinity apart on the right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonScale:
+    """Places of epsilons: at their logarithm, with infinity a step to the right.
+
+    Attributes:
+      finite: the finite epsilons, rising.
+      infinite: True if there are cells at epsilon inf.
+      curves: the number of curves.
+    """
+
+    finite: tuple[float, ...]
+    infinite: bool
+    curves: int
+
+    @property
+    def end(self) -> float:
+        """The place of the largest finite epsilon."""
+        return math.log10(self.finite[-1]) if self.finite else 0.0
+
+    @property
+    def start(self) -> float:
+        """The place of the smallest finite epsilon."""
+        return math.log10(self.finite[0]) if self.finite else 0.0
+
+    @property
+    def gap(self) -> float:
+        """The distance from the largest finite epsilon to infinity."""
+        # Many cells at infinity stand side by side and need more room.
+        share = 0.18 + 0.012 * max(0, self.curves - 4)
+        return max(share * (self.end - self.start), 0.12)
+
+    def position(self, epsilon: float) -> float:
+        """The place of an epsilon."""
+        return math.log10(epsilon) if math.isfinite(epsilon) else self.end + self.gap
+
+
+def draw_epsilon_axis(
+    axes: Axes,
+    scale: EpsilonScale,
+    shown: Sequence[float] | None = None,
+    *,
+    others: Sequence[float] = (),
+    width: float = 1.0,
+) -> None:
+    """Draws ticks at the epsilons shown, and at others where there is room.
+
+    Args:
+      shown: all of the scale's finite epsilons where absent.
+      width: the length of the axis in units of 5 inches.
+    """
+    texts: dict[float, str] = {}
+    taken: list[tuple[float, float]] = []
+    # A label that would run into an earlier one is left out; the ticks of `shown` stay.
+    character = 0.0175 * (scale.end - scale.start + scale.gap) / width
+    for epsilon in scale.finite if shown is None else shown:
+        _place_tick(epsilon, scale, character, texts, taken)
+    for epsilon in sorted(set(others) - texts.keys()):
+        _place_tick(epsilon, scale, character, texts, taken)
+        if not texts[epsilon]:
+            del texts[epsilon]
+    ticks = [scale.position(epsilon) for epsilon in texts]
+    labels = list(texts.values())
+    if scale.infinite:
+        ticks.append(scale.position(math.inf))
+        labels.append("∞\n(no privacy)")
+        if scale.finite:
+            axes.axvline(scale.end + scale.gap / 2, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+    axes.set_xticks(ticks, labels)
+    margin = 0.4 * scale.gap
+    axes.set_xlim(scale.start - margin, max(ticks) + margin)
+    axes.set_xlabel("privacy budget ε (log scale)")
+    axes.grid(axis="y")
+
+
+def _place_tick(
+    epsilon: float,
+    scale: EpsilonScale,
+    character: float,
+    texts: dict[float, str],
+    taken: list[tuple[float, float]],
+) -> None:
+    """Labels an epsilon where no label stands yet, else leaves its label empty."""
+    text, place = f"{epsilon:g}", scale.position(epsilon)
+    half = character * len(text) / 2
+    low, high = place - half - 0.2 * character, place + half + 0.2 * character
+    free = all(high <= left or low >= right for left, right in taken)
+    texts[epsilon] = text if free else ""
+    if free:
+        taken.append((low, high))

@@ -1,0 +1,119 @@
+"""The look that all figures share: colours and styles of series, sizes, titles, saving.
+
+Colours are those of Okabe and Ito, safe for colour-blind readers; lines also differ by style and
+marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpprobe.artifacts import atomic_path
+
+# Okabe and Ito's, without the yellow that fades on white, then darker and lighter kin.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+    "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
+)  # fmt: skip
+# Dashes and marker of a line.
+LINE_STYLES = (
+    ("-", "o"), ((0, (4, 1.2)), "s"), ((0, (1, 1)), "^"), ((0, (6, 1.5, 1, 1.5)), "D"),
+    ((0, (8, 2)), "v"), ((0, (3, 1, 1, 1, 1, 1)), "P"), ("-", "X"), ((0, (1, 2)), "*"),
+    ((0, (5, 1, 1, 1)), "<"), ((0, (2, 1)), ">"), ((0, (10, 2, 2, 2)), "p"), ((0, (2, 2)), "h"),
+)  # fmt: skip
+NEUTRAL = "#444444"
+SUBTLE = "#555555"
+CEILING_STYLE = (0, (6, 3))
+SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "grid.color": "#D9D9D9",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.hashsalt": "dpprobe",
+    "text.parse_math": False,  # a class name may hold a dollar sign
+}
+DPI = 200
+TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
+LEGEND_LINE = 0.185  # inches
+
+
+def looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
+    """Gives each of `count` series a colour and a line style.
+
+    Colours come again with other styles.
+    """
+    series = []
+    for index in range(count):
+        rounds, place = divmod(index, len(COLOURS))
+        series.append((COLOURS[place], LINE_STYLES[(index + rounds) % len(LINE_STYLES)]))
+    return series
+
+
+def panel_grid(panels: int, *, legend: int) -> tuple[Figure, list[Axes]]:
+    """Makes a figure of panels, up to three a row, with one y axis.
+
+    It is at least as high as `legend` lines of a legend.
+    """
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    figure = Figure(
+        figsize=(max(2.6 * columns, 4.2) + 2.2, max(2.7 * rows + 0.5, 0.6 + LEGEND_LINE * legend)),
+        layout="constrained",
+    )
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    axes = [panel for line in grid for panel in line]
+    for spare in axes[panels:]:
+        spare.set_axis_off()
+    return figure, axes[:panels]
+
+
+def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
+    """Labels the y axis of the panels in the first column."""
+    for axes in panels:
+        place = axes.get_subplotspec()
+        if place is not None and place.is_first_col():
+            axes.set_ylabel(label, fontsize=8.5)
+
+
+def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
+    """Writes a figure's title and caption; above a single panel they take a line each."""
+    text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
+    figure.suptitle(text, fontsize=9, x=0.01, ha="left")
+
+
+def title_axes(axes: Axes, title: str, subtitle: str) -> None:
+    """Writes a title above the axes and a smaller line below it."""
+    axes.set_title(f"{title}\n")
+    axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=8, color=SUBTLE)
+
+
+def counted_seeds(counts: Sequence[int]) -> str:
+    """Writes rising numbers of seeds: "5 seeds", "1 seed", "3 to 5 seeds"."""
+    text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{text} seed{'' if counts[-1] == 1 else 's'}"
+
+
+def save(figure: Figure, svg: Path, png: Path) -> None:
+    """Writes both files without a date or a version, so that equal figures are equal bytes."""
+    with atomic_path(svg) as temporary:
+        figure.savefig(
+            temporary, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "dpprobe"}
+        )
+    with atomic_path(png) as temporary:
+        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})

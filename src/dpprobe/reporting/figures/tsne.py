@@ -1,0 +1,239 @@
+"""Figures of t-SNE embeddings: one plane, and all of a study side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
+from matplotlib.patheffects import withStroke
+
+from dpprobe.analysis.tsne import read_embedding
+from dpprobe.reporting.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
+from dpprobe.reporting.figures import style
+from dpprobe.study.ablations import unique
+
+MARKERS = ("o", "^")  # of the first classes, and of those after them
+TSNE = "t-SNE"
+NAMED_POINTS = 50  # among fewer, a class's name would hide its points; the legend has it
+
+
+def tsne_grid(
+    embeddings: Mapping[tuple[str, str], Path], *, split: str, svg: Path, png: Path
+) -> None:
+    """Draws embeddings by `analysis.tsne` side by side: a row a dataset, a column a backbone.
+
+    Each panel's title has the share of nearest neighbours that t-SNE keeps. Each row has the
+    colours of its labels and the number of points; of a sample also its seed.
+
+    Args:
+      embeddings: by (dataset, backbone).
+      split: the split whose features these are.
+
+    Raises:
+      DataError: when a file is not an embedding.
+    """
+    datasets = unique(dataset for dataset, _ in embeddings)
+    backbones = unique(backbone for _, backbone in embeddings)
+    with mpl.rc_context(style.SETTINGS):
+        size = 2.35
+        figure = Figure(
+            figsize=(max(size * len(backbones) + 1.6, 5.2), (size + 0.35) * len(datasets) + 0.45),
+            layout="constrained",
+        )
+        grid = figure.subplots(len(datasets), len(backbones), squeeze=False)
+        for line, dataset in zip(grid, datasets, strict=True):
+            for axes, backbone in zip(line, backbones, strict=True):
+                path = embeddings.get((dataset, backbone))
+                if path is None:
+                    axes.set_axis_off()
+                    continue
+                _draw_small_plane(axes, path, backbone)
+            shown = embeddings[next(key for key in embeddings if key[0] == dataset)]
+            _describe_row(line, dataset, split, shown)
+        figure.suptitle(
+            "t-SNE; percentages: the share of a point's 15 nearest neighbours in feature space\n"
+            "that it keeps. Not private: drawn from the features.",
+            fontsize=8, x=0.01, ha="left", color=style.SUBTLE,
+        )  # fmt: skip
+        style.save(figure, svg, png)
+
+
+def tsne_figure(embedding: Path, *, svg: Path, png: Path, title: str | None = None) -> None:
+    """Draws an embedding made by `analysis.tsne`, coloured by class.
+
+    Up to 20 classes are named, in the plane and in the legend; more share a colour bar. The
+    line below the title gives the share of nearest neighbours that PCA and t-SNE keep. What is
+    not t-SNE says so: principal components in the title, no points by a note in their place.
+
+    Raises:
+      DataError: when the file is not an embedding.
+    """
+    table, facts = read_embedding(embedding)
+    plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
+    labels = table["label"].to_numpy()
+    method = facts.get("method", TSNE)
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(6.6, 5.4), layout="constrained")
+        axes = figure.add_subplot()
+        if method is None:
+            _draw_empty_plane(axes, facts["note"])
+        else:
+            _draw_plane(
+                axes, plane, labels, facts["class_names"], legend=facts.get("legend", "class")
+            )
+        shown = title or method or TSNE
+        if title and method not in (TSNE, None):
+            shown = f"{title} ({method}, not t-SNE)"
+        style.title_axes(axes, shown, _embedding_subtitle(facts, method))
+        count = _drawn_rows(facts)
+        if method == TSNE:
+            count += f", perplexity {facts['perplexity']:g}"
+        axes.set_xlabel(
+            f"{count}. Not private: drawn from the features.",
+            fontsize=8, color=style.SUBTLE, loc="left",
+        )  # fmt: skip
+        style.save(figure, svg, png)
+
+
+def _embedding_subtitle(facts: dict[str, Any], method: str | None) -> str:
+    """Writes the neighbours that were kept, or the note of what is not t-SNE."""
+    if method == TSNE:
+        return (
+            f"{facts['neighbours']} nearest neighbours kept: "
+            f"PCA ({facts['components']}) {_percent(facts['pca_agreement'])}, "
+            f"t-SNE {_percent(facts['tsne_agreement'])}"
+        )
+    return "" if method is None else str(facts["note"])
+
+
+def _draw_small_plane(axes: Axes, path: Path, backbone: str) -> None:
+    """Draws one panel of the grid."""
+    table, facts = read_embedding(path)
+    if facts.get("method", TSNE) is None:
+        _draw_empty_plane(axes, "no points")
+        axes.set_title(backbone, fontsize=9)
+        return
+    plane = np.column_stack([table["x"].to_numpy(), table["y"].to_numpy()])
+    labels = table["label"].to_numpy()
+    order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
+    named = len(facts["class_names"]) <= NAMED_CLASSES
+    size = float(np.clip(2500 / len(plane), 0.8, 8))
+    _draw_points(axes, plane[order], labels[order], size=size, named=named)
+    axes.set_aspect("equal", adjustable="datalim")
+    _frame(axes)
+    kept = facts["tsne_agreement"]
+    axes.set_title(backbone if kept is None else f"{backbone}, {_percent(kept)}", fontsize=9)
+
+
+def _describe_row(line: Sequence[Axes], dataset: str, split: str, path: Path) -> None:
+    """Names a row on the left, counts its points below, and puts its legend on the right."""
+    _, facts = read_embedding(path)
+    line[0].set_ylabel(f"{dataset} {split}", fontsize=9, fontweight="bold")
+    line[0].set_xlabel(_drawn_rows(facts), fontsize=7, color=style.SUBTLE, loc="left")
+    names = [str(name) for name in facts["class_names"]]
+    if len(names) > NAMED_CLASSES // 2:
+        line[-1].set_xlabel(f"{len(names)} classes", fontsize=7, color=style.SUBTLE, loc="right")
+    if len(names) > NAMED_CLASSES:
+        return
+    shown = [name if len(name) <= 18 else f"{name[:17]}…" for name in names]
+    handles = _class_handles(shown, markersize=4)
+    line[-1].legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.02, 1.0), fontsize=7,
+        handletextpad=0.1, labelspacing=0.25, borderaxespad=0.0,
+    )  # fmt: skip
+
+
+def _drawn_rows(facts: Mapping[str, Any]) -> str:
+    """Writes the number of rows that are drawn, and of a sample its seed."""
+    text = f"{facts['points']:,} of {facts['rows']:,} rows"
+    if facts["points"] < facts["rows"] and facts.get("seed") is not None:
+        text += f", sampled with seed {facts['seed']}"
+    return text
+
+
+def _draw_empty_plane(axes: Axes, note: str) -> None:
+    """Draws a plane without points, a note in their place."""
+    axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", va="center")
+    _frame(axes)
+
+
+def _frame(axes: Axes) -> None:
+    """Draws a frame without ticks: the plane's units mean nothing."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(True)
+        side.set_color("#BBBBBB")
+
+
+def _draw_plane(
+    axes: Axes,
+    plane: np.ndarray,
+    labels: np.ndarray,
+    names: Sequence[str],
+    *,
+    legend: str = "class",
+) -> None:
+    """Draws points [rows, 2] by class, with a legend or a colour bar."""
+    size = float(np.clip(9000 / len(plane), 3, 16))
+    named = len(names) <= NAMED_CLASSES
+    # Drawn in a shuffled order, so that no class lies on top of the others.
+    order = np.random.Generator(np.random.Philox(0)).permutation(len(plane))
+    points = _draw_points(axes, plane[order], labels[order], size=size, named=named)
+    axes.set_aspect("equal", adjustable="datalim")
+    _frame(axes)
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    if not named:
+        label = f"class index (of {len(names)})" if legend == "class" else legend
+        figure.colorbar(points, ax=axes, label=label, shrink=0.8)
+        return
+    handles = _class_handles(names, markersize=5)
+    figure.legend(handles=handles, loc="outside right upper", title=legend, handletextpad=0.2)
+    for index, name in enumerate(names):
+        members = plane[labels == index]
+        if len(members) and len(plane) >= NAMED_POINTS:
+            _draw_name(axes, members, str(name))
+
+
+def _draw_points(
+    axes: Axes, plane: np.ndarray, labels: np.ndarray, *, size: float, named: bool
+) -> PathCollection:
+    """Draws points by class: each class in a colour and a marker, unnamed classes in shades."""
+    points = axes.scatter(
+        plane[:, 0], plane[:, 1], s=size, linewidths=0, alpha=0.75, rasterized=True,
+        c=np.array(CLASS_COLOURS)[labels] if named else labels, cmap=None if named else "viridis",
+    )  # fmt: skip
+    if named and len(labels):
+        markers = [MarkerStyle(marker) for marker in MARKERS]
+        paths = [marker.get_path().transformed(marker.get_transform()) for marker in markers]
+        points.set_paths([paths[int(label >= CIRCLES)] for label in labels])
+    return points
+
+
+def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
+    return [
+        Line2D([], [], linestyle="none", marker=MARKERS[int(index >= CIRCLES)],
+               markersize=markersize, color=CLASS_COLOURS[index], label=name)
+        for index, name in enumerate(names)
+    ]  # fmt: skip
+
+
+def _draw_name(axes: Axes, points: np.ndarray, name: str) -> None:
+    """Writes a class's name at its most central point: a median may fall between two clusters."""
+    distance = np.abs(points - np.median(points, axis=0)).sum(axis=1)
+    x, y = points[int(distance.argmin())]
+    text = axes.text(float(x), float(y), name, ha="center", va="center", fontsize=8.5, zorder=3)
+    text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,98 @@
+"""Made-up summaries and embeddings, and figures caught before they are saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from matplotlib.figure import Figure
+
+from dpprobe.artifacts import read_json, write_json, write_table
+from dpprobe.reporting.figures import curves, style
+from dpprobe.results.cell_results import read_measured
+from dpprobe.results.summary import read_grid, summarise_cells
+from tests.support.cell_files import write_cell, write_study
+
+
+def write_summary(
+    root: Path,
+    *,
+    backbones: Sequence[str] = ("pixels", "scattering"),
+    methods: Sequence[str] = ("sgd", "sgd_full", "nonprivate"),
+    epsilons: Sequence[str] = ("0.5", "1", "8", "inf"),
+) -> Path:
+    """Writes a study of one dataset and returns its summary."""
+    cells = write_study(root, backbones=backbones, methods=methods, epsilons=epsilons)
+    summarise_cells(cells, root / "summary.parquet", study="study")
+    return root / "summary.parquet"
+
+
+def curve_axes(summary: Path) -> Any:
+    """Draws a summary of digits and returns the axes."""
+    axes = Figure().add_subplot()
+    curves._draw_curves(axes, read_grid([summary]), "digits")
+    return axes
+
+
+def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any) -> Path:
+    """Writes an embedding of random points, its facts changed as given."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(classes, size=rows)
+    plane = generator.normal(size=(rows, 2)) + 8 * generator.normal(size=(classes, 2))[labels]
+    facts = {
+        "format": "dpprobe-embedding", "format_version": 1, "rows": 2 * rows, "points": rows,
+        "class_names": [f"class {index}" for index in range(classes)], "perplexity": 30.0,
+        "neighbours": 15, "components": 50, "pca_agreement": 0.973, "tsne_agreement": 0.614,
+    }  # fmt: skip
+    facts |= changes
+    table = pa.table(
+        {
+            "id": [str(row) for row in range(rows)],
+            "label": labels,
+            "x": plane[:, 0].astype(np.float32),
+            "y": plane[:, 1].astype(np.float32),
+        }
+    )
+    write_table(path, table.replace_schema_metadata({b"dpprobe": json.dumps(facts).encode()}))
+    return path
+
+
+def drawn_figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Path]], None]) -> Any:
+    """Returns the figure that a function would have saved."""
+    saved: list[Figure] = []
+
+    def save(figure: Figure, _svg: Path, _png: Path) -> None:
+        saved.append(figure)
+
+    monkeypatch.setattr(style, "save", save)
+    draw({"svg": Path("unused.svg"), "png": Path("unused.png")})
+    (figure,) = saved
+    return figure
+
+
+def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
+    """Makes cells of methods that differ in one option alone, and of one that differs in two."""
+    base: dict[str, Any] = {"head": "sgd", "batch_size": 64, "init": "zero", "init_scale": None}
+    options = {}
+    for index, value in enumerate(values):
+        init = {"init": "scaled" if value else "zero"} if option == "init_scale" else {}
+        options[f"m{index}"] = base | init | {option: value or None}
+    options["other"] = base | {"batch_size": 17, "max_grad_norm": 3.0}
+    paths: list[Path] = []
+    for name, changed in options.items():
+        for epsilon in ("1", "8"):
+            paths.append(write_cell(root, method=name, epsilon=epsilon, quality=1 + len(paths) / 9))
+            record = read_json(paths[-1])
+            record["options"] = changed
+            write_json(paths[-1], record)
+    return read_measured(paths)
+
+
+def tick_texts(axes: Any) -> list[str]:
+    """Returns the texts below the x axis."""
+    return [label.get_text() for label in axes.get_xticklabels()]

@@ -1,0 +1,218 @@
+"""Results against epsilon: curves, bands, ceilings and gaps."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures import curves, style
+from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
+from dpprobe.results.summary import read_grid, summarise_cells
+from tests.support.cell_files import write_cell, write_study
+from tests.support.figures import (
+    curve_axes,
+    drawn_figure,
+    tick_texts,
+    write_summary,
+)
+
+
+def test_accuracy_figure_is_two_files_that_can_be_opened(tmp_path: Path) -> None:
+    svg, png = tmp_path / "a.svg", tmp_path / "a.png"
+    epsilon_accuracy(write_summary(tmp_path), svg=svg, png=png)
+    with Image.open(png) as image:
+        assert image.size == (1440, 860)
+    text = svg.read_text()
+    for name in ("pixels", "scattering", "sgd", "sgd_full", "non-private ceiling", "digits"):
+        assert f"<!-- {name}" in text, name
+    assert "nonprivate" not in text
+
+
+def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
+    summary = write_summary(tmp_path)
+    grid = read_grid([summary])
+    axes = curve_axes(summary)
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert len(curves) == 4
+    wanted = {
+        tuple(grid.entries["digits", e, backbone, method].mean for e in (0.5, 1.0, 8.0))
+        for backbone in ("pixels", "scattering")
+        for method in ("sgd", "sgd_full")
+    }
+    for line in curves:
+        assert np.allclose(line.get_xdata(), np.log10([0.5, 1, 8]))
+        assert tuple(line.get_ydata()) in wanted
+    assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["0.5", "1", "8"]
+    assert axes.get_xticklabels()[3].get_text().startswith("∞")
+    assert axes.get_xticks()[3] > math.log10(8)
+
+
+def test_each_backbone_has_its_ceiling_and_its_bands(tmp_path: Path) -> None:
+    summary = write_summary(tmp_path)
+    grid = read_grid([summary])
+    axes = curve_axes(summary)
+    ceilings = {
+        to_hex(line.get_color()): line.get_ydata()[0]
+        for line in axes.get_lines()
+        if list(line.get_xdata()) == [0, 1] and line.get_ydata()[0] == line.get_ydata()[1]
+    }
+    expected = [
+        grid.entries["digits", math.inf, backbone, "nonprivate"].mean
+        for backbone in ("pixels", "scattering")
+    ]
+    assert list(ceilings) == [colour.lower() for colour in style.COLOURS[:2]]
+    assert list(ceilings.values()) == expected
+    bands = [item for item in axes.collections if len(item.get_paths()[0].vertices) > 6]
+    entry = grid.entries["digits", 0.5, "pixels", "sgd"]
+    heights = bands[0].get_paths()[0].vertices[:, 1]
+    assert len(bands) == 4
+    assert heights.min() == pytest.approx(entry.low)
+
+
+def test_fifteen_curves_differ_in_colour_or_style(tmp_path: Path) -> None:
+    backbones = ("a", "b", "c", "d", "e")
+    methods = ("sgd", "adam", "least_squares")
+    axes = curve_axes(
+        write_summary(tmp_path, backbones=backbones, methods=methods, epsilons=("0.1", "1", "10"))
+    )
+    looks = {(line.get_color(), line.get_marker()) for line in axes.get_lines()}
+    assert len(looks) == 15
+
+
+def test_with_one_backbone_methods_have_the_colours(tmp_path: Path) -> None:
+    methods = tuple(f"method{number}" for number in range(10))
+    axes = curve_axes(
+        write_summary(tmp_path, backbones=("a",), methods=methods, epsilons=("0.1", "1"))
+    )
+    colours = [to_hex(line.get_color()) for line in axes.get_lines()]
+    assert len(set(colours)) == 10
+    figure = axes.get_figure()
+    assert figure is not None
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[:2] == ["Backbone", "a"]
+
+
+@pytest.mark.parametrize("epsilons", [("inf",), ("1",), ("0.001", "1000", "inf")])
+def test_few_or_far_epsilons_are_drawn(tmp_path: Path, epsilons: Sequence[str]) -> None:
+    summary = write_summary(tmp_path, epsilons=epsilons)
+    epsilon_accuracy(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_the_accuracy_axis_ends_at_a_hundred_percent(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, epsilon=epsilon, quality=9.0) for epsilon in ("1", "8", "inf")]
+    for cell in cells:
+        record = read_json(cell)
+        record["summary"]["accuracy"] |= {"low": 0.9, "high": 1.2}
+        write_json(cell, record)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    assert curve_axes(tmp_path / "summary.parquet").get_ylim()[1] == style.TOP
+
+
+def test_two_datasets_in_one_figure_are_refused(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path), write_cell(tmp_path, dataset="another")]
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    with pytest.raises(DataError, match="2 datasets"):
+        epsilon_accuracy(
+            tmp_path / "summary.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
+
+
+def test_a_mean_that_rounding_puts_past_its_interval_is_drawn(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, epsilon="inf")
+    record = read_json(cell)
+    mean = float(np.mean([100 * seed["accuracy"] for seed in record["seeds"]])) / 100
+    record["summary"]["accuracy"] |= {"low": mean + 1e-12, "high": mean + 1e-12}
+    write_json(cell, record)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    epsilon_accuracy(tmp_path / "summary.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_delta_is_written_as_a_power_of_ten() -> None:
+    assert curves._power(1e-5) == "10⁻⁵"
+    assert curves._power(8e-7) == "8 × 10⁻⁷"
+    assert curves._power(1.25e-10) == "1.25 × 10⁻¹⁰"
+
+
+def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
+    assert curve_axes(write_summary(tmp_path / "a")).get_ylabel() == "test accuracy (%)"
+    names = ("round", "even", "absent")
+    cells = write_study(tmp_path / "b", methods=["sgd"], multi_label=True, class_names=names)
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    axes = curve_axes(tmp_path / "summary.parquet")
+    assert axes.get_ylabel() == "test mean AUC over 2 of 3 labels (%)"
+    record = read_json(cells[0])
+    drawn = [value for line in axes.get_lines() for value in line.get_ydata()]
+    assert any(value == pytest.approx(100 * record["summary"]["auc"]["mean"]) for value in drawn)
+
+
+def test_methods_are_compared_a_panel_a_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = write_summary(tmp_path)
+    grid = read_grid([summary])
+    figure = drawn_figure(monkeypatch, lambda files: method_comparison(summary, **files))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["pixels", "scattering"]
+    for axes, backbone in zip(figure.axes, ("pixels", "scattering"), strict=True):
+        curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+        assert [tuple(line.get_ydata()) for line in curves] == [
+            tuple(grid.entries["digits", e, backbone, method].mean for e in (0.5, 1.0, 8.0))
+            for method in ("sgd", "sgd_full")
+        ]
+        assert len({line.get_color() for line in curves}) == 2
+        assert tick_texts(axes) == ["0.5", "1", "8"]
+        low, high = axes.get_ylim()
+        assert all(low < y < high for line in curves for y in line.get_ydata())
+
+
+def test_the_gap_is_what_the_ceiling_has_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = write_summary(tmp_path)
+    grid = read_grid([summary])
+    figure = drawn_figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
+    axes = figure.axes[1]
+    ceiling = grid.entries["digits", math.inf, "scattering", "nonprivate"].mean
+    curve = next(line for line in axes.get_lines() if len(line.get_xdata()) == 3)
+    private = [grid.entries["digits", e, "scattering", "sgd"].mean for e in (0.5, 1.0, 8.0)]
+    assert np.allclose(curve.get_ydata(), [ceiling - value for value in private])
+    assert any(list(line.get_ydata()) == [0, 0] for line in axes.get_lines())
+
+
+def test_many_methods_look_different_and_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = [f"method_{index:02}" for index in range(27)]
+    summary = write_summary(tmp_path, backbones=("pixels",), methods=methods, epsilons=("1", "8"))
+    for draw in (method_comparison, epsilon_accuracy):
+        figure = drawn_figure(monkeypatch, functools.partial(_with_files, draw, summary))
+        looks = {
+            (line.get_color(), line.get_linestyle(), line.get_marker())
+            for line in figure.axes[0].get_lines()
+            if len(line.get_xdata()) == 2
+        }
+        assert len(looks) == len(methods)
+        figure.draw_without_rendering()
+        box = figure.legends[0].get_window_extent()
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 + 1
+
+
+def test_without_a_ceiling_there_is_no_gap(tmp_path: Path) -> None:
+    summary = write_summary(tmp_path, methods=("sgd",))
+    with pytest.raises(DataError, match="head: nonprivate"):
+        ceiling_gap(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
+    draw(summary, **files)

@@ -1,0 +1,57 @@
+"""Results against an option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures.options import option_figure
+from tests.support.figures import (
+    drawn_figure,
+    tick_texts,
+    varied_cells,
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "places", "texts"),
+    [
+        ("batch_size", [64, 256, "full"], [64, 256, 1000], ["64", "256", "1,000\n(all)"]),
+        ("init_scale", [0, 0.01, 1.0], [0.001, 0.01, 1.0], ["0", "0.01", "1"]),
+    ],
+)
+def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
+    option: str,
+    values: Sequence[Any],
+    places: list[float],
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = varied_cells(tmp_path, option, values)
+    figure = drawn_figure(
+        monkeypatch, lambda files: option_figure(cells, option, dataset="digits", **files)
+    )
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert len(curves) == 2, "a line an epsilon"
+    for line, epsilon in zip(curves, (1.0, 8.0), strict=True):
+        assert np.allclose(line.get_xdata(), places)
+        means = [cell.mean for cell in cells if cell.epsilon == epsilon and cell.method != "other"]
+        assert np.allclose(line.get_ydata(), [100 * value for value in means])
+    assert tick_texts(axes) == texts
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ε = 1", "ε = 8"]
+
+
+def test_an_option_in_which_no_methods_differ_is_an_error(tmp_path: Path) -> None:
+    cells = varied_cells(tmp_path, "batch_size", [64])
+    with pytest.raises(DataError, match="no two methods differ in batch_size alone"):
+        option_figure(
+            cells, "batch_size", dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )

@@ -1,0 +1,70 @@
+"""Published points: each in its place, none hidden."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dpprobe.reporting import published
+from dpprobe.reporting.figures import published_points
+from dpprobe.reporting.figures.curves import epsilon_accuracy
+from tests.support.figures import (
+    drawn_figure,
+    write_summary,
+)
+
+
+def test_published_points_stand_where_they_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = write_summary(tmp_path)
+    results = published.read()
+    figure = drawn_figure(
+        monkeypatch,
+        lambda files: epsilon_accuracy(summary, published=results, name="cifar10", **files),
+    )
+    (axes,) = figure.axes
+    lines = axes.get_lines()
+    circles = [line for line in lines if line.get_markersize() == 9.5]
+    leads = {
+        (line.get_xdata()[1], line.get_ydata()[1]): (line.get_xdata()[0], line.get_ydata()[0])
+        for line in lines
+        if line.get_markersize() == 3
+    }
+    places = [(line.get_xdata()[0], line.get_ydata()[0]) for line in circles]
+    points = results.points("cifar10", "accuracy")
+    # where one had to give way, a line leads to where it belongs
+    assert sorted(leads.get(place, place) for place in places) == sorted(
+        (math.log10(point.single_epsilon or 0), point.value) for point in points
+    )
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "Published" in texts
+    assert "1  Luo et al. 2021, CNN (ε 0.5)" in texts
+    assert sum(text[0].isdigit() for text in texts if text) == len(points)
+    low, high = axes.get_ylim()
+    assert low < 44.3
+    assert high >= 94
+
+
+def test_numbered_circles_do_not_hide_each_other() -> None:
+    size = (0.1, 1.0)
+    placed: list[tuple[float, float]] = []
+    for _ in range(9):
+        placed.append(published_points._free_place((1.0, 99.5), placed, size, top=100.0))
+    assert placed[0] == (1.0, 99.5)
+    for index, (x, y) in enumerate(placed):
+        assert y <= 100
+        for other_x, other_y in placed[:index]:
+            assert abs(x - other_x) > 0.09 or abs(y - other_y) > 0.9
+    assert max(abs(y - 99.5) for _, y in placed) <= 2
+
+
+def test_unknown_datasets_have_no_published_points(tmp_path: Path) -> None:
+    summary = write_summary(tmp_path)
+    for name, read in (("a", None), ("b", published.read())):
+        epsilon_accuracy(
+            summary, published=read, svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png"
+        )
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
