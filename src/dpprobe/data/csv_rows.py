@@ -19,16 +19,9 @@ import pandas as pd
 import pyarrow as pa
 
 from dpprobe.data import split, table
-from dpprobe.data.csv_manifest import (
-    Group,
-    Join,
-    Options,
-    SplitName,
-    fill_template,
-    open_rows,
-    read_header,
-    template_parts,
-)
+from dpprobe.data.csv_files import open_rows, read_header
+from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
+from dpprobe.data.path_template import fill_template, template_parts
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -44,7 +37,7 @@ UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class ManifestRows:
     """The rows of a file that are used.
 
     Attributes:
@@ -58,12 +51,12 @@ class Rows:
     frame: pd.DataFrame
     codes: np.ndarray
 
-    def take(self, rows: np.ndarray | slice) -> Rows:
+    def take(self, rows: np.ndarray | slice) -> ManifestRows:
         """Some of the rows: those of a slice, or those where a mask is true."""
-        return Rows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
+        return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
-def count(options: Options) -> tuple[int, int]:
+def count(options: ManifestOptions) -> tuple[int, int]:
     """The rows of the train and of the test table. No image is looked at.
 
     Raises:
@@ -83,7 +76,7 @@ def count(options: Options) -> tuple[int, int]:
     return split.count_rows(Counter(_strata(options, rows)).values(), options.test_fraction)
 
 
-def read(options: Options) -> dict[SplitName, Rows]:
+def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
     """The rows of both tables.
 
     Raises:
@@ -97,7 +90,9 @@ def read(options: Options) -> dict[SplitName, Rows]:
     return {"train": rows.take(~tested), "test": rows.take(tested)}
 
 
-def load(options: Options, needed: set[str], *, quiet: bool = False) -> dict[SplitName, Rows]:
+def load(
+    options: ManifestOptions, needed: set[str], *, quiet: bool = False
+) -> dict[SplitName, ManifestRows]:
     """The needed columns of the manifest's splits; of "train" alone where it has no other."""
     if options.split_column is None:
         return {
@@ -105,7 +100,7 @@ def load(options: Options, needed: set[str], *, quiet: bool = False) -> dict[Spl
             for name in options.splits()
         }
     frame = _read(options, "train", needed, quiet=quiet)
-    parts: dict[SplitName, Rows] = {}
+    parts: dict[SplitName, ManifestRows] = {}
     names: tuple[SplitName, ...] = ("train", "test")
     for name in names:
         values = options.train_values if name == "train" else options.test_values
@@ -120,7 +115,9 @@ def load(options: Options, needed: set[str], *, quiet: bool = False) -> dict[Spl
     return parts
 
 
-def _use(options: Options, name: SplitName, frame: pd.DataFrame, *, quiet: bool) -> Rows:
+def _use(
+    options: ManifestOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
+) -> ManifestRows:
     """The rows that filters, labels and the limit leave."""
     file = options.file(name) if options.split_column is None else options.train
     total = len(frame)
@@ -135,7 +132,7 @@ def _use(options: Options, name: SplitName, frame: pd.DataFrame, *, quiet: bool)
     filtered = total - len(frame)
     codes = _codes(options, frame)
     kept = ~(codes == DROP).any(axis=1)
-    rows = Rows(file=file, frame=frame, codes=codes).take(kept)
+    rows = ManifestRows(file=file, frame=frame, codes=codes).take(kept)
     if rows.frame.empty:
         raise ConfigError(f"{file}: no {name} row is left; correct uncertain, missing or the file")
     if not quiet:
@@ -147,7 +144,9 @@ def _use(options: Options, name: SplitName, frame: pd.DataFrame, *, quiet: bool)
     return rows if most is None else rows.take(slice(most))
 
 
-def _read(options: Options, name: SplitName, needed: set[str], *, quiet: bool) -> pd.DataFrame:
+def _read(
+    options: ManifestOptions, name: SplitName, needed: set[str], *, quiet: bool
+) -> pd.DataFrame:
     """One split's file with what is extracted and joined, in the order of its lines."""
     file = options.file(name)
     made = {column: options.extract[column] for column in options.extract}
@@ -175,7 +174,7 @@ def _read(options: Options, name: SplitName, needed: set[str], *, quiet: bool) -
     return frame
 
 
-def _read_file(options: Options, file: str, columns: set[str]) -> pd.DataFrame:
+def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.DataFrame:
     """Columns of a file as text, and the line of each row; empty lines are passed over."""
     header = read_header(options, file, file)
     places = [(header.index(name), name) for name in sorted(columns)]
@@ -202,7 +201,7 @@ def _read_file(options: Options, file: str, columns: set[str]) -> pd.DataFrame:
 
 
 def _join(
-    options: Options, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
+    options: ManifestOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
     """A left join that keeps the rows and their order."""
     keys = join.keys
@@ -242,7 +241,7 @@ def _key(row: pd.Series, columns: Sequence[str]) -> str:
     return ", ".join(f"{name} {row[name]!r}" for name in columns)
 
 
-def _codes(options: Options, frame: pd.DataFrame) -> np.ndarray:
+def _codes(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
     """The labels as numbers; negative where they are none."""
     if options.label_columns is None:
         assert options.label_column is not None
@@ -264,7 +263,7 @@ def _is_index(name: str) -> bool:
     return name.lstrip("+-").isdecimal()
 
 
-def _meaning(options: Options, column: str, text: str) -> int:
+def _meaning(options: ManifestOptions, column: str, text: str) -> int:
     """The code of one label of several."""
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
@@ -280,7 +279,7 @@ def _meaning(options: Options, column: str, text: str) -> int:
     return int(number) if number in (0, 1) else OTHER
 
 
-def _strata(options: Options, rows: Rows) -> list[int]:
+def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
     """What the split is stratified by: the class, or nothing where there are several labels."""
     if options.label_columns is not None:
         return [0] * len(rows.codes)
@@ -288,7 +287,7 @@ def _strata(options: Options, rows: Rows) -> list[int]:
     return labels
 
 
-def _choose_test(options: Options, rows: Rows) -> np.ndarray:
+def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
     """bool [rows]: a stratified split of the rows, or one of the patients.
 
     A patient's stratum is the class that most of their images have, the first of these.
@@ -305,17 +304,17 @@ def _choose_test(options: Options, rows: Rows) -> np.ndarray:
     return np.array([sides[patient] for patient in patients], dtype=bool)
 
 
-def _choose(options: Options, ids: list[str], strata: list[int]) -> list[bool]:
+def _choose(options: ManifestOptions, ids: list[str], strata: list[int]) -> list[bool]:
     return split.choose_test(ids, strata, fraction=options.test_fraction, seed=options.split_seed)
 
 
-def _ids(options: Options, rows: Rows) -> list[str]:
+def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     if options.id_column is not None:
         return list(rows.frame[options.id_column])
     return _paths(options, rows)
 
 
-def _paths(options: Options, rows: Rows) -> list[str]:
+def _paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
     """Each row's path as the manifest has it; empty where a column it is made of is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
@@ -325,7 +324,9 @@ def _paths(options: Options, rows: Rows) -> list[str]:
     return [fill_template(parts, row) if all(row.values()) else "" for row in filled]
 
 
-def batches(options: Options, parts: Mapping[SplitName, Rows]) -> Iterator[tuple[str, pa.Table]]:
+def batches(
+    options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
+) -> Iterator[tuple[str, pa.Table]]:
     """What the tables are written of. Both splits' rows must be known."""
     both: set[str] = set()
     if options.patient_column is not None:
@@ -336,7 +337,7 @@ def batches(options: Options, parts: Mapping[SplitName, Rows]) -> Iterator[tuple
             yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), both)
 
 
-def _batch(options: Options, rows: Rows, both: set[str]) -> pa.Table:
+def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.Table:
     faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
     written = _paths(options, rows)
     root = resolve_path(options.root)
@@ -366,7 +367,9 @@ def _batch(options: Options, rows: Rows, both: set[str]) -> pa.Table:
     )
 
 
-def _labels(options: Options, rows: Rows, faults: list[list[tuple[str, str]]]) -> pa.Array:
+def _labels(
+    options: ManifestOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
+) -> pa.Array:
     """The labels; None, and a fault that says why, where there is none."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
@@ -383,7 +386,7 @@ def _labels(options: Options, rows: Rows, faults: list[list[tuple[str, str]]]) -
     return pa.array([None if no else value for no, value in zip(bad, values, strict=True)], kind)
 
 
-def _label_fault(options: Options, column: str, text: str, code: int) -> str:
+def _label_fault(options: ManifestOptions, column: str, text: str, code: int) -> str:
     if code == BLANK:
         policies = "drop" if options.label_columns is None else "zeros or drop"
         return f"{column} is blank, and `missing` is error ({policies} would go on)"

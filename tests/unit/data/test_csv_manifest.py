@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dpprobe.data import csv_manifest, csv_rows, sources
+from dpprobe.data import csv_manifest, csv_rows, path_template, sources
+from dpprobe.data.csv_options import SplitName
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -65,7 +66,7 @@ def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
     return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
 
 
-def tables(options: csv_manifest.Options) -> Mapping[csv_manifest.SplitName, csv_rows.Rows]:
+def tables(options: csv_manifest.Options) -> Mapping[SplitName, csv_rows.ManifestRows]:
     return csv_rows.read(options)
 
 
@@ -216,9 +217,9 @@ def test_a_template_looks_columns_up_and_nothing_else(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"path_template: a.csv: no column 'kind.__class__'"):
         options.check()
-    parts = csv_manifest.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
+    parts = path_template.template_parts("{Frontal/Lateral:.1}-{a[0]:>3}")
     row = {"Frontal/Lateral": "Frontal", "a[0]": "7"}
-    assert csv_manifest.fill_template(parts, row) == "F-  7"
+    assert path_template.fill_template(parts, row) == "F-  7"
 
 
 # several labels a row

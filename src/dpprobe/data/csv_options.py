@@ -1,0 +1,297 @@
+"""The options of a CSV manifest: its files, its columns, and what is made of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.path_template import template_parts
+from dpprobe.options import Options as Block
+from dpprobe.options import resolve_path
+
+Value = str | int | float
+UncertainPolicy = Literal["ones", "zeros", "drop", "error"]
+SplitName = Literal["train", "test"]
+
+
+class Extract(Block):
+    """A column made of another one."""
+
+    column: str = Field(description="A column of the manifest.")
+    pattern: str = Field(
+        description="A regular expression whose one group, in round brackets, is the value."
+    )
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, value: str) -> str:
+        try:
+            groups = re.compile(value).groups
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression ({error}); correct it") from None
+        if groups != 1:
+            raise ValueError(f"{value!r} has {groups} groups; put one part in round brackets")
+        return value
+
+
+class Group(Block):
+    """A subgroup: a column, whose numbers may be gathered in ranges."""
+
+    column: str = Field(description="A column.")
+    bins: tuple[float, ...] = Field(
+        (),
+        description="Ascending limits: [18, 40] makes <18, 18-39 and >=40 of the numbers, and "
+        "leaves what is blank unknown.",
+    )
+
+    @field_validator("bins")
+    @classmethod
+    def _check_bins(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if any(low >= high for low, high in itertools.pairwise(value)):
+            raise ValueError(f"{list(value)}: limits must ascend; sort them")
+        return value
+
+
+class Join(Block):
+    """Another file's columns, found by keys; blank where it has no such key."""
+
+    file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
+    by: str | tuple[str, ...] | dict[str, str] = Field(
+        min_length=1,
+        description="The key: a column of both files, several, or {column here: column there}.",
+    )
+    columns: tuple[str, ...] = Field(min_length=1, description="The columns to take.")
+    first: bool = Field(
+        False, description="Take the first of several rows of a key, which are an error otherwise."
+    )
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Column here -> column of the file."""
+        if isinstance(self.by, str):
+            return {self.by: self.by}
+        return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
+
+
+class ManifestOptions(DatasetOptions):
+    """The options of a CSV manifest, apart from what reads its files."""
+
+    paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
+
+    root: str = Field(
+        ".", min_length=1, description="The folder that all paths here are relative to."
+    )
+    train: str = Field(
+        min_length=1, description="A .csv or .tsv file, or one of them with .gz, with a header."
+    )
+    test: str | None = Field(
+        None,
+        min_length=1,
+        description="The same for the test split; without it and `split_column`, train is split.",
+    )
+    split_column: str | None = Field(
+        None, description="The column of `train` that says which split a row is of."
+    )
+    train_values: tuple[Value, ...] = Field(
+        ("train",), min_length=1, description="What `split_column` says of training rows."
+    )
+    test_values: tuple[Value, ...] = Field(
+        ("test",),
+        min_length=1,
+        description="What it says of test rows; rows of other values are not used.",
+    )
+    delimiter: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1,
+        description="What divides columns; a tab in .tsv files and a comma in others where absent.",
+    )
+    path_column: str | None = Field(
+        None, description="The column of the images' paths; `path` where it is absent."
+    )
+    path_template: str | None = Field(
+        None,
+        description="In place of `path_column`, a path with columns in braces, such as "
+        "p{subject_id:.2}/{dicom_id}.jpg; {column:.2} is its first two characters.",
+    )
+    label_column: str | None = Field(
+        None, description="One label a row: a name of `class_names`, or its number from 0."
+    )
+    label_columns: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="Several labels a row: columns of 1, 0, -1 (uncertain) and blanks.",
+    )
+    class_names: tuple[str, ...] | None = Field(
+        None,
+        min_length=2,
+        description="Needed with `label_column`; the names of `label_columns` where absent. They "
+        "are published with the weights, so the list must be public, not read off the labels.",
+    )
+    uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
+        "error",
+        description="What -1 is: ones, zeros, drop (the row is left out) or error; or a mapping "
+        "of label columns to one of these, error for those not named.",
+    )
+    missing: Literal["zeros", "drop", "error"] = Field(
+        "error", description="What a blank label is: 0, a row to leave out, or an error."
+    )
+    id_column: str | None = Field(
+        None, description="Unique ids; a row's id is its path where it is absent."
+    )
+    group_columns: tuple[str, ...] | dict[str, str | Group] = Field(
+        (),
+        description="Columns that name subgroups; or a mapping of a group's name to its column, "
+        "or to {column, bins}.",
+    )
+    extract: dict[str, Extract] = Field(
+        {}, description="Columns made of parts of others, such as a patient's number in a path."
+    )
+    joins: tuple[Join, ...] = Field((), description="Files whose columns are joined, in order.")
+    filters: dict[str, tuple[Value, ...]] = Field(
+        {}, description="Column -> the values to keep; rows of other values are left out."
+    )
+    patient_column: str | None = Field(
+        None,
+        description="Who an image is of: a patient in both splits is an error, and a split that "
+        "is made here is one of patients. The unit of privacy stays one image.",
+    )
+    limit: Limit = Limit()
+    embed: bool = Field(
+        False,
+        description="Copy the images into the split tables; otherwise the tables name the files, "
+        "which must then stay where they are, unchanged.",
+    )
+    test_fraction: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="The part of each class, or of the patients, tested on, where there is no "
+        "test split.",
+    )
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    @field_validator("path_template")
+    @classmethod
+    def _check_template(cls, value: str | None) -> str | None:
+        if value is not None and not any(column for _, column, _ in template_parts(value)):
+            raise ValueError(f"{value!r} names no column; put at least one in braces")
+        return value
+
+    @field_validator("group_columns")
+    @classmethod
+    def _check_groups(
+        cls, value: tuple[str, ...] | dict[str, str | Group]
+    ) -> tuple[str, ...] | dict[str, str | Group]:
+        check_groups(value, remedy="write a mapping, {name: column}")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ManifestOptions:
+        for fault in self._faults():
+            raise ValueError(fault)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        if (self.label_column is None) == (self.label_columns is None):
+            yield "label_column, label_columns: write one of the two"
+        if self.path_column is not None and self.path_template is not None:
+            yield "path_column, path_template: write one of the two"
+        if self.test is not None and self.split_column is not None:
+            yield "test, split_column: both say what is tested on; remove one"
+        both = {str(value) for value in self.train_values} & {str(x) for x in self.test_values}
+        if self.split_column is not None and both:
+            shared = ", ".join(sorted(both))
+            yield f"test_values: {shared}: also in train_values; remove it from one"
+        if not self.has_test() and self.limit.test is not None:
+            yield "limit.test: there is no test split to limit; remove it"
+        names = self.class_names or self.label_columns
+        if names is None:
+            yield (
+                "class_names: missing; with label_column write all classes in the order of their "
+                "numbers (a public list, not read off the labels)"
+            )
+        elif len(set(names)) != len(names):
+            yield f"class_names: {', '.join(names)}: a name stands twice; remove it"
+        if self.label_columns is None:
+            if self.uncertain != "error":
+                yield "uncertain: only label_columns know uncertain labels; remove it"
+            if self.missing == "zeros":
+                yield "missing: zeros is for label_columns; write drop or error"
+        else:
+            if self.class_names is not None and len(self.class_names) != len(self.label_columns):
+                yield "class_names: not as many as label_columns; write one a column or remove it"
+            named = self.uncertain if isinstance(self.uncertain, dict) else {}
+            for name in sorted(named.keys() - set(self.label_columns)):
+                yield f"uncertain.{name}: not one of label_columns; correct its spelling"
+
+    def has_test(self) -> bool:
+        """Whether the manifest itself says what is tested on."""
+        return self.test is not None or self.split_column is not None
+
+    def names(self) -> tuple[str, ...]:
+        """The classes, or the labels."""
+        names = self.class_names or self.label_columns
+        assert names is not None  # see _faults
+        return names
+
+    def groups(self) -> dict[str, Group]:
+        """Column of the split tables -> where its values come from."""
+        given = self.group_columns
+        pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
+        return {
+            group_column(name): Group(column=of) if isinstance(of, str) else of
+            for name, of in pairs
+        }
+
+    def locate(self, name: str) -> Path:
+        """A path as it is written here: relative to `root`, unless it is absolute."""
+        return resolve_path(self.root) / resolve_path(name)
+
+    def row_limit(self) -> Limit:
+        return self.limit
+
+    def input_files(self) -> tuple[str, ...]:
+        """The CSV files. The images are not among them: they are refused by their hash."""
+        files = [self.file(name) for name in self.splits()] + [join.file for join in self.joins]
+        return tuple(dict.fromkeys(str(self.locate(file)) for file in files))
+
+    def multi_label(self) -> bool:
+        return self.label_columns is not None
+
+    def count_classes(self) -> int:
+        return len(self.names())
+
+    def splits(self) -> tuple[SplitName, ...]:
+        """The splits that have a file of their own."""
+        return ("train",) if self.test is None else ("train", "test")
+
+    def file(self, split: SplitName) -> str:
+        """A split's file, as written."""
+        written = self.train if split == "train" else self.test
+        assert written is not None
+        return written
+
+    def path_columns(self) -> tuple[str, ...]:
+        """The columns that a path is made of."""
+        if self.path_template is None:
+            return (self.path_column or "path",)
+        return tuple(column for _, column, _ in template_parts(self.path_template) if column)
+
+    def columns(self) -> dict[str, str]:
+        """Every column that is read, those of keys apart -> the option that names it."""
+        option = "path_template" if self.path_template else "path_column"
+        wanted = dict.fromkeys(self.path_columns(), option)
+        for name in ("label_column", "id_column", "split_column", "patient_column"):
+            if getattr(self, name) is not None:
+                wanted[getattr(self, name)] = name
+        wanted |= dict.fromkeys(self.label_columns or (), "label_columns")
+        wanted |= {group.column: "group_columns" for group in self.groups().values()}
+        return wanted | dict.fromkeys(self.filters, "filters")

@@ -1,0 +1,38 @@
+"""Paths made of a row's columns: a template with columns in braces."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+
+# The text before a column, the column (None after the last one), and the format of its text.
+Part = tuple[str, str | None, str]
+
+
+def template_parts(template: str) -> list[Part]:
+    """Splits a path template into its parts.
+
+    Columns are only ever looked up by their whole name: no attribute, index or nested field.
+
+    Raises:
+      ValueError: when it is no template.
+    """
+    try:
+        parts = [
+            (text, column, form or "", conversion)
+            for text, column, form, conversion in string.Formatter().parse(template)
+        ]
+        for _, column, form, conversion in parts:
+            if column == "" or conversion is not None or "{" in form or "}" in form:
+                raise ValueError("braces hold a column, and may hold : and a format")
+            format("", form)
+    except ValueError as error:
+        raise ValueError(f"{template!r} is no path template ({error}); correct it") from None
+    return [(text, column, form) for text, column, form, _ in parts]
+
+
+def fill_template(parts: Sequence[Part], values: Mapping[str, str]) -> str:
+    """Returns a row's path."""
+    return "".join(
+        text + (format(values[column], form) if column else "") for text, column, form in parts
+    )
