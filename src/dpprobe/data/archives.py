@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import logging
 import lzma
@@ -19,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
+
+from filelock import FileLock, Timeout
 
 from dpprobe import artifacts
 from dpprobe.data import disk
@@ -119,27 +120,20 @@ def _locked(directory: Path) -> Iterator[None]:
     """Keeps other processes from unpacking into a folder at the same time."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     path = directory.with_name(f".{directory.name}.lock")
-    while True:
-        with path.open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("%s: another process is unpacking; waiting for it", directory)
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            except OSError as error:
-                logger.warning("%s: cannot be locked (%s)", path, error.strerror)
-            # The one before removes its file: a lock on that holds nobody off.
-            try:
-                mine = os.path.samestat(path.stat(), os.fstat(stream.fileno()))
-            except FileNotFoundError:
-                mine = False
-            if not mine:
-                continue
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    lock = FileLock(path)
+    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            logger.info("%s: another process is unpacking; waiting for it", directory)
+            lock.acquire()
+    except OSError as error:
+        logger.warning("%s: cannot be locked (%s)", path, error.strerror)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: who waits for it then takes a new one
+        lock.release()
 
 
 def decompress(archive: Path, path: Path, *, largest: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -269,31 +268,58 @@ def _ask(
     Raises:
       ConfigError, DownloadError: as `download`.
     """
+    from huggingface_hub import errors
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+    from tenacity.wait import wait_chain, wait_fixed
+
+    def log(state: RetryCallState) -> None:
+        fault = _fault(state.outcome.exception() if state.outcome else None)
+        logger.warning("%s: %s; asking again in %g s", address, fault, state.upcoming_sleep)
+
+    attempts = len(WAITS) + 1
+    retrying = Retrying(
+        retry=retry_if_exception(_may_pass),
+        wait=wait_chain(*map(wait_fixed, WAITS)),
+        stop=stop_after_attempt(attempts),
+        before_sleep=log,
+        reraise=True,
+    )
+    try:
+        return retrying(question)
+    except errors.OfflineModeIsEnabled as error:
+        raise ConfigError(
+            f"{options.repo}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub; unset it, "
+            "or name files that are here with source: parquet"
+        ) from error
+    except Exception as error:
+        if _may_pass(error):
+            raise DownloadError(
+                f"{options.repo}: {address} gives no answer ({_fault(error)}) after {attempts} "
+                "attempts; check the network and run again, what is here already is kept"
+            ) from None
+        if isinstance(error, errors.HfHubHTTPError):
+            raise _explain(error, options, token=token) from None
+        raise
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Returns True for a fault that may be gone when the Hub is asked again."""
     import httpx2
     from huggingface_hub import errors
 
-    for wait in (*WAITS, None):
-        try:
-            return question()
-        except errors.OfflineModeIsEnabled as error:
-            raise ConfigError(
-                f"{options.repo}: HF_HUB_OFFLINE is set, so nothing is asked of the Hub; unset it, "
-                "or name files that are here with source: parquet"
-            ) from error
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code
-            if status not in (408, 429) and status < 500:
-                raise _explain(error, options, token=token) from None
-            fault = f"status {status}"
-        except (httpx2.TransportError, errors.FileMetadataError) as error:
-            fault = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if wait is not None:
-            logger.warning("%s: %s; asking again in %g s", address, fault, wait)
-            time.sleep(wait)
-    raise DownloadError(
-        f"{options.repo}: {address} gives no answer ({fault}) after {len(WAITS) + 1} attempts; "
-        "check the network and run again, what is here already is kept"
-    )
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        return status in (408, 429) or status >= 500
+    return isinstance(error, httpx2.TransportError | errors.FileMetadataError)
+
+
+def _fault(error: BaseException | None) -> str:
+    """Describes a fault in a few words, without the request's address."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HfHubHTTPError):
+        return f"status {error.response.status_code}"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError | DownloadError:
