@@ -4,8 +4,8 @@ What has arrived of a file stands beside it as `.<name>.partial`, and `.<name>.p
 what. A transfer that broke, in this process or an earlier one, goes on from there, unless the
 server's file has changed in between.
 
-The loop of tries stays ours: `urllib3.Retry` and tenacity repeat one request, and here each try asks
-for another range with If-Range, and bytes that arrived reset the count. The lock is one on the
+The loop of tries stays ours: `urllib3.Retry` and tenacity repeat one request, and here each try
+asks for another range with If-Range, and bytes that arrived reset the count. The lock is one on the
 partial file itself, so that no lock file is left beside the data.
 """
 
