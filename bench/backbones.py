@@ -22,8 +22,8 @@ from PIL import Image
 
 from dpprobe.backbones import loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.study import catalog
-from dpprobe.study.load import backbone_options
 
 NAMES = {"resnet50": 2048, "vit_b16": 768, "clip_vit_b32": 512}  # as published
 SIZES = ((640, 480), (333, 500), (32, 32), (224, 224))

@@ -40,16 +40,18 @@ from dpprobe import artifacts, heads
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import sources
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.features import store
 from dpprobe.features.extract import extract_shard
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results import metrics
-from dpprobe.study.load import backbone_options, dataset_options, method_options
 from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]

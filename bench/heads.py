@@ -26,10 +26,10 @@ import memory
 import report
 from clock import Clock, Engine, Work
 from dpprobe import artifacts, heads
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.study.load import method_options
 from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
 from report import CASES, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape

@@ -32,8 +32,8 @@ from tests.support.misbehaving_server import Answer, Cut, Fault, Server, Silent,
 
 from dpprobe.data import downloads, sources
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DpprobeError
-from dpprobe.study.load import dataset_options
 
 FOLDER = Path("data/downloads/xrays")
 REMOTE = "/xrays.zip"
@@ -41,7 +41,7 @@ POLICY = downloads.Policy(attempts=3, first_wait=0.01, timeout=0.5)
 PART = 60_000
 PROGRAM = (
     "import json, sys; from pathlib import Path; from dpprobe.data import sources; "
-    "from dpprobe.study.load import dataset_options; "
+    "from dpprobe.data.registry import dataset_options; "
     "sources.download(dataset_options(json.loads(sys.argv[1])), Path(sys.argv[2]))"
 )
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from dpprobe.heads.registry import method_options
 from dpprobe.logs import job_log
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.study.load import method_options
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):

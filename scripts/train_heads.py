@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from dpprobe.heads.registry import method_options
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study, method_options
+from dpprobe.study.load import load_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):

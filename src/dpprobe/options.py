@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dpprobe.errors import ConfigError
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
+# Snakemake formats paths, MLflow puts them into URIs, and neither expands `~`.
+_FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
+FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
+Name = Annotated[
+    str,
+    Field(
+        pattern=f"^{NAME_PATTERN}$",
+        description="Lower-case letters, digits and underscores; it becomes part of paths.",
+    ),
+]
+Folder = Annotated[
+    str,
+    Field(pattern=f"^{FOLDER_PATTERN}$"),
+    AfterValidator(lambda value: str(PurePosixPath(value))),
+]
 
 
 class Options(BaseModel):

@@ -80,7 +80,7 @@ import torch
 from dpprobe import heads
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from dpprobe.study.load import method_options
+from dpprobe.heads.registry import method_options
 
 options = method_options({"head": "nearest_mean", "normalize": "none"})
 features = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.messages import read_options
+
 FAMILIES: dict[str, str] = {
     "open_clip": "dpprobe.backbones.open_clip_models",
     "pixels": "dpprobe.backbones.pixels",
     "scattering": "dpprobe.backbones.scattering",
     "timm": "dpprobe.backbones.timm_models",
 }
+
+
+def backbone_options(values: Mapping[str, Any]) -> BackboneOptions:
+    """Reads a backbone's options from their serialised form.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    return read_options(FAMILIES, "family", values, BackboneOptions)  # type: ignore[type-abstract]

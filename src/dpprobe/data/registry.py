@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from dpprobe.data.options import DatasetOptions
+from dpprobe.messages import read_options
+
 SOURCES: dict[str, str] = {
     "csv": "dpprobe.data.csv_manifest",
     "huggingface": "dpprobe.data.huggingface",
@@ -11,3 +17,12 @@ SOURCES: dict[str, str] = {
     "torchvision": "dpprobe.data.torchvision_datasets",
     "url": "dpprobe.data.url",
 }
+
+
+def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
+    """Reads a dataset's options from their serialised form, as a rule's params carry them.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    return read_options(SOURCES, "source", values, DatasetOptions)  # type: ignore[type-abstract]

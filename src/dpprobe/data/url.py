@@ -19,10 +19,9 @@ from pydantic import Field, field_validator, model_validator
 from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
-from dpprobe.data.registry import SOURCES
+from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
-from dpprobe.study.load import dataset_options
 
 if TYPE_CHECKING:
     from dpprobe.data.downloads import Fetched

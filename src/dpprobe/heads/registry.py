@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import SerializeAsAny
 
 from dpprobe.heads.options import MethodOptions
+from dpprobe.messages import read_options
 from dpprobe.options import by_registry
 
 HEADS: dict[str, str] = {
@@ -23,3 +25,12 @@ HEADS: dict[str, str] = {
 }
 
 AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(HEADS, "head")]
+
+
+def method_options(values: Mapping[str, Any]) -> MethodOptions:
+    """Reads a method's options from their serialised form.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    return read_options(HEADS, "head", values, MethodOptions)  # type: ignore[type-abstract]

@@ -8,8 +8,8 @@ from typing import Any
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.study.load import method_options
 
 FORMAT = "dpprobe-privacy"
 FORMAT_VERSION = 2

@@ -11,9 +11,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.results.metrics import CONFIDENCE
 from dpprobe.results.record import CellRecord, Measure, read_cell
-from dpprobe.study.load import method_options
 
 
 @dataclass(frozen=True, kw_only=True)

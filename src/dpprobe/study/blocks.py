@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import Field, field_validator
 
-from dpprobe.options import Options
+from dpprobe.options import Name, Options
 
-NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Snakemake formats paths, MLflow puts them into URIs, and neither expands `~`.
-_FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
-FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
-Name = Annotated[
-    str,
-    Field(
-        pattern=f"^{NAME_PATTERN}$",
-        description="Lower-case letters, digits and underscores; it becomes part of paths.",
-    ),
-]
-Folder = Annotated[
-    str,
-    Field(pattern=f"^{FOLDER_PATTERN}$"),
-    AfterValidator(lambda value: str(PurePosixPath(value))),
-]
 
 
 class FeatureOptions(Options):

@@ -1,4 +1,4 @@
-"""Reads a study and its parts from plain values, as YAML and rules' params hold them."""
+"""Reads a study from plain values, as YAML holds them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpprobe.backbones.options import BackboneOptions
-from dpprobe.backbones.registry import FAMILIES
-from dpprobe.data.options import DatasetOptions
-from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS
-from dpprobe.options import options_class, registered_name
-from dpprobe.study.messages import OptionsT, validated
+from dpprobe.messages import validated
 from dpprobe.study.study import Study
 
 
@@ -25,33 +18,6 @@ def load_study(values: Mapping[str, Any]) -> Study:
       ConfigError: with one line for each thing that is wrong.
     """
     return validated(Study, values, "config")
-
-
-def dataset_options(values: Mapping[str, Any]) -> DatasetOptions:
-    """A dataset's options from their serialised form, as a rule's params carry them."""
-    return _by_registry(SOURCES, "source", values, DatasetOptions)  # type: ignore[type-abstract]
-
-
-def backbone_options(values: Mapping[str, Any]) -> BackboneOptions:
-    """A backbone's options from their serialised form."""
-    return _by_registry(FAMILIES, "family", values, BackboneOptions)  # type: ignore[type-abstract]
-
-
-def method_options(values: Mapping[str, Any]) -> MethodOptions:
-    """A method's options from their serialised form."""
-    return _by_registry(HEADS, "head", values, MethodOptions)  # type: ignore[type-abstract]
-
-
-def _by_registry(
-    registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
-) -> OptionsT:
-    try:
-        name = registered_name(registry, key, values.get(key))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    options = validated(options_class(registry, name), values, key)
-    assert isinstance(options, base)
-    return options
 
 
 def check_yaml(path: Path) -> None:

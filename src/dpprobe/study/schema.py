@@ -7,10 +7,9 @@ from typing import Any
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.registry import SOURCES
 from dpprobe.heads.registry import HEADS
-from dpprobe.options import options_class
+from dpprobe.options import NAME_PATTERN, options_class
 from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.study import catalog
-from dpprobe.study.blocks import NAME_PATTERN
 from dpprobe.study.study import Study
 
 

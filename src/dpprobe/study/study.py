@@ -15,7 +15,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.options import Options, by_registry
+from dpprobe.options import Folder, Name, Options, by_registry
 from dpprobe.privacy.limits import (
     INFINITE,
     LARGEST_EPSILON,
@@ -28,8 +28,6 @@ from dpprobe.study import catalog
 from dpprobe.study.blocks import (
     FeatureOptions,
     FewShotOptions,
-    Folder,
-    Name,
     OverlapOptions,
     PaperOptions,
     TrackingOptions,

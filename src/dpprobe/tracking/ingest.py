@@ -54,6 +54,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dpprobe.artifacts import fingerprint, read_json, sha256_file
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.progress import Progress
 from dpprobe.results import confusion
@@ -71,7 +72,6 @@ from dpprobe.results.record import (
 )
 from dpprobe.results.summary import Grid, read_grid, rounded_up
 from dpprobe.study.blocks import sqlite_file
-from dpprobe.study.load import method_options
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.versions import VERSIONS
 

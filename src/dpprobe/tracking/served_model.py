@@ -56,7 +56,7 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     """
     from safetensors.numpy import load_file, save_file
 
-    from dpprobe.study.load import method_options
+    from dpprobe.heads.registry import method_options
 
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +87,8 @@ def load_head(folder: Path) -> Head:
     from safetensors.numpy import load_file
 
     from dpprobe.heads import Heads
+    from dpprobe.heads.registry import method_options
     from dpprobe.heads.rows import Transform
-    from dpprobe.study.load import method_options
 
     facts = read_json(folder / FACTS_FILE)
     tensors = load_file(folder / HEAD_FILE)

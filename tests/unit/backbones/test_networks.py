@@ -21,8 +21,8 @@ from dpprobe import devices
 from dpprobe.backbones import images, loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.load import backbone_options
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}

@@ -18,8 +18,8 @@ from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.probe import probes_agree, take_probe
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
-from dpprobe.study.load import backbone_options
 from tests.support import tiny_clip
 
 CPU = Runtime(device="cpu")

@@ -21,8 +21,8 @@ from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from dpprobe.backbones import images, loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.probe import probes_agree, take_probe
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
-from dpprobe.study.load import backbone_options
 
 CPU = Runtime(device="cpu", precision="float32")
 MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")

@@ -16,12 +16,12 @@ from safetensors.numpy import save_file
 from dpprobe.artifacts import canonical_json, read_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.baselines.zero_shot import read_zero_shot, zero_shot
 from dpprobe.data import prompts, table
 from dpprobe.errors import DataError
 from dpprobe.features import text
 from dpprobe.features.text import write_text_embeddings
-from dpprobe.study.load import backbone_options
 from tests.support import tiny_clip
 from tests.unit.analysis.test_tsne import write_store
 

@@ -19,12 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import csv_manifest, csv_rows, path_template, sources
 from dpprobe.data.csv_options import SplitName
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.load import backbone_options, dataset_options, load_study
+from dpprobe.study.load import load_study
 
 SLOW = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -26,8 +26,8 @@ import pytest
 from dpprobe import artifacts
 from dpprobe.data import downloads, sources, torchvision_datasets
 from dpprobe.data.downloads import Fetched, Policy, fetch
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError, DownloadError
-from dpprobe.study.load import dataset_options
 from tests.support.misbehaving_server import (
     Answer,
     Cut,

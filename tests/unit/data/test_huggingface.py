@@ -18,9 +18,9 @@ from PIL import Image
 
 from dpprobe.data import downloads, huggingface, sources
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from dpprobe.study.load import dataset_options
 from tests.support.hub_server import COMMIT, TOKEN, Hub, Repository, serve
 
 REPO = "someone/leaves"

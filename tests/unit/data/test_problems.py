@@ -22,9 +22,9 @@ from PIL import Image
 
 from dpprobe.data import problems, sources, table
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.load import dataset_options
 
 CLASSES = ["cat", "dog"]
 

@@ -19,9 +19,9 @@ from PIL import Image
 
 from dpprobe.data import imagefolder, sources
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.study.load import dataset_options
 
 
 def png(value: int) -> bytes:
@@ -53,7 +53,7 @@ def test_checking_a_study_imports_nothing_heavy() -> None:
         "from dpprobe.backbones.registry import FAMILIES\n"
         "from dpprobe.data import addresses, sources\n"
         "from dpprobe.data.registry import SOURCES\n"
-        "from dpprobe.study.load import dataset_options\n"
+        "from dpprobe.data.registry import dataset_options\n"
         "for registry in (SOURCES, FAMILIES):\n"
         "    for name in registry: options.options_class(registry, name)\n"
         "dataset = dataset_options({'source': 'sklearn', 'name': 'digits'})\n"

@@ -17,9 +17,9 @@ from PIL import Image
 
 from dpprobe.data import table
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import EncodedImage, SplitTable, read_info
 from dpprobe.errors import DataError
-from dpprobe.study.load import dataset_options
 
 
 def encode(value: int, *, size: int = 4, mode: str = "L") -> bytes:

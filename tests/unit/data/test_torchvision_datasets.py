@@ -17,8 +17,8 @@ from PIL import Image
 
 from dpprobe.data import downloads, sources, split, table, torchvision_datasets
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from dpprobe.study.load import dataset_options
 from tests.support.misbehaving_server import Cut, Server, serve
 from tests.support.torchvision_files import NAMES, serve_dataset
 

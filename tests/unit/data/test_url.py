@@ -20,8 +20,8 @@ from PIL import Image
 from dpprobe import artifacts
 from dpprobe.data import downloads, sources, table, url
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
-from dpprobe.study.load import dataset_options
 from tests.support.misbehaving_server import Cut, Server, page, serve
 
 

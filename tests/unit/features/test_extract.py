@@ -26,13 +26,14 @@ from PIL import Image
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.probe import take_probe
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import sources, table
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import pipeline, store
 from dpprobe.features.extract import extract_shard
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
-from dpprobe.study.load import backbone_options, dataset_options
 
 PIXELS = {"family": "pixels"}
 
@@ -627,7 +628,7 @@ from pathlib import Path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.features.extract import extract_shard
-from dpprobe.study.load import backbone_options
+from dpprobe.backbones.registry import backbone_options
 
 real = loading.load
 

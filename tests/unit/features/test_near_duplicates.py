@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import table
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 from dpprobe.features import near_duplicates as overlap
 from dpprobe.features import store
 from dpprobe.features.near_duplicates import Rows, find_overlap, read_overlap, write_overlap
 from dpprobe.features.store import FeatureStore
-from dpprobe.study.load import dataset_options
 
 SIDE = 4
 GENERATOR = np.random.default_rng(5)

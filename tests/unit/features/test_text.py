@@ -16,11 +16,12 @@ from safetensors.numpy import load_file, save_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import text
 from dpprobe.heads.first_order import weights_from_file
-from dpprobe.study.load import backbone_options, method_options
+from dpprobe.heads.registry import method_options
 from tests.support import tiny_clip
 
 CPU = Runtime(device="cpu")

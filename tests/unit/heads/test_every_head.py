@@ -17,10 +17,9 @@ import torch
 from dpprobe import heads
 from dpprobe.features.store import FeatureStore, ShardHeader, write_manifest, write_shard
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS
+from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
-from dpprobe.study.load import method_options
 
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {

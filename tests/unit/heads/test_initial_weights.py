@@ -11,9 +11,9 @@ import torch
 
 from dpprobe import heads
 from dpprobe.baselines.zero_shot import read_zero_shot, zero_shot
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
-from dpprobe.study.load import method_options
 from tests.unit.analysis.test_tsne import write_store
 from tests.unit.baselines.test_zero_shot import write_text
 

@@ -15,6 +15,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads import second_order
 from dpprobe.heads.feature_covariance import Options
 from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.second_order import (
     Design,
@@ -31,7 +32,6 @@ from dpprobe.heads.second_order import (
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
-from dpprobe.study.load import method_options
 from tests.support.mechanisms import gaussians
 from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of, with_unusable
 

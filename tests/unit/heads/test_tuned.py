@@ -18,13 +18,13 @@ from dpprobe import heads
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads import Fitted, tuning
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, normalise
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import Options, Range
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
-from dpprobe.study.load import method_options
 
 N, D, K = 400, 6, 3
 SEEDS = [cell_seed("tuned", index) for index in range(3)]

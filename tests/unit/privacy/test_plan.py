@@ -14,9 +14,9 @@ import pytest
 from dpprobe import heads
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.nonprivate import Options as NonprivateOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.sgd import Options
 from dpprobe.privacy.plan import Mechanism, Plan, Selection, split_budget
-from dpprobe.study.load import method_options
 
 
 def mechanism(**changes: Any) -> Mechanism:
@@ -255,7 +255,7 @@ def test_checking_a_study_imports_nothing_heavy() -> None:
 import sys
 from dpprobe import heads
 from dpprobe.heads.registry import HEADS
-from dpprobe.study.load import method_options
+from dpprobe.heads.registry import method_options
 import dpprobe.privacy.plan
 for name in HEADS:
     own = {"head": name}

@@ -17,10 +17,10 @@ from timm.models import get_pretrained_cfg
 
 from dpprobe.backbones import loading, open_clip_models
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
+from dpprobe.options import NAME_PATTERN
 from dpprobe.study import catalog
-from dpprobe.study.blocks import NAME_PATTERN
-from dpprobe.study.load import backbone_options
 
 ENTRIES = catalog.backbone_entries()
 KEYS = {"title", "options", "dimension", "licence", "trained_on", "source", "papers", "notes"}

@@ -21,10 +21,11 @@ from dpprobe import resources
 from dpprobe.data import downloads, prompts, sources
 from dpprobe.data.groups import group_column
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study import catalog
-from dpprobe.study.load import dataset_options, load_study
+from dpprobe.study.load import load_study
 from tests.support.catalog_fixtures import BUILDERS, Place, serve_folder
 from tests.support.hub_server import serve
 

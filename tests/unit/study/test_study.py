@@ -14,18 +14,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.options import headline_metric
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
+from dpprobe.heads.registry import method_options
+from dpprobe.options import FOLDER_PATTERN
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.study.blocks import FOLDER_PATTERN
 from dpprobe.study.check import check_study
-from dpprobe.study.load import (
-    backbone_options,
-    check_yaml,
-    dataset_options,
-    load_study,
-    method_options,
-)
+from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.schema import study_schema
 from dpprobe.study.study import Study
 

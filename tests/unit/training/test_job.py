@@ -17,10 +17,10 @@ from dpprobe import heads
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features import text
 from dpprobe.features.store import ShardHeader, write_manifest, write_shard
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.record import CELL_FILES, PAYLOAD_FILES
-from dpprobe.study.load import method_options
 from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 

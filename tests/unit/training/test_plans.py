@@ -11,8 +11,8 @@ import pytest
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.study.load import method_options
 from dpprobe.training.plans import Plans, read_plans, write_plans
 
 

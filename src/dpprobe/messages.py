@@ -8,18 +8,50 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from dpprobe.errors import ConfigError
-from dpprobe.options import Options
-from dpprobe.study.blocks import FOLDER_PATTERN, NAME_PATTERN
+from dpprobe.options import (
+    FOLDER_PATTERN,
+    NAME_PATTERN,
+    Options,
+    options_class,
+    registered_name,
+)
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
+    """Reads options from plain values.
+
+    Args:
+      cls: their class.
+      values: as YAML and rules' params hold them.
+      where: begins each line of an error.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
         lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values)]
         raise ConfigError("\n".join(lines)) from None
+
+
+def read_options(
+    registry: Mapping[str, str], key: str, values: Mapping[str, Any], base: type[OptionsT]
+) -> OptionsT:
+    """Reads options by the module that their `key` names in a registry.
+
+    Raises:
+      ConfigError: with one line for each thing that is wrong.
+    """
+    try:
+        name = registered_name(registry, key, values.get(key))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    options = validated(options_class(registry, name), values, key)
+    assert isinstance(options, base)
+    return options
 
 
 def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
