@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _print(arguments: argparse.Namespace) -> None:
-    """What was asked for."""
+    """Prints the output of a command."""
     if arguments.command == "schema":
         schemas = {"study": study_schema, "catalog": catalog.json_schema}
         print(json.dumps(schemas[arguments.of](), indent=2))
@@ -49,7 +49,7 @@ def _print(arguments: argparse.Namespace) -> None:
 
 
 def list_catalog() -> str:
-    """The datasets and backbones of the catalog, a line each."""
+    """Lists the datasets and backbones of the catalog, a line each."""
     lines = [f"{'dataset':16} {'train':>9} {'test':>7} {'classes':>7}  access"]
     for name in catalog.dataset_names():
         entry = catalog.dataset_entry(name)
@@ -69,7 +69,7 @@ def list_catalog() -> str:
 
 
 def describe_dataset(name: str) -> str:
-    """A dataset's entry as YAML: licence, access and its steps, sizes, source.
+    """Returns a dataset's entry as YAML: licence, access and its steps, sizes, source.
 
     Raises:
       ConfigError: for a name that is not there.
@@ -81,12 +81,12 @@ def describe_dataset(name: str) -> str:
 
 
 def describe_results(folder: Path) -> str:
-    """The accuracies of a results folder, its figures, and the command that opens MLflow.
+    """Lists a results folder's accuracies, figures, and the command that opens MLflow.
 
     Raises:
       DataError: when the folder holds no finished dataset.
     """
-    from dpprobe.reporting.accuracy_table import format_console
+    from dpprobe.reporting.accuracy_table import format_console  # imports pandas
 
     summaries = sorted(folder.glob("summary/*.parquet"))
     if not summaries:
@@ -101,7 +101,7 @@ def describe_results(folder: Path) -> str:
 
 
 def _server(uri: str) -> list[str]:
-    """The command that opens a SQLite store in a browser; a server is open already."""
+    """Returns the command that opens a SQLite store in a browser; none for a server."""
     if uri.startswith("http"):
         return []
     mlflow = Path(sys.executable).with_name("mlflow")
@@ -110,7 +110,7 @@ def _server(uri: str) -> list[str]:
 
 
 def _pages(receipt: dict[str, Any]) -> list[str]:
-    """The addresses of the pages that a receipt names: of a dataset, or of the study."""
+    """Lists the addresses of a receipt's pages, of a dataset or of the study."""
     uri = str(receipt["uri"])
     server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
     titles = {"cells": "runs", "summary": "summary", "studies": "study"}

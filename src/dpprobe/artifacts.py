@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, canonical JSON, content hashes, git commits."""
+"""Writes files whole or not at all; canonical JSON, content hashes, git commits."""
 
 from __future__ import annotations
 
@@ -49,24 +49,25 @@ def sync(path: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text. NaN is refused."""
+    """Returns JSON with sorted keys and no spaces: equal values give equal text, NaN an error."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
     )
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 (hex) of a JSON-compatible value's canonical text."""
+    """Returns the SHA-256 (hex) of a JSON-compatible value's canonical text."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+    """Returns the SHA-256 (hex) of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes text as UTF-8."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -81,16 +82,20 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
-    """A JSON object that names its own `format` and `format_version`.
+    """Reads a JSON object that has the keys `format` and `format_version`.
+
+    Args:
+      kind: the value that `format` must have.
+      version: the value that `format_version` must have.
 
     Raises:
-      DataError: when it is none, or of another format or version.
+      DataError: for a file that is not such an object, or is of another format or version.
     """
     try:
         record = read_json(path)
-        found = record.get("format"), record.get("format_version")
-        if found != (kind, version):
-            raise ValueError(f"{found[0]} {found[1]}, not {kind} {version}")
+        written = record.get("format"), record.get("format_version")
+        if written != (kind, version):
+            raise ValueError(f"{written[0]} {written[1]}, not {kind} {version}")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: unreadable ({error}); delete it and run again") from error
     return dict(record)
@@ -98,20 +103,20 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Writes an Arrow table as parquet (zstd)."""
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # heavy: a start of Snakemake imports this module
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit that a folder is checked out at, marked where files differ; None without git."""
+    """Returns the commit checked out in a folder, marked where files differ; None without git."""
     try:
-        found = _git(folder, "rev-parse", "HEAD")
+        commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{found} with local changes" if changed else found
+    return f"{commit} with local changes" if changed else commit
 
 
 def _git(folder: Path, *arguments: str) -> str:

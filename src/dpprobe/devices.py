@@ -1,4 +1,4 @@
-"""What a process computes with: its device, threads, compiled code and Python."""
+"""The device, threads, compiled code and Python that a process computes with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("dpprobe")
 
 
 def resolve_device(name: str) -> str:
-    """The torch device of a study's `device`: "cpu" or "cuda".
+    """Returns the torch device of a study's `device`: "cpu" or "cuda".
 
     Raises:
       ConfigError: when cuda is asked for and torch sees no GPU.
@@ -31,7 +31,7 @@ def resolve_device(name: str) -> str:
 
 
 def limit_threads(threads: int) -> None:
-    """Keeps torch's own threads within what the scheduler granted."""
+    """Limits torch to the threads that the scheduler granted."""
     import torch  # as above
 
     torch.set_num_threads(max(1, threads))
@@ -40,13 +40,13 @@ def limit_threads(threads: int) -> None:
 def jit(
     *signatures: str, fastmath: frozenset[str] = frozenset()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator: compiled for these signatures, or where there are none for each caller's types.
+    """Makes a decorator that compiles a function with Numba and caches the machine code.
 
-    The cache notices a change of the module that a function stands in, not of what it calls in
-    other modules: compiled functions call only functions of their own module.
+    The cache notices a change of the module that a function stands in, but not of functions that it
+    calls in other modules: compiled functions call only functions of their own module.
 
     Args:
-      signatures: in Numba's notation.
+      signatures: in Numba's notation; with none, the types of each call are compiled for.
       fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
     """
     import numba  # heavy: only what defines compiled functions needs it

@@ -18,8 +18,8 @@ logger = logging.getLogger("dpprobe")
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
-    An error meant for a person ends the process with status 1 and its one line; any other
-    exception leaves its traceback in the log and goes on.
+    An error meant for a person ends the process with status 1 and its one line. Any other
+    exception leaves its traceback in the log and is raised again.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ def by_registry(
 
 
 def resolve_path(path: str) -> Path:
-    """A path a user wrote: `~` expanded, relative to the working directory.
+    """Returns the path that a user wrote, with `~` expanded.
 
     Raises:
       ConfigError: for `~name` without such a user.

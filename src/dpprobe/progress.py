@@ -1,4 +1,4 @@
-"""Progress of long work, in the log: done, rate, time left."""
+"""Logs the progress of long work: done, rate, time left."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Progress:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Formats seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(round(seconds), 60)
     hour, minute = divmod(minutes, 60)
     return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"

@@ -1,4 +1,4 @@
-"""Where the files of `resources/` lie, and how they are read."""
+"""Locates and reads the files of `resources/`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 
 
 def read_yaml(*parts: str) -> Any:
-    """The content of one of the project's own YAML files.
+    """Reads one of the project's YAML files.
 
     Raises:
-      ConfigError: when it is not there, as in an installation without the checkout.
+      ConfigError: when it is missing, as in an installation without the checkout.
     """
     import yaml
 

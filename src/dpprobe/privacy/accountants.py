@@ -5,12 +5,12 @@
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
 
-Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced by the
-profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection` derives; by `rdp` they are as
-in Papernot and Steinke 2022; `prv` cannot price them.
+Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
+privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection` derives. `rdp` prices
+them as in Papernot and Steinke 2022; `prv` cannot price them.
 
-Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation
-that promises less privacy loss than there is. Neither is the classical Gaussian calibration
+Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
+which understates the privacy loss. Neither is the classical Gaussian calibration
 sqrt(2 ln(1.25 / delta)) / epsilon: it is not valid above epsilon = 1. Tests show both.
 
 `pld` and `prv` compose by Fourier transforms in float64. Their round-off reaches deltas of 1e-12,
@@ -49,12 +49,14 @@ _RDP_ORDERS = (
     *(2**power for power in range(6, 15)),
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
-# PRV adds its error to its answer. A smaller one takes gigabytes, at so many steps.
+# PRV adds its error to its answer. At so many steps a smaller error takes gigabytes of memory.
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 
 
 def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
-    """The accountant that prices these mechanisms: `pld` without sampling is exact, `gaussian`.
+    """Returns the accountant that prices these mechanisms.
+
+    Without sampling `pld` becomes `gaussian`, which is exact.
 
     Raises:
       PrivacyError: for an unknown name, or `gaussian` on sampled mechanisms.
@@ -72,7 +74,7 @@ def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
 def describe(
     mechanisms: Sequence[Mechanism], accountant: str, selection: Selection | None = None
 ) -> str:
-    """The accountant that prices these mechanisms, with its library and version."""
+    """Returns the accountant that prices these mechanisms, with its library and version."""
     return _label(resolve(mechanisms, accountant), selection)
 
 
@@ -96,14 +98,15 @@ def epsilon(
     interval: float | None = None,
     selection: Selection | None = None,
 ) -> float:
-    """The epsilon of a composition at `delta`, an upper bound, under add or remove one.
+    """Computes an upper bound on the epsilon of a composition at `delta`, under add or remove one.
 
     Args:
       mechanisms: the composition; a noise multiplier of 0 costs infinity.
       delta: above 0, below 1.
       accountant: one of `ACCOUNTANTS`.
-      interval: the grid of `pld` on the privacy loss; found from a rough RDP answer where absent.
-      selection: which of the mechanisms are repeated, with only the best run released.
+      interval: the grid spacing of `pld` on the privacy loss; chosen from a rough RDP answer where
+        absent.
+      selection: names the mechanisms that are repeated, with only the best run released.
 
     Raises:
       PrivacyError: for an unknown accountant, one that cannot price this, or a delta out of range.
@@ -131,14 +134,15 @@ def epsilon(
 def rough_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
-    """A loose upper bound in little time: RDP at a few orders. To start from, not to promise."""
+    """Computes a loose upper bound quickly, by RDP at a few orders: a start for a search."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
 
 
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """What the central limit theorem makes of many steps. To start from: it is NOT an upper bound.
+    """Approximates the epsilon of many steps by the central limit theorem: NOT an upper bound.
 
-    Bu, Dong, Long and Su 2020: mu^2 = sum of count * rate^2 * (exp(1 / noise_multiplier^2) - 1).
+    A start for a search. Bu, Dong, Long and Su 2020:
+    mu^2 = sum of count * rate^2 * (exp(1 / noise_multiplier^2) - 1).
     """
     squares = 0.0
     for item in mechanisms:
@@ -151,10 +155,11 @@ def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> floa
 def together(
     mechanisms: Sequence[Mechanism], delta: float, times: int, selection: Selection | None = None
 ) -> float:
-    """An upper bound on the epsilon at `delta` of as many independent fits, all published.
+    """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    Exact where no mechanism samples or is repeated. By RDP where one samples, which is quick at
-    any number of fits; where one is repeated, the lower one of the two bounds.
+    The bound is exact where no mechanism samples or is repeated. Where one samples it is by RDP,
+    which is quick for any number of fits. Where mechanisms are repeated and none samples, it is
+    the lower of the bounds by RDP and by the privacy profile.
     """
     repeated = [mechanism.repeated(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
@@ -164,12 +169,12 @@ def together(
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    own = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
-    return min(own, by_rdp)
+    by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
+    return min(by_profile, by_rdp)
 
 
 def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
-    """The exact delta at `epsilon` of mechanisms that do not sample.
+    """Computes the exact delta at `epsilon` of mechanisms that do not sample.
 
     Raises:
       PrivacyError: when one of them samples.
@@ -181,7 +186,7 @@ def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:
 
 
 def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
-    """mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
+    """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
 
     Dong, Roth and Su 2022, corollary 3.3.
     """
@@ -193,10 +198,11 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
 
 
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
-    """log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
+    """Computes the log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
-    Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow: for an
-    upper tail both terms are the normal density times a Mills ratio, and only those differ.
+    Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow: in the
+    upper tail both terms are the same normal density times a Mills ratio, so only the Mills ratios
+    are subtracted.
     """
     from scipy.special import erfcx, log_ndtr
 
@@ -216,9 +222,9 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """delta of mu-GDP at each of an array of epsilons, none of them negative.
+    """Computes the delta of mu-GDP at each of an array of epsilons, none of them negative.
 
-    As `gaussian_log_delta`: in the upper tail by Mills ratios, without cancellation.
+    Like `gaussian_log_delta` it uses Mills ratios in the upper tail, to avoid cancellation.
     """
     import numpy as np
     from scipy.special import erfcx, log_ndtr, ndtr
@@ -231,7 +237,7 @@ def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest epsilon at which mu-GDP has this delta, from above, to 1e-12 relative."""
+    """Computes the smallest epsilon of mu-GDP at `delta`, from above, to 1e-12 relative."""
     if math.isinf(mu):
         return math.inf
     target = math.log(delta)
@@ -251,10 +257,10 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def pld_interval(epsilon: float) -> float:
-    """A grid on the privacy loss for an epsilon of this size: about epsilon / 10,000.
+    """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
-    The discretisation only ever overestimates; the grid decides by how much (0.1 % of epsilon or
-    less over 31,250 steps at batch 32 of 50,000), and how much time and memory it takes.
+    The discretisation only ever overestimates. The spacing decides by how much (0.1 % of epsilon
+    or less over 31,250 steps at batch 32 of 50,000), and the time and memory that it takes.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))
@@ -269,11 +275,11 @@ def checks(
     accountant: str,
     selection: Selection | None = None,
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """The epsilon by every accountant but the one that prices these mechanisms.
+    """Computes the epsilon by every accountant but the one that prices these mechanisms.
 
     Returns:
-      For each, its name with library and version, and its answer: None where it has none worth
-      telling. For each of the latter, the reason.
+      Answers by each accountant's name with library and version, None where it has no useful
+      answer; and by the same names the reasons for having none.
     """
     used = resolve(mechanisms, accountant)
     answers: dict[str, float | None] = {}
@@ -308,7 +314,7 @@ def _check(
 def _closed_form(
     mechanisms: Sequence[Mechanism], resolved: str, selection: Selection | None
 ) -> bool:
-    """Whether a price needs no privacy loss distribution."""
+    """Returns True if the price needs no privacy loss distribution."""
     return resolved == "gaussian" and (
         selection is None or all(item.name in selection.repeated for item in mechanisms)
     )
@@ -322,8 +328,11 @@ def _selected_epsilon(
     selection: Selection,
     times: int,
 ) -> float:
-    """The price of `times` fits, each a selection among runs, and of what is released once."""
-    from dpprobe.privacy import selection as best
+    """Computes the epsilon of `times` fits, each of which selects its best run.
+
+    Mechanisms that the selection does not repeat are released once a fit, before the runs.
+    """
+    from dpprobe.privacy import selection as best  # imports numpy
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
@@ -345,7 +354,8 @@ def _selected_epsilon(
 
 
 def _profile(mechanisms: Sequence[Mechanism], resolved: str, interval: float | None) -> Profile:
-    from dpprobe.privacy.selection import Profile
+    """Returns the privacy profile of one run."""
+    from dpprobe.privacy.selection import Profile  # imports numpy
 
     if resolved == "gaussian":
         mu = gaussian_mu(mechanisms)
@@ -360,7 +370,7 @@ def _profile(mechanisms: Sequence[Mechanism], resolved: str, interval: float | N
 def _loss(
     mechanisms: Sequence[Mechanism], interval: float | None
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """dp-accounting's privacy loss distribution of a composition, by connected dots."""
+    """Computes dp-accounting's privacy loss distribution of a composition, by connected dots."""
     from dp_accounting.pld import privacy_loss_distribution
 
     losses = [
@@ -391,7 +401,7 @@ def _rdp_epsilon(
 
 
 def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None) -> float:
-    """The answer of `prv` where it tells something.
+    """Computes the epsilon by `prv` where its error is small enough to be a check.
 
     Raises:
       PrivacyError: when its error is too large for the epsilon, or it exceeds RDP's upper bound.
@@ -413,7 +423,7 @@ def _refuse_selection(selection: Selection | None) -> None:
 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """One per cent of the epsilon, within what memory allows."""
+    """Returns the error to ask of `prv`: one per cent of the epsilon, or more to spare memory."""
     steps = sum(count for _, _, count in _condensed(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
     return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
@@ -436,7 +446,10 @@ def _prv_epsilon(
 
 
 def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """(noise multiplier, rate, count) of each; all that do not sample are one, exactly."""
+    """Returns (noise multiplier, rate, count) of each mechanism.
+
+    All mechanisms that do not sample become one Gaussian mechanism, which costs exactly the same.
+    """
     whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [
@@ -447,7 +460,7 @@ def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]
 
 
 def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
-    """dp-accounting's event of a composition."""
+    """Returns dp-accounting's event of a composition."""
     from dp_accounting import dp_event
 
     if selection is not None:
@@ -468,7 +481,7 @@ def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
 
 @contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Without a warning for each fractional order left out: leaving one out only loosens."""
+    """Silences absl's warning for each fractional order left out, which only loosens the bound."""
     from absl import logging
 
     before = logging.get_verbosity()

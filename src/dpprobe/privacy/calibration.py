@@ -1,7 +1,8 @@
-"""The noise that meets a privacy target, found once and shared by every fit that needs it.
+"""Computes the noise that meets a privacy target, once for all fits that need it.
 
 An answer depends on the accountant, the target, each mechanism's sampling rate, count and relative
-noise, and on which of them are repeated; on nothing else, so it is a file named by their hash.
+noise, and on which of them are repeated. It depends on nothing else, so it is stored in a file
+named by their hash.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# Noise and prices are rounded up to so many digits: the last bits of Fourier transforms differ
-# between processors, and a plan is part of what a cell is.
+# Noise and epsilons are rounded up to so many digits: the last bits of Fourier transforms differ
+# between processors, and a plan is part of a cell's identity.
 DIGITS = 6
-# How many times coarser the grid is that most of a search uses.
+# Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
 
 
@@ -53,13 +54,13 @@ def calibrate(
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
     Args:
-      mechanisms: what a method releases, noise multipliers relative to each other.
+      mechanisms: those of a method, with noise multipliers relative to each other.
       n: training rows.
       epsilon: the target; infinity asks for no noise.
       delta: the target.
       accountant: "pld" or "rdp"; without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
-      selection: which of the mechanisms are repeated, with only the best run released.
+      selection: names the mechanisms that are repeated, with only the best run released.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
@@ -112,7 +113,7 @@ def cache_path(
     cache: Path,
     selection: Selection | None = None,
 ) -> Path:
-    """The file that holds, or will hold, the answer `calibrate` gives."""
+    """Returns the file that holds, or will hold, the answer of `calibrate`."""
     return _path(cache, _inputs(mechanisms, epsilon, delta, accountant, selection))
 
 
@@ -181,7 +182,7 @@ def _solve(
 ) -> _Answer:
     started = time.monotonic()
     resolved = accountants.resolve(mechanisms, accountant)
-    # A price does not depend on sensitivities; the widest search is then within their bounds.
+    # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     factor, realised = _meet(_Prices(relative, delta, resolved, selection), epsilon, what)
@@ -203,7 +204,7 @@ def _solve(
 
 @dataclass(frozen=True)
 class _Prices:
-    """The epsilon of a composition as its noise multipliers are scaled."""
+    """The epsilon of a composition as a function of a factor on its noise multipliers."""
 
     mechanisms: Sequence[Mechanism]
     delta: float
@@ -230,10 +231,11 @@ class _Prices:
 
 
 def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
-    """The factor, of `DIGITS` digits, and the price that meets a target.
+    """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
-    A fine grid on the privacy loss is slow. So a coarse one is searched, for a target that its
-    price at the last answer, against the fine one there, puts right: two or three fine prices do.
+    A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
+    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
+    fine evaluations suffice.
     """
     if prices.resolved == "gaussian" and prices.selection is None:
         factor, _ = find_factor(prices.at, epsilon, what=what, tolerance=1e-9)
@@ -261,7 +263,7 @@ def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
 
 
 def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
-    """Where to start from: RDP at few orders; where those do not reach, the central limit."""
+    """Returns a factor to start from, by RDP at few orders or else by the central limit."""
     try:
         return find_factor(prices.rough, epsilon, what=what, tolerance=0.05)[0]
     except PrivacyError:
@@ -269,7 +271,7 @@ def _rough_factor(prices: _Prices, epsilon: float, what: str) -> float:
 
 
 def round_up(value: float) -> float:
-    """The least number of `DIGITS` significant digits that is not below `value`."""
+    """Returns the least number of `DIGITS` significant digits that is not below `value`."""
     if math.isinf(value):
         return value
     context = Context(prec=DIGITS, rounding=ROUND_CEILING)
@@ -285,12 +287,12 @@ def find_factor(
     start: float = 1.0,
     stride: float = 3.0,
 ) -> tuple[float, float]:
-    """The factor at which a falling price meets a target from below.
+    """Searches the factor at which a decreasing function, the price, meets a target from below.
 
     A bracketed secant search in logarithms, in which prices are nearly straight lines.
 
     Returns:
-      The factor, and its price, within (1 - tolerance) * target and target.
+      The factor and its price, which lies between (1 - tolerance) * target and target.
 
     Raises:
       PrivacyError: when no factor does.
@@ -343,7 +345,11 @@ def _write(path: Path, inputs: dict[str, Any], answer: _Answer) -> None:
 
 
 def _read(path: Path, inputs: dict[str, Any]) -> _Answer:
-    """A cached answer, if it is the one that was written for these inputs."""
+    """Reads a cached answer.
+
+    Raises:
+      PrivacyError: unless it is whole and was written for these inputs.
+    """
     try:
         record = artifacts.read_json(path)
         written = record.pop("sha256")

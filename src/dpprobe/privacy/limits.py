@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 INFINITE = "inf"
-# What noise can be calibrated for, and what the accountants were held against each other on.
+# Noise can be calibrated, and the accountants were compared with each other, in this range.
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
 
 
 def epsilon_token(value: Any) -> str:
-    """The one spelling of an epsilon, used in paths: "0.5", "8", "inf".
+    """Returns the one spelling of an epsilon, used in paths: "0.5", "8", "inf".
 
     Raises:
       ValueError: when the value is not a positive number or "inf".
@@ -28,12 +28,12 @@ def epsilon_token(value: Any) -> str:
 
 
 def epsilon_value(token: str) -> float:
-    """The number an epsilon token stands for."""
+    """Returns the number that an epsilon token stands for."""
     return math.inf if token == INFINITE else float(token)
 
 
 def delta_fault(delta: float, rows: int) -> str | None:
-    """Why a delta promises nothing for so many rows; None where it does."""
+    """Returns the error for a delta above 1 / rows, which guarantees nothing; else None."""
     if delta * rows <= 1.0 or math.isclose(delta * rows, 1.0, rel_tol=1e-9):
         return None
     return (
@@ -43,7 +43,7 @@ def delta_fault(delta: float, rows: int) -> str | None:
 
 
 def delta_warning(delta: float, rows: int) -> str | None:
-    """What is to be said of a delta of 1/n; None of others."""
+    """Returns the warning for a delta of 1 / rows; else None."""
     if not math.isclose(delta * rows, 1.0, rel_tol=1e-9):
         return None
     return (

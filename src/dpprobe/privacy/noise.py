@@ -1,4 +1,4 @@
-"""Gaussian noise in blocks of steps, one independent stream a seed."""
+"""Draws Gaussian noise in blocks of steps, one independent stream a seed."""
 
 # mypy: allow-untyped-defs
 
@@ -18,10 +18,10 @@ from dpprobe.privacy.randomness import stream, stream_seed
 # Generators side by side, which the processor's vector instructions advance together.
 LANES = 32
 _WARM_UP = 18
-# Pairs of a pass: their words fit the first-level cache. A seed's numbers depend on it.
+# Pairs drawn in a pass: their words fit the first-level cache. A seed's numbers depend on it.
 PAIRS = 1024
 _BITS = 31
-# A uniform below so many units of 2^-31 gets 64 bits more: its own are coarser than float32.
+# A uniform below so many units of 2^-31 gets 64 bits more: 31 bits are coarser than float32 there.
 _COARSE = 2**18
 
 _f4, _i4, _u8 = np.float32, np.int32, np.uint64
@@ -49,7 +49,7 @@ _CONTRACT = frozenset({"contract"})
 
 
 def _rounded_up(deviation: float) -> np.float32:
-    """The float32 that is no smaller: less noise than was priced would cost more."""
+    """Rounds a standard deviation up to float32: less noise than was priced would cost more."""
     nearest = np.float32(deviation)
     return nearest if float(nearest) >= deviation else np.nextafter(nearest, np.float32(np.inf))
 
@@ -58,16 +58,16 @@ class GaussianNoise:
     """Draws [seeds, steps, size] normals; a seed's numbers depend on that seed alone.
 
     On the CPU this is the Box-Muller transform of one 64-bit word a pair, half for the radius and
-    half for the angle. How far the tail reaches matters: beyond its end every number would tell
-    neighbouring datasets apart. Of the 2.4e8 numbers of the foundation-features recipe one expects
-    two beyond 5.77 standard deviations, where PyTorch's own float32 normals end, and 2e-5 beyond
-    the 7.45 of a 40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius
-    in 8,000, take 64 bits more: down to 2^-96, a tail that ends at 11.5 standard deviations,
-    beyond which a normal falls with probability 1e-30.
+    half for the angle. The tail must reach far: a number beyond its end would tell neighbouring
+    datasets apart. Of the 2.4e8 numbers of the foundation-features recipe one expects two beyond
+    5.77 standard deviations, where PyTorch's float32 normals end, and 2e-5 beyond the 7.45 of a
+    40-bit uniform, which is more than a delta of 1e-5. So small uniforms, one radius in 8,000,
+    take 64 bits more: down to 2^-96, a tail that ends at 11.5 standard deviations, beyond which a
+    normal falls with probability 1e-30.
 
-    The words are those of 32 SFC64 generators a seed (Chris Doty-Humphrey's, of PractRand, which
-    it passes; NumPy's `SFC64`), each started at 192 bits from the seed's own NumPy stream: drawing
-    them side by side takes an eighth of the time of NumPy's one after the other.
+    The words come from 32 SFC64 generators a seed (Chris Doty-Humphrey's, which passes his test
+    suite PractRand; NumPy's `SFC64`), each started with 192 bits of the seed's NumPy stream.
+    Drawing from them side by side takes an eighth of the time of NumPy's single generator.
 
     On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
     1e-9 of such a run. They depend on the number of steps drawn at a time as well.
@@ -90,10 +90,10 @@ class GaussianNoise:
         self._buffer = torch.empty(0)
 
     def draw(self, steps: int, deviation: float) -> torch.Tensor:
-        """The next `steps` steps' numbers, scaled.
+        """Draws the numbers of the next `steps` steps.
 
         Args:
-          steps: how many.
+          steps: at least one.
           deviation: their standard deviation; at 0 zeros are returned and nothing is drawn.
 
         Returns:
@@ -102,7 +102,7 @@ class GaussianNoise:
         return self.draw_padded(steps, deviation)[..., : self.size]
 
     def draw_padded(self, steps: int, deviation: float) -> torch.Tensor:
-        """`draw`, with some numbers more at the end of each step: contiguous for one seed."""
+        """Draws as `draw` does, but keeps each step's padding: contiguous for one seed."""
         if self._buffer.shape[1:2] < (steps,):
             shape = (self._count, steps, self._width)
             self._buffer = torch.empty(shape, dtype=torch.float32, device=self._device)
@@ -122,7 +122,8 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    The two are apart, so that numbers do not depend on how many are drawn at a time.
+    Small radii have a generator of their own, so that numbers do not depend on how many are drawn
+    at a time.
     """
 
     lanes: npt.NDArray[np.uint64]
@@ -143,7 +144,7 @@ def _started(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
 
 @jit("void(u8[:, ::1], u8[::1])")
 def draw_words(state, out):
-    """Fills [m * lanes] with words: the next of every lane, m times over.
+    """Fills [m * lanes] with words: m rounds of the next word of every lane.
 
     SFC64: a, b, c and a counter; each word is a + b + counter.
     """
@@ -163,9 +164,9 @@ def draw_words(state, out):
 
 @jit()
 def _draw_halves(a, b, c, counter, low, high):
-    """`draw_words` for 32 lanes, each word split into its halves; returns the counter.
+    """Draws words of 32 lanes as `draw_words` does, split into halves; returns the counter.
 
-    In arrays of their own, since within one LLVM does not see that they do not overlap.
+    The states are separate arrays: LLVM does not see that rows of one array do not overlap.
     """
     for group in range(low.shape[0] // LANES):
         for lane in range(LANES):
@@ -181,9 +182,9 @@ def _draw_halves(a, b, c, counter, low, high):
 
 @jit("void(i4[::1], i4[::1], f4[::1], f4[::1], f4)", fastmath=_CONTRACT)
 def box_muller(radii, angles, cosines, sines, deviation):
-    """Two normals for each radius and angle of 32 bits, all arrays [m].
+    """Computes two normals for each radius and angle of 32 bits; all arrays are [m].
 
-    No number is 0: no radius is, and no angle is a multiple of a right angle.
+    No normal is 0, as no radius is 0 and no angle a multiple of a right angle.
     """
     for i in range(radii.shape[0]):
         # The size of a signed integer and a half: uniform on 1/2, 3/2, ... in units of 2^-31.
@@ -210,7 +211,7 @@ def box_muller(radii, angles, cosines, sines, deviation):
 
 @jit("void(u8[:, ::1], i4[::1], i4[::1], f4[::1], f4[::1], f4)")
 def refine(tail, radii, angles, cosines, sines, deviation):
-    """Replaces the pairs whose radius is below `_COARSE` by such with 64 bits more in it."""
+    """Redraws each pair whose radius is below `_COARSE` with 64 bits more in the radius."""
     few: Any = False
     for i in range(radii.shape[0]):
         few |= np.uint32(radii[i] + _SMALL) < _SMALL_UNSIGNED
@@ -239,8 +240,8 @@ def fill(lanes, tail, out, deviation):
         for start in range(0, pairs, PAIRS):
             count = min(PAIRS, pairs - start)
             radii, angles = low[:count], high[:count]
-            own = out[step, 2 * start : 2 * (start + count)]
+            normals = out[step, 2 * start : 2 * (start + count)]
             counter = _draw_halves(a, b, c, counter, radii, angles)
-            box_muller(radii, angles, own[:count], own[count:], deviation)
-            refine(tail, radii, angles, own[:count], own[count:], deviation)
+            box_muller(radii, angles, normals[:count], normals[count:], deviation)
+            refine(tail, radii, angles, normals[:count], normals[count:], deviation)
     lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, counter

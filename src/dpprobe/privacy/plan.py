@@ -1,4 +1,4 @@
-"""What a fit may touch and what it pays for: one object that is run, priced and printed.
+"""The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
 
 Neighbouring datasets differ by adding or removing one training row. The number of training rows n
 is public: sampling rates and step counts are computed from it.
@@ -16,7 +16,7 @@ from dpprobe.errors import PrivacyError
 # Noise is drawn, and clipped rows are summed, in float32: far from where it under- or overflows.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# What runs are drawn and priced for without loss of digits.
+# Up to these the number of runs is drawn, and priced, without loss of digits.
 LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 
@@ -26,7 +26,7 @@ class Mechanism:
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
-      released: what leaves the mechanism, in words, for the privacy statement.
+      released: its output in words, for the privacy statement.
       sensitivity: the most that adding or removing one row changes the released sum in L2 norm.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration it is relative: one common factor is then found for all mechanisms of a plan.
@@ -63,17 +63,17 @@ class Mechanism:
         return PrivacyError(f"mechanism {self.name!r}: {attribute} {value!r} must be {wanted}")
 
     def scaled(self, factor: float) -> Mechanism:
-        """The same mechanism with its noise multiplier multiplied by `factor`."""
+        """Returns the mechanism with its noise multiplier multiplied by `factor`."""
         return replace(self, noise_multiplier=self.noise_multiplier * factor)
 
     def repeated(self, times: int) -> Mechanism:
-        """As many releases `times` over: what so many independent fits pay together."""
+        """Returns the mechanism of `times` independent fits together: its count times `times`."""
         return replace(self, count=self.count * times)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Mechanisms that run together a random number of times, of which only the best run leaves.
+    """Mechanisms that run together a random number of times; only the best run is released.
 
     The number of runs is drawn without the data: a truncated negative binomial (Papernot and
     Steinke 2022, definition 1; its cases of shape 0 and 1 are the logarithmic and the geometric
@@ -106,12 +106,12 @@ class Selection:
 
     @property
     def distribution(self) -> str:
-        """Of the number of runs."""
+        """The name of the distribution of the number of runs."""
         known = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
         return known.get(self.shape, "truncated negative binomial")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-compatible; an infinite shape is written "inf"."""
+        """Returns a JSON-compatible dictionary; an infinite shape is written "inf"."""
         return {
             "mean": self.mean,
             "shape": _to_json(self.shape),
@@ -120,7 +120,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Selection:
-        """The inverse of `to_dict`."""
+        """Reads the dictionary that `to_dict` returns."""
         return cls(
             mean=values["mean"],
             shape=float(values["shape"]),
@@ -132,20 +132,20 @@ class Selection:
 class Plan:
     """Everything that bears on the privacy of one fit.
 
-    The trainer runs it, the accountant has priced it, the statement prints it.
+    The head runs it, the accountant has priced it, the statement prints it.
 
     Attributes:
       mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
       n: training rows, public.
-      epsilon: the target; infinite when the fit promises nothing.
+      epsilon: the target; infinite when the fit guarantees nothing.
       delta: of the (epsilon, delta) target.
       accountant: "pld" or "rdp", as the study asked.
-      selection: which mechanisms run several times, with only the best run's outputs released;
+      selection: the mechanisms that run several times, with only the best run's outputs released;
         None where all run once.
-      realised_epsilon: the price at `delta`, at most `epsilon`.
-      priced_by: the accountant that found it, its library and version.
-      checks: the same composition priced by other accountants, by name; None where one cannot.
-      check_notes: why, for each that cannot.
+      realised_epsilon: the epsilon of the composition at `delta`, at most `epsilon`.
+      priced_by: the accountant that computed it, with library and version.
+      checks: the epsilon by other accountants, by name; None where one cannot tell.
+      check_notes: the reason for each that cannot.
     """
 
     NEIGHBOURING: ClassVar[str] = "add or remove one"
@@ -201,7 +201,7 @@ class Plan:
 
     @property
     def private(self) -> bool:
-        """Whether the fit promises anything."""
+        """True if the fit is differentially private: its epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     @property
@@ -214,11 +214,11 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Noisy releases in all; of repeated mechanisms those of one run."""
+        """The number of noisy releases; of repeated mechanisms those of one run count."""
         return sum(mechanism.count for mechanism in self.mechanisms)
 
     def mechanism(self, name: str) -> Mechanism:
-        """The mechanism of that name.
+        """Returns the mechanism of that name.
 
         Raises:
           PrivacyError: when the plan does not have it.
@@ -230,7 +230,7 @@ class Plan:
         raise PrivacyError(f"plan: no mechanism {name!r}; it has {known}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-compatible; an infinite epsilon is written "inf"."""
+        """Returns a JSON-compatible dictionary; an infinite epsilon is written "inf"."""
         return {
             "mechanisms": [asdict(mechanism) for mechanism in self.mechanisms],
             "n": self.n,
@@ -248,7 +248,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_dict`."""
+        """Reads the dictionary that `to_dict` returns."""
         for key, wanted in (("neighbouring", cls.NEIGHBOURING), ("unit", cls.UNIT)):
             if values[key] != wanted:
                 raise PrivacyError(f"plan: {key} is {values[key]!r}; only {wanted!r} is known")
@@ -277,22 +277,22 @@ def _to_json(value: float | None) -> float | str | None:
 def split_budget(
     parts: Sequence[tuple[float, Sequence[Mechanism]]],
 ) -> tuple[Mechanism, ...]:
-    """Mechanisms of one plan whose groups cost given shares of the budget.
+    """Scales groups of mechanisms so that they cost given shares of one plan's budget.
 
-    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2: exactly its part of
-    mu^2 where nothing samples, and what that tends to for sampled mechanisms of large noise. It
-    only divides the budget; what the composition costs is the accountant's to say.
+    A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. Where nothing samples
+    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. It only
+    divides the budget; the accountant prices the composition.
 
     Args:
-      parts: a share above 0 and a group's mechanisms with relative noise multipliers. The last
-        group keeps its multipliers, the others are scaled; empty groups have no share.
+      parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
+        last group keeps its multipliers, the others are scaled; empty groups have no share.
     """
     groups = [(share, tuple(group)) for share, group in parts if group]
-    share, last = groups[-1]
-    unit = _cost(last) / share
+    last_share, last = groups[-1]
+    unit = _cost(last) / last_share
     scaled = []
-    for own, group in groups[:-1]:
-        factor = math.sqrt(_cost(group) / (unit * own))
+    for share, group in groups[:-1]:
+        factor = math.sqrt(_cost(group) / (unit * share))
         scaled += [mechanism.scaled(factor) for mechanism in group]
     return (*scaled, *last)
 

@@ -1,4 +1,4 @@
-"""Seeds and streams of random numbers: benchmark mode, reproducible by anyone with the seed.
+"""Derives seeds and streams of random numbers: benchmark mode, which anyone can reproduce.
 
 A cell's seeds derive from its whole identity, and each use of randomness has its own stream, so
 that no two cells, no two seeds and no two uses ever share noise.
@@ -18,18 +18,18 @@ SEED_BITS = 128
 
 
 def cell_seed(identity: Any, index: int) -> int:
-    """The seed of one repetition of a cell: 128 bits of a SHA-256.
+    """Derives the seed of one repetition of a cell: 128 bits of a SHA-256.
 
     Args:
       identity: everything that makes the cell what it is, JSON-compatible.
-      index: which repetition.
+      index: of the repetition, from 0.
     """
     text = artifacts.canonical_json({"identity": identity, "index": index})
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[: SEED_BITS // 8], "big")
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The stream of random numbers that a seed has for one use, such as "noise" or "sampling".
+    """Returns the stream of random numbers of a seed for one use, such as "noise" or "sampling".
 
     The generator (SFC64) takes all 128 bits; PyTorch's on the CPU would keep 32 of them.
 
@@ -40,12 +40,12 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def stream_seed(seed: int, name: str) -> int:
-    """64 bits for a generator that takes no more, such as PyTorch's on a GPU."""
+    """Derives a seed of 64 bits for a generator that takes no more, such as PyTorch's on a GPU."""
     return _entropy(seed, name) >> (SEED_BITS - 64)
 
 
 def derived_seed(seed: int, name: str) -> int:
-    """A seed of its own for one part of a fit, such as one mechanism's noise: 128 bits."""
+    """Derives the seed of one part of a fit, such as one mechanism's noise: 128 bits."""
     return _entropy(seed, name)
 
 

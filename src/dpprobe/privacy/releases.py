@@ -1,4 +1,4 @@
-"""Every noisy release of a fit, counted against the plan that was priced."""
+"""Adds a plan's noise to the sums of a fit, and counts each noisy release against the plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dpprobe.privacy.randomness import derived_seed
 
 
 class Releases:
-    """Hands out a plan's noise, each seed from its own stream, and counts.
+    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
 
     Attributes:
-      plan: what was calibrated.
+      plan: as calibrated.
       seeds: one a fit, all trained together.
-      device: where sums live.
+      device: the torch device of the sums.
     """
 
     def __init__(self, plan: Plan, seeds: Sequence[int], device: torch.device) -> None:
@@ -31,21 +31,20 @@ class Releases:
         self._noise: dict[tuple[str, int], GaussianNoise] = {}
 
     def sensitivity(self, name: str) -> float:
-        """What rows are clipped to for this mechanism; infinite when nothing is promised."""
+        """Returns the norm that rows are clipped to; infinite when the plan is not private."""
         return self.plan.mechanism(name).sensitivity if self.plan.private else math.inf
 
     def deviation(self, name: str) -> float:
-        """The standard deviation of this mechanism's noise; 0 when nothing is promised."""
+        """Returns the noise's standard deviation; 0 when the plan is not private."""
         mechanism = self.plan.mechanism(name)
         return mechanism.noise_multiplier * mechanism.sensitivity
 
     def gaussian(self, name: str, sums: torch.Tensor) -> torch.Tensor:
-        """One release of each seed's sum.
+        """Releases each seed's sum once, with Gaussian noise.
 
         Args:
-          name: the mechanism.
-          sums: [seeds, ...], what would be released without noise, of L2 sensitivity
-            `sensitivity(name)` in each seed.
+          name: of the mechanism.
+          sums: [seeds, ...], the exact sums, of L2 sensitivity `sensitivity(name)` in each seed.
 
         Returns:
           A new tensor, `sums` plus normals of standard deviation `deviation(name)`.
@@ -54,11 +53,11 @@ class Releases:
         return sums + self._normals(name, sums)
 
     def symmetric(self, name: str, sums: torch.Tensor) -> torch.Tensor:
-        """One release of each seed's symmetric matrix, of Frobenius sensitivity `sensitivity`.
+        """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
 
         Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
-        sqrt(2) times one triangle, get independent noise: so the diagonal's standard deviation is
-        `deviation`, the others' sqrt(2) smaller.
+        sqrt(2) times one triangle, get independent noise. So the noise on the diagonal has the
+        standard deviation `deviation(name)`, and elsewhere one smaller by sqrt(2).
 
         Args:
           sums: [seeds, d, d], symmetric.
@@ -69,7 +68,7 @@ class Releases:
         return (sums + sums.mT) / 2 + (noise + noise.mT) / 2
 
     def count(self, name: str, releases: int) -> None:
-        """Notes releases whose noise a head has drawn itself.
+        """Counts releases to which a head has added the noise itself.
 
         Raises:
           PrivacyError: when there are more than were priced.

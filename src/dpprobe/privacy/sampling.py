@@ -19,7 +19,7 @@ class PoissonSampler:
 
     The steps' rows are laid end to end. The distances between hits of independent Bernoulli
     draws are independent geometric variables, so one stream of those gives exactly the hits,
-    across steps. Which rows a step gets does not depend on how steps are grouped into blocks.
+    across steps. The rows of a step do not depend on how steps are grouped into blocks.
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
@@ -32,7 +32,7 @@ class PoissonSampler:
         self._last = -1
 
     def block(self, steps: int) -> tuple[Rows, Rows]:
-        """The batches of the next `steps` steps.
+        """Draws the batches of the next `steps` steps.
 
         Returns:
           The rows of every batch, batch after batch, ascending within each; and each batch's size,
@@ -57,10 +57,10 @@ class PoissonSampler:
 def poisson_batches(
     rows: int, rate: float, steps: int, generator: np.random.Generator, *, block: int = 64
 ) -> Iterator[Rows]:
-    """Each step's rows, ascending; at rate 1 all of them.
+    """Yields each step's rows, ascending; at rate 1 all of them.
 
     Args:
-      rows: in the dataset.
+      rows: their number in the dataset.
       rate: the probability that a row joins a batch.
       steps: batches to draw.
       generator: only this sampler may draw from it.

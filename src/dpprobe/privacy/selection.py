@@ -1,8 +1,8 @@
-"""The price of repeating a private run a random number of times and releasing the best run only.
+"""Prices repeating a private run a random number of times and releasing only the best run.
 
 A run Q releases some output with a score; runs are totally ordered by score, ties at random. The
 number of runs K is drawn without the data, and A is the best of them (Papernot and Steinke 2022).
-What A costs is bounded here by the privacy profile of Q, as in Koskela, Redberg and Wang 2024
+The cost of A is bounded here by the privacy profile of Q, as in Koskela, Redberg and Wang 2024
 ("Privacy profiles for private selection"), with the whole trade-off curve in place of one point of
 it. That is tighter than Renyi divergences: at epsilon 1 and ten runs (geometric) by a third.
 
@@ -13,17 +13,18 @@ largest log of f'(1 - z) / f'(1 - z'), and delta_Q(e) = sup_S Q(S) - exp(e) Q'(S
     delta_A(e) = integral of [f'(1 - z) Q - exp(e) f'(1 - z') Q']_+  over all y
               <= integral of f'(1 - z) [Q - exp(e - c) Q']_+  <=  E[K] delta_Q(e - c),
 
-since f' rises to f'(1) = E[K]. As to c: "better than y" is an event, so z' <= T(z), where
+since f' rises to f'(1) = E[K]. To bound c: "better than y" is an event, so z' <= T(z), where
 T(z) = min over e of exp(e) z + delta_Q(e), and f' rises. For the truncated negative binomial of
 shape s and stopping probability g, f'(1 - z) is proportional to (g + (1 - g) z)^(-s - 1); for
 Poisson to exp(-E[K] z). There a run that is not among the best is unlikely to win: outcomes with
-z > z0 have probability at most exp(-E[K] z0) under A, which may be given away as part of delta, and
-c is then the largest over z <= z0 only. No run at all has the same probability under A and A'.
+z > z0 have probability at most exp(-E[K] z0) under A, which may be spent as part of delta, and
+c is then the largest over z <= z0 only. The event K = 0 has the same probability under A and A'.
 
-With delta_Q the larger one of both directions, all of this holds in both.
+A profile has two directions, from Q to Q' and from Q' to Q. With delta_Q the larger of the two at
+each epsilon, the bound holds in both directions.
 
-For Poisson numbers Papernot and Steinke's own theorem 6 is at times tighter when the delta it asks
-for is read off the profile: `poisson_epsilon`.
+For a Poisson number of runs theorem 6 of Papernot and Steinke is at times tighter, when the delta
+that it needs is computed from the profile: `poisson_epsilon`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# Points of Q's profile that T is the envelope of; they end where delta_Q is this small.
+# T is the envelope of so many lines, one a point of Q's profile, up to where delta_Q is this small.
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
-# What a Poisson selection may give away of its delta.
+# Fractions of delta that a Poisson selection may spend on outcomes with z > z0.
 _TAILS = (0.0, 1e-3, 1e-2, 0.1, 0.3)
 # Covers the round-off of c, far below what a plan's digits show.
 _ROUND_OFF = 1 + 1e-9
@@ -54,11 +55,11 @@ _ROUND_OFF = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Profile:
-    """The privacy profile of one run, of both directions the larger.
+    """The privacy profile of one run: at each epsilon the larger delta of the two directions.
 
     Attributes:
-      deltas: delta at each of an array of epsilons, which rise from 0.
-      epsilon: its inverse, at one delta.
+      deltas: computes delta at each of an array of epsilons, which rise from 0.
+      epsilon: computes the epsilon at one delta.
     """
 
     deltas: Callable[[Array], Array]
@@ -66,19 +67,19 @@ class Profile:
 
 
 class Bound(NamedTuple):
-    """delta_A(e) <= mean * delta_Q(e - offset) + tail."""
+    """A bound on A's profile: delta_A(e) <= mean * delta_Q(e - offset) + tail."""
 
     mean: float
     offset: float
     tail: float
 
     def epsilon(self, profile: Profile, delta: float) -> float:
-        """The epsilon of A at `delta`."""
+        """Computes the epsilon of A at `delta`."""
         return self.offset + profile.epsilon((delta - self.tail) / self.mean)
 
 
 def stopping_probability(selection: Selection) -> float:
-    """The parameter gamma of a truncated negative binomial with this mean and shape.
+    """Computes the parameter gamma of a truncated negative binomial with this mean and shape.
 
     Papernot and Steinke 2022, definition 1.
     """
@@ -94,17 +95,17 @@ def stopping_probability(selection: Selection) -> float:
 
 
 def _over_one_minus_power(log_gamma: float, shape: float) -> float:
-    """shape / (1 - gamma^shape), or what it tends to at shape 0."""
+    """Computes shape / (1 - gamma^shape), or its limit at shape 0."""
     power = shape * log_gamma
     return shape / -math.expm1(power) if power < -1e-12 else -1 / log_gamma
 
 
 def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
-    """The number of runs: drawn from the same distribution that is priced.
+    """Draws the number of runs from the distribution that is priced.
 
     Papernot and Steinke 2022, definition 1. A negative binomial is a Poisson variable whose mean is
-    Gamma distributed; truncated, 0 is drawn again. Shapes below 1, where 0 is likely, go through
-    the probabilities, which then fall from the first on.
+    Gamma distributed; a draw of 0 is repeated. For shapes below 1, where 0 is likely, the
+    distribution is inverted instead: its probabilities decrease from 1 run on.
     """
     if math.isinf(selection.shape):
         return int(generator.poisson(selection.mean))
@@ -125,8 +126,8 @@ def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
 
 
 def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:
-    """Of the bounds on A's profile the one with the least epsilon at `delta`."""
-    return min(_bounds(selection, profile, delta), key=lambda own: own.epsilon(profile, delta))
+    """Returns the bound on A's profile with the least epsilon at `delta`."""
+    return min(_bounds(selection, profile, delta), key=lambda bound: bound.epsilon(profile, delta))
 
 
 def _bounds(selection: Selection, profile: Profile, delta: float) -> list[Bound]:
@@ -151,14 +152,14 @@ def _bounds(selection: Selection, profile: Profile, delta: float) -> list[Bound]
 def poisson_epsilon(
     selection: Selection, profile: Profile, delta: float, *, mu: float, once: float, times: int
 ) -> float:
-    """The price of `times` fits by Papernot and Steinke 2022, theorem 6, where nothing samples.
+    """Computes the epsilon of `times` fits without sampling by Papernot and Steinke, theorem 6.
 
     With e = log(1 + 1 / (a - 1)), the best of a Poisson number of runs has a Renyi divergence of
     order a of at most a mu^2 / 2 + E[K] delta_Q(e) + log E[K] / (a - 1).
 
     Args:
       mu: of a run; `profile` is its profile.
-      once: the mu of what is released once, before the runs.
+      once: the mu of the mechanisms that are released once, before the runs.
     """
     orders = 1 + np.geomspace(1e-2, 1e4, 2000)
     deltas = profile.deltas(np.log1p(1 / (orders - 1))[::-1])[::-1]
@@ -171,14 +172,14 @@ def poisson_epsilon(
 
 
 def _trade_off(profile: Profile) -> tuple[Array, Array, Callable[[float], float]]:
-    """T, from above: the lower envelope of the lines exp(e) z + delta_Q(e) for some e >= 0.
+    """Bounds T from above by the lower envelope of lines exp(e) z + delta_Q(e), for some e >= 0.
 
-    Between neighbouring vertices T is a line, and both what c is the largest of, the ratio of two
-    lines and the difference of two, are then largest at an end: vertices are enough. Slopes below
-    1 are not needed: where T has them, ratio and difference fall.
+    c is the largest value of a ratio of two linear functions of z (negative binomial) or of a
+    difference of two (Poisson). Between adjacent vertices of the envelope either is largest at an
+    end, so that the vertices are enough. Slopes below 1 are not needed: there both decrease in z.
 
     Returns:
-      The vertices' z and T, and T at any z.
+      The vertices' z, the envelope at them, and a function that computes it at any z.
     """
     reach = min(profile.epsilon(_NEGLIGIBLE), 600.0)
     epsilons = np.linspace(0.0, reach, _POINTS)
@@ -200,15 +201,16 @@ def _trade_off(profile: Profile) -> tuple[Array, Array, Callable[[float], float]
 def dominating_loss(
     selection: Selection, profile: Profile, delta: float, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """A privacy loss distribution that dominates A, to be composed with others.
+    """Computes a privacy loss distribution that dominates A, to be composed with others.
 
-    The bound on A's profile, at negative epsilons by delta_A(-e) = 1 - exp(-e) (1 - delta_A'(e));
-    its convex minorant in exp(e), which is no lower than the profile, since that is convex; and
-    the dots connected (Doroshenko et al. 2022).
+    First the bound on A's profile on a grid, at negative epsilons by
+    delta_A(-e) = 1 - exp(-e) (1 - delta_A'(e)); then its convex minorant in exp(e), which is not
+    below the profile, since the profile is convex; then the distribution by connecting the dots
+    (Doroshenko et al. 2022).
 
     Args:
-      delta: near which the result is to be tight.
-      interval: the grid on the privacy loss.
+      delta: the result is to be tight near this delta.
+      interval: the grid spacing on the privacy loss.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
@@ -244,7 +246,7 @@ def dominating_loss(
 
 
 def _convex_minorant(x: Array, y: Array) -> Array:
-    """The largest convex function at most y at points x, which rise (Andrew's monotone chain)."""
+    """Computes the largest convex function below (x, y), x rising, by Andrew's monotone chain."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:
