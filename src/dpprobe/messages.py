@@ -1,4 +1,4 @@
-"""Errors in a study's options, one line each: where, what was written, what to write instead."""
+"""Reads options, and explains each error in one line: the place, the value, the remedy."""
 
 from __future__ import annotations
 
@@ -42,6 +42,9 @@ def read_options(
 ) -> OptionsT:
     """Reads options by the module that their `key` names in a registry.
 
+    Args:
+      base: the class that all options of the registry derive from.
+
     Raises:
       ConfigError: with one line for each thing that is wrong.
     """
@@ -55,14 +58,14 @@ def read_options(
 
 
 def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
-    """One line for each thing that is wrong: the alternatives of a union are one thing."""
-    found: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
+    """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
+    groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         path, union = _locate(item, values)
         place = ("alone", number) if union is None else ("union", *union)
-        found.setdefault(place, []).append((path, item))
+        groups.setdefault(place, []).append((path, item))
     lines = []
-    for place, group in found.items():
+    for place, group in groups.items():
         deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
         if place[0] == "alone" or deeper:
             lines += [_explain(path, item) for path, item in deeper or group]
@@ -74,7 +77,10 @@ def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
 
 
 def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """Where an error is, without pydantic's names of a union's alternatives; where the union is."""
+    """Returns an error's path in the values, and the path of the union that it is in, if any.
+
+    Pydantic's names of a union's alternatives, which the user has not written, are left out.
+    """
     path: list[Any] = []
     union = None
     for part in item["loc"]:
@@ -97,13 +103,13 @@ def _locate(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | 
 
 
 def _wanted(item: Any) -> str:
-    """What one alternative of a union asks for."""
+    """Returns the value that one alternative of a union asks for, in words."""
     text = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
     return text.partition(",")[0] if item["type"].endswith("_parsing") else text
 
 
 def _explain(place: Sequence[Any], item: Any) -> str:
-    """One line for one of pydantic's errors: where, what was written, what to write."""
+    """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":

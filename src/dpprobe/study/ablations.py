@@ -1,4 +1,4 @@
-"""Which options of a study's methods differ from each other, and in what. Light: no arrays."""
+"""Compares the options of a study's methods: families that differ in few options. No arrays."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from dpprobe.artifacts import canonical_json
 
 T = TypeVar("T")
 
-# Options that figures draw results against, each with those that are read together with it.
+# Options that figures draw results against, each with the options that vary along with it.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
 }
-# Of `init`, what has a scale: 0, that of init_scale, 1 / sqrt(dimension).
+# Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
 SCALED_INITS = ("zero", "scaled", "lecun_normal")
 
 
 def families(
     options: Mapping[str, Mapping[str, Any]], varying: Sequence[str]
 ) -> list[tuple[str, ...]]:
-    """Names whose options are equal save for the varying ones, the largest family first.
+    """Groups names whose options are equal save for the varying ones, the largest group first.
 
     Args:
       options: by name.
       varying: options that may differ.
 
     Returns:
-      Families of any size, one of a single name too, each in the order given.
+      Groups of one or more names, each in the order given.
     """
     groups: dict[str, list[str]] = {}
-    for name, own in options.items():
-        rest = {key: value for key, value in own.items() if key not in varying}
+    for name, values in options.items():
+        rest = {key: value for key, value in values.items() if key not in varying}
         groups.setdefault(canonical_json(rest), []).append(name)
     return sorted((tuple(group) for group in groups.values()), key=lambda group: -len(group))
 
 
 def changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Options that differ: name -> (base's, the other's), None where one does not have it.
+    """Returns the options that differ, as name -> (base's, other's), None for one that is absent.
 
-    Between two heads the options that only one of them knows belong to the head, and so does the
-    learning rate: an optimiser's is another's only by chance.
+    Between two different heads, options that only one of them has count as part of the change of
+    head, and so does the learning rate, since optimisers need different ones.
     """
-    found = {
+    differences = {
         key: (base.get(key), other.get(key))
         for key in dict.fromkeys([*base, *other])
         if base.get(key) != other.get(key)
     }
-    if "head" not in found:
-        return found
+    if "head" not in differences:
+        return differences
     return {
         key: pair
-        for key, pair in found.items()
+        for key, pair in differences.items()
         if key == "head" or (key in base and key in other and key != "learning_rate")
     }
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The name from which most others differ in one option; of equals the first; None without."""
+    """Returns the first name from which most others differ in one option; None without any."""
     counts = {
-        name: sum(len(changes(own, other)) == 1 for other in options.values())
-        for name, own in options.items()
+        name: sum(len(changes(values, other)) == 1 for other in options.values())
+        for name, values in options.items()
     }
     if not counts or max(counts.values()) == 0:
         return None
@@ -69,19 +69,19 @@ def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def unique(items: Iterable[T]) -> list[T]:
-    """The items, each once, in the order of their first appearance."""
+    """Returns each item once, in the order of their first appearance."""
     return list(dict.fromkeys(items))
 
 
 def varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Methods that differ in one option of `VARIED` alone, two or more together.
+    """Groups methods that differ in one option of `VARIED` alone, two or more in a group.
 
     Args:
-      options: of each method, all of them, as a cell records them.
+      options: all options of each method, as a cell records them.
     """
-    own = {
+    having = {
         name: values
         for name, values in options.items()
         if option in values and (option != "init_scale" or values["init"] in SCALED_INITS)
     }
-    return [group for group in families(own, VARIED[option]) if len(group) > 1]
+    return [group for group in families(having, VARIED[option]) if len(group) > 1]

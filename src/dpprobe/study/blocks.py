@@ -15,7 +15,7 @@ URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
 
 
 class FeatureOptions(Options):
-    """How features are extracted and stored."""
+    """Extraction and storage of features."""
 
     shards: int = Field(1, ge=1, description="Files a split is cut into; each is one job.")
     batch_size: int = Field(256, ge=1, description="Images a forward pass.")
@@ -25,7 +25,8 @@ class FeatureOptions(Options):
     )
     precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Of a network's forward pass; auto is float32 on a CPU, float16 on a GPU.",
+        description="Number format of a network's forward pass; auto is float32 on a CPU, float16 "
+        "on a GPU.",
     )
     compile: bool = Field(
         False, description="Compile networks with torch.compile: pays on large sets only."
@@ -34,7 +35,7 @@ class FeatureOptions(Options):
         16000,
         ge=1,
         description="Features that would take more than so many MB in memory, as float32, are read "
-        "from disk in blocks at each pass; methods that sample rows need theirs in memory.",
+        "from disk in blocks at each pass; methods that sample rows need them in memory.",
     )
 
 
@@ -42,13 +43,14 @@ class OverlapOptions(Options):
     """A search for near-duplicates between the private images and public ones."""
 
     public: tuple[Name, ...] = Field(
-        min_length=1, description="Names under public_datasets: what the backbone was trained on."
+        min_length=1,
+        description="Names under public_datasets: the data that the backbone was trained on.",
     )
     threshold: float = Field(
         0.95,
         gt=0,
         le=1,
-        description="Features of a larger cosine than this are taken for the same picture.",
+        description="Images whose features have a larger cosine than this count as one picture.",
     )
 
 
@@ -60,7 +62,8 @@ class FewShotOptions(Options):
     )
     seeds: int = Field(5, ge=1, le=1000, description="Draws of the N images; full has one.")
     backbones: tuple[Name, ...] | None = Field(
-        None, description="On whose features; where absent the backbones that read text."
+        None,
+        description="Backbones whose features are used; where absent those that read text.",
     )
 
     @field_validator("shots")
@@ -73,12 +76,12 @@ class FewShotOptions(Options):
 
 
 class PaperOptions(Options):
-    """How a study fills the papers' tables."""
+    """The study's part in the papers' tables."""
 
     datasets: dict[Name, Name] = Field(
         {},
-        description="Of a dataset of the study, the name in resources/published.yaml that it "
-        "stands for; where absent its catalog entry, else its own name.",
+        description="For a dataset of the study, its name in resources/published.yaml; where "
+        "absent the name of its catalog entry, else that in the study.",
     )
     methods: tuple[Name, ...] = Field(
         (), description="Methods that stand beside published results; all private ones if empty."
@@ -86,15 +89,17 @@ class PaperOptions(Options):
     base: Name | None = Field(
         None,
         description="The method that the table of single changes starts from; where absent the one "
-        "with most others a single option away.",
+        "from which most others differ in a single option.",
     )
 
 
 class TsneOptions(Options):
     """The t-SNE plot of each (dataset, backbone)."""
 
-    split: Literal["train", "test"] = Field("test", description="Whose features are embedded.")
-    points: int = Field(5000, ge=50, description="At most so many rows, a seeded sample beyond.")
+    split: Literal["train", "test"] = Field("test", description="The split that is embedded.")
+    points: int = Field(
+        5000, ge=50, description="Rows embedded at most; of a larger split a seeded sample."
+    )
     perplexity: float = Field(30.0, gt=1)
     components: int = Field(50, ge=2, description="Principal components kept before t-SNE.")
     thumbnails: bool = Field(
@@ -104,12 +109,12 @@ class TsneOptions(Options):
     )
 
     def embedding_params(self) -> dict[str, Any]:
-        """The options that decide the embedding, JSON-compatible."""
+        """Returns the options that decide the embedding, JSON-compatible."""
         return self.model_dump(mode="json", exclude={"thumbnails"})
 
 
 class TrackingOptions(Options):
-    """Where MLflow runs are written."""
+    """The store of MLflow runs."""
 
     uri: str | None = Field(
         None,

@@ -1,8 +1,8 @@
-"""Datasets and backbones that are known by name: `catalog: cifar10` in place of all options.
+"""The catalog of datasets and backbones: `catalog: cifar10` in place of all options.
 
-An entry is what a study could write itself, with its sizes, licence and access beside: naming one
-completes the options that are not written. Datasets stand in `resources/catalog/<name>.yaml`,
-backbones in `resources/backbones.yaml`.
+An entry holds the options that a study could write itself, with sizes, licence and access. Naming
+an entry completes the options that the study does not write. Datasets are in
+`resources/catalog/<name>.yaml`, backbones in `resources/backbones.yaml`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 # Options that choose rows or make another split: the sizes are then not the catalog's. A `limit` is
-# not among them: it is known what it leaves.
+# not among them, since the sizes that it leaves are known.
 _RESIZE = ("exclude", "filters", "layout", "test_fraction")
-# The same where they are of the entry's own source; another one names its own files with them.
-_OWN_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
-# What -1 and blank labels are, which may drop rows.
+# Such options of the entry's source; with another source they name the files of that source.
+_SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
+# Options that say how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
-# What a dataset is known to have whatever source it comes from.
+# Options that hold for a dataset whatever source it comes from.
 _KEPT = ("duplicates", "missing_classes")
 Text = Annotated[str, Field(min_length=1)]
 Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class Sizes(Options):
-    """What the split tables hold, checked when they are made; null where it is not known."""
+    """Sizes of the split tables, checked when they are made; null where unknown."""
 
     train: int | None = Field(ge=1, description="Rows of the train table.")
     test: int | None = Field(ge=1, description="Rows of the test table.")
@@ -39,7 +39,7 @@ class Sizes(Options):
 
 
 class Citation(Options):
-    """What to cite where the dataset is used."""
+    """The reference to cite where the dataset is used."""
 
     authors: Text
     title: Text
@@ -104,7 +104,7 @@ class Entry(Options):
         return self
 
     def common(self, *, resized: bool) -> dict[str, Any]:
-        """The options that hold whatever source the images come from."""
+        """Returns the options that hold whatever source the images come from."""
         sizes = self.sizes.model_dump(exclude_none=True)
         return {
             **{name: self.options[name] for name in _KEPT if name in self.options},
@@ -114,10 +114,10 @@ class Entry(Options):
         }
 
     def resized(self, values: Mapping[str, Any]) -> bool:
-        """Whether the options that a study writes choose other rows than the entry's."""
+        """Returns True if the options that a study writes choose other rows than the entry's."""
         choices: tuple[str, ...] = _RESIZE
         if values.get("source", self.options["source"]) == self.options["source"]:
-            choices += _OWN_RESIZE
+            choices += _SOURCE_RESIZE
         if any(name in values and values[name] != self.options.get(name) for name in choices):
             return True
         policies = [values.get(name) for name in _POLICIES]
@@ -128,16 +128,16 @@ class Entry(Options):
 
 
 def dataset_names() -> tuple[str, ...]:
-    """The names of all datasets, sorted."""
+    """Returns the names of all datasets, sorted."""
     folder = resources.RESOURCES / "catalog"
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def dataset_entry(name: str) -> Entry:
-    """One dataset's entry.
+    """Reads one dataset's entry.
 
     Raises:
-      ConfigError: for a name that is not there; for a file that is no entry.
+      ConfigError: for an unknown name, or a file that is no entry.
     """
     _check_name(name, dataset_names(), "dataset")
     try:
@@ -151,22 +151,22 @@ def dataset_entry(name: str) -> Entry:
 
 
 def backbone_entries() -> dict[str, dict[str, Any]]:
-    """All backbones, by name."""
+    """Reads the entries of all backbones, by name."""
     entries: dict[str, dict[str, Any]] = resources.read_yaml("backbones.yaml")
     return entries
 
 
 def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A dataset's options with those of its entry where the study wrote none.
+    """Completes a dataset's options with those of its entry.
 
     A study that names another `source` keeps of the entry only its sizes, metric and prompts, and
-    what it says of images in both splits and of classes that are not tested. So a copy that is
-    already on disk is still held against what the catalog knows. Its classes may have other names
-    there, so the words for prompts are not kept.
+    the options on images in both splits and on classes without test rows. So a copy that is already
+    on disk is still checked against the catalog. The words for prompts are not kept, since its
+    classes may have other names there.
 
     Raises:
-      ConfigError: for a name that is not there; for one of which a person has to fetch or look up
-        something, with the steps, where the options that say it are not written.
+      ConfigError: for an unknown name; and, with the steps to take, for an entry that needs options
+        only a person can write, where the study does not write them.
     """
     entry = dataset_entry(values["catalog"])
     common = entry.common(resized=entry.resized(values))
@@ -183,27 +183,27 @@ def complete_dataset(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A backbone's options with those of its entry where the study wrote none.
+    """Completes a backbone's options with those of its entry.
 
     Raises:
-      ConfigError: for a name that is not there.
+      ConfigError: for an unknown name.
     """
     entries = backbone_entries()
     name = values["catalog"]
     _check_name(name, entries, "backbone")
     entry = entries[name]
-    own = dict(entry["options"])
+    options = dict(entry["options"])
     if values.get("checkpoint") is not None:
-        own.pop("pretrained", None)
-    merged = {"dimension": entry["dimension"], **own, **values}
+        options.pop("pretrained", None)
+    merged = {"dimension": entry["dimension"], **options, **values}
     for key in ("model_args", "preprocessing"):
-        if isinstance(own.get(key), Mapping) and isinstance(values.get(key), Mapping):
-            merged[key] = {**own[key], **values[key]}
+        if isinstance(options.get(key), Mapping) and isinstance(values.get(key), Mapping):
+            merged[key] = {**options[key], **values[key]}
     return merged
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of an entry's file, for editors and for reviewers."""
+    """Returns the JSON schema of an entry's file, for editors and for reviewers."""
     schema = Entry.model_json_schema(mode="validation")
     schema["title"] = "dpprobe dataset"
     return schema

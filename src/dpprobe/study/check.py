@@ -1,8 +1,11 @@
-"""Checks of a study against the machine: files exist, sizes and delta fit each dataset."""
+"""Checks a study against the machine: files exist, sizes and delta fit each dataset."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpprobe.data import prompts
@@ -22,94 +25,103 @@ def check_study(study: Study) -> list[str]:
     Raises:
       ConfigError: with one line for each thing that is wrong.
     """
-    errors: list[str] = []
-    warnings: list[str] = []
+    report = _Report()
     for name, dataset in study.datasets.items():
-        try:
-            dataset.check()
-            _check_overwritten(study, name, dataset)
-            rows = dataset.count_rows()
-            multi_label = dataset.multi_label()
-            classes = dataset.count_classes() if dataset.metric == "auc" else None
-            headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
-            prompts.check(dataset.prompts)
-        except ConfigError as error:
-            errors.append(f"config: datasets.{name}: {error}")
-            continue
-        errors.extend(_check_labels(study, name, multi_label=multi_label))
-        errors.extend(_check_sizes(study, name, dataset, rows))
-        if rows is None:
-            continue
-        _check_delta(name, study.dataset_delta(name), rows[0], errors, warnings)
-        errors.extend(_check_methods(study, name, rows[0], multi_label=multi_label))
-        errors.extend(_check_shards(study, name, rows))
+        with report.part(f"datasets.{name}"):
+            _check_private(study, name, dataset, report)
     for name, method in study.methods.items():
-        try:
+        with report.part(f"methods.{name}"):
             method.located(dataset="dataset", backbone="backbone")
-        except ConfigError as error:
-            errors.append(f"config: methods.{name}: {error}")
     for name, dataset in study.public_datasets.items():
-        try:
-            dataset.check()
-            _check_overwritten(study, name, dataset)
-            sizes = dataset.expected()
-            counted = dataset.count_rows() if sizes.train or sizes.test else None
-            errors.extend(_check_sizes(study, name, dataset, counted))
-            errors.extend(_check_shards(study, name, dataset.count_rows()))
-        except ConfigError as error:
-            errors.append(f"config: public_datasets.{name}: {error}")
+        with report.part(f"public_datasets.{name}"):
+            _check_public(study, name, dataset, report)
     for name, backbone in study.backbones.items():
-        try:
+        with report.part(f"backbones.{name}"):
             backbone.check()
-            warnings.extend(f"backbones.{name}: {line}" for line in backbone.warnings())
+            report.warnings += [f"backbones.{name}: {line}" for line in backbone.warnings()]
+    if report.errors:
+        raise ConfigError("\n".join(report.errors))
+    return report.warnings
+
+
+@dataclass
+class _Report:
+    """Errors and warnings, one line each."""
+
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Reports a ConfigError of the block as an error of this part of the study."""
+        try:
+            yield
         except ConfigError as error:
-            errors.append(f"config: backbones.{name}: {error}")
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return warnings
+            self.errors.append(f"config: {name}: {error}")
 
 
-def _check_delta(
-    name: str, delta: float, rows: int, errors: list[str], warnings: list[str]
-) -> None:
-    if fault := delta_fault(delta, rows):
-        errors.append(f"config: datasets.{name}: {fault}")
-    if warning := delta_warning(delta, rows):
-        warnings.append(f"datasets.{name}: {warning}")
+def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    dataset.check()
+    _check_overwritten(study, name, dataset)
+    rows = dataset.count_rows()
+    multi_label = dataset.multi_label()
+    classes = dataset.count_classes() if dataset.metric == "auc" else None
+    headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
+    prompts.check(dataset.prompts)
+    report.errors += _check_labels(study, name, multi_label=multi_label)
+    report.errors += _check_sizes(study, name, dataset, rows)
+    if rows is None:
+        return
+    delta = study.dataset_delta(name)
+    if fault := delta_fault(delta, rows[0]):
+        report.errors.append(f"config: datasets.{name}: {fault}")
+    if warning := delta_warning(delta, rows[0]):
+        report.warnings.append(f"datasets.{name}: {warning}")
+    report.errors += _check_methods(study, name, rows[0], multi_label=multi_label)
+    report.errors += _check_shards(study, name, rows)
+
+
+def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    dataset.check()
+    _check_overwritten(study, name, dataset)
+    sizes = dataset.expected()
+    counted = dataset.count_rows() if sizes.train or sizes.test else None
+    report.errors += _check_sizes(study, name, dataset, counted)
+    report.errors += _check_shards(study, name, dataset.count_rows())
 
 
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """What `expect` says and the dataset is not, as far as that is known beforehand."""
+    """Lists sizes that `expect` gives and the dataset does not have, as far as they are known."""
     expected = dataset.expected().model_dump(exclude_none=True)
     if not expected:
         return []
     key = "datasets" if name in study.datasets else "public_datasets"
-    found: dict[str, int | None] = dict.fromkeys(expected)
+    sizes: dict[str, int | None] = dict.fromkeys(expected)
     remedy = "complete the source or correct `expect`"
     if dataset.download_params() is not None:
         folder = Path(study.data_dir) / name
-        found |= _table_sizes(folder / "dataset.json", dataset)
+        sizes |= _table_sizes(folder / "dataset.json", dataset)
         remedy = (
             f"correct `expect`, or delete {folder / 'dataset.json'}, so that the tables are made "
             "again"
         )
     else:
         train, test = rows or (None, None)
-        found |= {"train": train, "test": test, "classes": dataset.count_classes()}
+        sizes |= {"train": train, "test": test, "classes": dataset.count_classes()}
     return [
-        f"config: {key}.{name}: expect.{part}: {size}, where there are {found[part]} "
+        f"config: {key}.{name}: expect.{part}: {size}, where there are {sizes[part]} "
         f"{'classes' if part == 'classes' else f'{part} rows'}; {remedy}"
         for part, size in expected.items()
-        if found[part] not in (None, size)
+        if sizes[part] not in (None, size)
     ]
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
-    """Raises ConfigError where a source stands in the place of its own split tables.
+    """Raises ConfigError where a source's file is one of the split tables made from it.
 
-    Snakemake deletes what a job is about to write.
+    Snakemake deletes a file that a job is about to write.
     """
     folder = Path(study.data_dir) / name
     written = {
@@ -124,7 +136,7 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
 
 
 def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """The sizes of tables that were made by the same options before; empty without such tables."""
+    """Reads the sizes of existing tables; empty without tables, or with ones of other options."""
     if not dataset_json.is_file():
         return {}
     try:
@@ -134,11 +146,11 @@ def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
         sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
         return {**sizes, "classes": len(info["class_names"])}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # what reads it for its content says what is wrong with it
+        return {}  # the job that reads the file reports what is wrong with it
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
-    """Splits that cannot be cut into so many shards."""
+    """Lists splits with fewer rows than shards."""
     shards = study.features.shards
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
@@ -149,7 +161,7 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
-    """Methods that take one label a row, on a dataset of several."""
+    """Lists methods that take one label a row, on a dataset of several."""
     return [
         f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
         f"head {method.head} takes one label a row; remove one of the two"
@@ -159,7 +171,7 @@ def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]
 
 
 def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) -> list[str]:
-    """Methods that do not fit a dataset, such as a batch larger than its training split."""
+    """Lists methods that do not fit a dataset, such as a batch larger than its training split."""
     errors = []
     for name, method in study.methods.items():
         if multi_label and not method.multi_label:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dpprobe.backbones.registry import FAMILIES
@@ -14,7 +15,7 @@ from dpprobe.study.study import Study
 
 
 def study_schema() -> dict[str, Any]:
-    """The JSON schema of a study's file, for editors and for reviewers."""
+    """Returns the JSON schema of a study's file, for editors and for reviewers."""
     schema = Study.model_json_schema(mode="validation")
     definitions = schema["$defs"]
     for field, key, registry in (
@@ -23,14 +24,7 @@ def study_schema() -> dict[str, Any]:
         ("backbones", "family", FAMILIES),
         ("methods", "head", HEADS),
     ):
-        choices = []
-        for name in sorted(registry):
-            own = options_class(registry, name).model_json_schema(mode="validation")
-            definitions.update(own.pop("$defs", {}))
-            own["properties"][key] = {"const": name}
-            own["required"] = sorted({*own.get("required", []), key})
-            definitions[f"{key}_{name}"] = own
-            choices.append({"$ref": f"#/$defs/{key}_{name}"})
+        choices = [_define(definitions, registry, key, name) for name in sorted(registry)]
         if field != "methods":
             choices.append(_catalog_schema(field))
         schema["properties"][field]["additionalProperties"] = {"anyOf": choices}
@@ -45,8 +39,20 @@ def study_schema() -> dict[str, Any]:
     return schema
 
 
+def _define(
+    definitions: dict[str, Any], registry: Mapping[str, str], key: str, name: str
+) -> dict[str, Any]:
+    """Adds the schema of a registered `Options` to the definitions; returns a reference to it."""
+    options = options_class(registry, name).model_json_schema(mode="validation")
+    definitions.update(options.pop("$defs", {}))
+    options["properties"][key] = {"const": name}
+    options["required"] = sorted({*options.get("required", []), key})
+    definitions[f"{key}_{name}"] = options
+    return {"$ref": f"#/$defs/{key}_{name}"}
+
+
 def _catalog_schema(field: str) -> dict[str, Any]:
-    """A dataset or backbone that is named by its entry; its other keys are those of the entry."""
+    """Returns the schema of a dataset or backbone that names its catalog entry."""
     known = catalog.backbone_entries() if field == "backbones" else catalog.dataset_names()
     return {
         "type": "object",

@@ -99,23 +99,25 @@ class Study(Options):
     )
     delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="At most 1 / (training rows).")
     accountant: Literal["pld", "rdp"] = Field(
-        "pld", description="What prices sampled steps; unsampled ones are priced exactly."
+        "pld",
+        description="The accountant of sampled steps; steps on all rows are priced exactly.",
     )
     seeds: int = Field(5, ge=1, le=1000, description="Repetitions of each cell.")
-    seed: int = Field(0, ge=0, description="The number all of the study's seeds derive from.")
+    seed: int = Field(0, ge=0, description="The number that all of the study's seeds derive from.")
     mode: Literal["benchmark"] = Field(
         "benchmark",
         description="Seeded and reproducible, so the noise can be recomputed: not for release. "
         "There is no other mode yet.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where features and heads are computed; auto takes a GPU if there is."
+        "auto",
+        description="The device of features and heads; auto takes a GPU if there is one.",
     )
     features: FeatureOptions = FeatureOptions()
     tsne: TsneOptions = TsneOptions()
     overlap: OverlapOptions | None = Field(
         None,
-        description="Look for near-duplicates of the private images in public ones; what is found "
+        description="Look for near-duplicates of the private images in public ones; the result "
         "goes into the privacy statements.",
     )
     few_shot: FewShotOptions | None = Field(
@@ -127,21 +129,15 @@ class Study(Options):
     results_dir: Folder = Field("results", description="Everything else goes here.")
 
     @model_validator(mode="after")
-    def _check_cells(self) -> Study:
+    def _check_parts(self) -> Study:
+        """Checks the parts of the study against each other."""
         for name in self.public_datasets:
             if name in self.datasets:
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
                 )
-        for name in self.overlap.public if self.overlap else ():
-            if name not in self.public_datasets:
-                raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
-        for name, backbone in self.backbones.items() if self.overlap else ():
-            if backbone.random_crops:
-                raise ValueError(
-                    f"overlap: backbone {name} crops training images at random, so that copies of "
-                    "one picture look different; run the check with crop: centre"
-                )
+        if self.overlap:
+            self._check_overlap(self.overlap)
         self._check_names("papers.datasets", self.papers.datasets, self.datasets)
         self._check_names("papers.methods", self.papers.methods, self.methods)
         self._check_names("papers.base", filter(None, [self.papers.base]), self.methods)
@@ -151,15 +147,21 @@ class Study(Options):
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
-        self._check_registered()
-        if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
-            raise ValueError(
-                "study: 'study' is every unnamed study's name, and on a server studies of one "
-                "name replace each other's runs; write a name of its own"
-            )
+        self._check_tracking()
         return self
 
-    def _check_registered(self) -> None:
+    def _check_overlap(self, overlap: OverlapOptions) -> None:
+        for name in overlap.public:
+            if name not in self.public_datasets:
+                raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
+        for name, backbone in self.backbones.items():
+            if backbone.random_crops:
+                raise ValueError(
+                    f"overlap: backbone {name} crops training images at random, so that copies of "
+                    "one picture look different; run the check with crop: centre"
+                )
+
+    def _check_tracking(self) -> None:
         patterns = self.tracking.register_heads
         names = ["/".join((*cell[:3], f"eps-{cell.epsilon}")) for cell in self.cells()]
         for pattern in () if isinstance(patterns, bool) else patterns:
@@ -168,6 +170,11 @@ class Study(Options):
                     f"tracking.register_heads: {pattern!r}: no cell of the study; write "
                     f"dataset/backbone/method/eps-epsilon, such as {names[0]}"
                 )
+        if self.tracking.uri and self.tracking.uri.startswith("http") and self.study == "study":
+            raise ValueError(
+                "study: 'study' is every unnamed study's name, and on a server studies of one "
+                "name replace each other's runs; write a name of its own"
+            )
 
     @staticmethod
     def _check_names(where: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
@@ -176,40 +183,41 @@ class Study(Options):
                 raise ValueError(f"{where}: {name!r} is not in this study; write one that is")
 
     def published_names(self) -> dict[str, str]:
-        """Of each dataset, the name that published results know it by."""
+        """Returns each dataset's name in the published results."""
         return {
             name: self.papers.datasets.get(name) or options.catalog or name
             for name, options in self.datasets.items()
         }
 
     def text_backbones(self) -> tuple[str, ...]:
-        """The backbones that read text, so that they classify without training."""
+        """Returns the backbones that read text, so that they classify without training."""
         return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)
 
     def few_shot_backbones(self) -> tuple[str, ...]:
-        """The backbones on whose features few-shot probes are trained."""
+        """Returns the backbones on whose features few-shot probes are trained."""
         if self.few_shot is None:
             return ()
-        own = self.few_shot.backbones
-        return self.text_backbones() if own is None else own
+        chosen = self.few_shot.backbones
+        return self.text_backbones() if chosen is None else chosen
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
-        """Private and public ones, by name."""
+        """Returns the private and the public datasets, by name."""
         return {**self.datasets, **self.public_datasets}
 
     def dataset_delta(self, dataset: str) -> float:
-        own = self.datasets[dataset].delta
-        return self.delta if own is None else own
+        """Returns the delta of a dataset: the study's where the dataset has none."""
+        delta = self.datasets[dataset].delta
+        return self.delta if delta is None else delta
 
     def job_epsilons(self) -> tuple[str, ...]:
-        """The epsilons that have at least one method; non-private ones train at inf alone."""
+        """Returns the epsilons with at least one method; non-private methods train at inf alone."""
         tokens = list(self.epsilons)
         if INFINITE not in tokens:
             tokens.append(INFINITE)
         return tuple(token for token in tokens if self.job_methods(token))
 
     def job_methods(self, epsilon: str) -> tuple[str, ...]:
-        """The methods a training job at this epsilon trains."""
+        """Returns the methods that a training job at this epsilon trains."""
         return tuple(
             name
             for name, method in self.methods.items()
@@ -217,6 +225,7 @@ class Study(Options):
         )
 
     def cells(self) -> list[Cell]:
+        """Returns all cells of the study, in the order of its lists."""
         return [
             Cell(dataset, backbone, method, epsilon)
             for dataset in self.datasets
