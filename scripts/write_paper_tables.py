@@ -9,7 +9,8 @@ if __name__ == "__main__":
         from dpprobe.baselines.few_shot import read_few_shot
         from dpprobe.baselines.zero_shot import read_zero_shot
         from dpprobe.reporting import published
-        from dpprobe.reporting.paper_tables import Run, write_paper_tables
+        from dpprobe.reporting.paper_tables.common import Run
+        from dpprobe.reporting.paper_tables.write import write_paper_tables
         from dpprobe.results.cell_results import read_measured
 
         params = snakemake.params

@@ -19,7 +19,7 @@ pytestmark = needed
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an MLflow store of a small made-up study, which has lost a method since."""
-    from dpprobe.reporting.accuracy_table import accuracy_table
+    from dpprobe.reporting.accuracy_table import write_accuracy_table
     from dpprobe.reporting.figures.curves import epsilon_accuracy
     from dpprobe.results.summary import summarise_cells
     from dpprobe.tracking.ingest import ingest
@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     svg, png = root / "accuracy.svg", root / "accuracy.png"
     epsilon_accuracy(summary, svg=svg, png=png)
     csv, markdown = root / "accuracy.csv", root / "accuracy.md"
-    accuracy_table([summary], csv=csv, markdown=markdown)
+    write_accuracy_table([summary], csv=csv, markdown=markdown)
     info = write_dataset_info(root / "dataset.json")
     dropped = write_cell(root / "results", method="dropped")
     for metrics_files in ([*cells, dropped], cells):

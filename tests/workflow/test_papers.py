@@ -12,7 +12,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from dpprobe.reporting.paper_tables import FILES
+from dpprobe.reporting.paper_tables.write import FILES
 
 from .conftest import Workspace
 

@@ -15,8 +15,7 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.devices import put_python_on_path
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.reporting.published import TABLES as PAPER_TABLES
-from dpprobe.reporting.published import published_digest
+from dpprobe.reporting.published import PAPER_TABLES, published_digest
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.check import check_study
 from dpprobe.study.load import check_yaml, load_study

@@ -1,82 +1,55 @@
-"""Tables of results: CSV for programs, Markdown for people, plain text for the console."""
+"""The table of test results: Markdown for people, CSV for programs, plain text for the console."""
 
 from __future__ import annotations
 
-import csv as csv_module
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
+from dpprobe.reporting import tables
+from dpprobe.reporting.tables import (
+    BLANK,
+    PLUS_MINUS,
+    Column,
+    Table,
+    TableCell,
+    make_row,
+    mean_cell,
+)
 from dpprobe.results.record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid
 
-PLUS_MINUS = "±"
+NAME = "accuracy"
 LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
 
 
-def accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
-    """Writes test accuracy in percent: a row a (dataset, epsilon), a column a backbone + method.
-
-    A dataset whose headline is another metric shows that one; a column `metric` then tells. A cell
-    that was not run is blank. Rows at epsilon inf are not private; there are the non-private
-    ceilings. In Markdown the best private entry of a row is bold, and so is every other that prints
-    the same mean.
+def write_accuracy_table(summaries: Sequence[Path], *, csv: Path, markdown: Path) -> None:
+    """Writes test results in percent as two files.
 
     Raises:
       DataError: when a file is not a summary.
     """
     grid = read_grid(summaries)
-    write_text(csv, _csv(grid))
-    write_text(markdown, _markdown(grid))
+    write_text(csv, tables.comma_separated(numbers_table(grid)))
+    write_text(markdown, tables.markdown(accuracy_table(grid)))
 
 
-def format_console(summaries: Sequence[Path]) -> str:
-    """The same numbers for a terminal: a block a dataset, a line a backbone + method."""
-    grid = read_grid(summaries)
-    datasets = dict.fromkeys(row[0] for row in grid.rows)
-    return "\n\n".join(_console_block(grid, dataset) for dataset in datasets)
+def accuracy_table(grid: Grid) -> Table:
+    """Makes the table for people: a row a (dataset, epsilon), a column a backbone + method.
 
-
-def _csv(grid: Grid) -> str:
-    stream = io.StringIO()
-    writer = csv_module.writer(stream, lineterminator="\n")
-    names = [" + ".join(column) for column in grid.columns]
+    A dataset whose headline is another metric than accuracy shows that one; a column `metric` then
+    tells. A cell that was not run is blank. Rows at epsilon inf are not private; there are the
+    non-private ceilings. The best private entry of a row is bold, and so is every other that prints
+    the same mean.
+    """
     named = _names_metrics(grid)
-    writer.writerow(
-        ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
-        + [text for name in names for text in (name, f"{name} {PLUS_MINUS}")]
-    )
+    titles = ["dataset", "metric"] if named else ["dataset"]
+    rows = []
     for row in grid.rows:
-        delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
-        values = [row[0], f"{row[1]:g}", "" if delta is None else f"{delta:g}"]
-        values += [grid.measures[row[0]].headline] if named else []
-        for column in grid.columns:
-            entry = grid.get(row, column)
-            values.append("" if entry is None else f"{entry.mean:.3f}")
-            values.append("" if entry is None or entry.half is None else f"{entry.half:.3f}")
-        writer.writerow(values)
-    return stream.getvalue()
-
-
-def _markdown(grid: Grid) -> str:
-    named = _names_metrics(grid)
-    own = ["dataset", "metric"] if named else ["dataset"]
-    header = [*own, "epsilon", *(" + ".join(column) for column in grid.columns)]
-    rule = ["---"] * len(own) + ["---:"] * (len(header) - len(own))
-    lines = [_markdown_row(header), _markdown_row(rule)]
-    for row in grid.rows:
+        metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
-        private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
-        best = max(private, key=float) if len(private) > 1 else None
-        texts = []
-        for entry in entries:
-            text = "" if entry is None else _text(entry)
-            bold = entry is not None and entry.private and f"{entry.mean:.1f}" == best
-            texts.append(f"**{text}**" if bold else text)
-        own = [row[0], *([grid.measures[row[0]].title] if named else [])]
-        lines.append(_markdown_row([*own, f"{row[1]:g}", *texts]))
+        rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_shown(entries)))
     deltas = ", ".join(f"{name} {delta:g}" for name, delta in grid.deltas.items())
     note = (
         f"Test {_metrics(grid)} in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval "
@@ -85,22 +58,67 @@ def _markdown(grid: Grid) -> str:
     )
     if any(measure.partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
-    return "\n".join([*lines, "", note]) + "\n"
+    return Table(
+        name=NAME,
+        columns=(
+            *(Column(title=title, align="left") for title in titles),
+            *(Column(title=title) for title in ("epsilon", *map(" + ".join, grid.columns))),
+        ),
+        rows=rows,
+        notes=[note],
+    )
+
+
+def _shown(entries: Sequence[Entry | None]) -> list[TableCell]:
+    """Makes the cells of one row, the best private ones bold where there are several."""
+    private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
+    best = max(private, key=float) if len(private) > 1 else None
+    return [
+        BLANK
+        if entry is None
+        else TableCell(text=_text(entry), bold=entry.private and f"{entry.mean:.1f}" == best)
+        for entry in entries
+    ]
+
+
+def numbers_table(grid: Grid) -> Table:
+    """Makes the table for programs: numbers with three decimals, half intervals apart."""
+    named = _names_metrics(grid)
+    titles = ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
+    for column in grid.columns:
+        name = " + ".join(column)
+        titles += [name, f"{name} {PLUS_MINUS}"]
+    rows = []
+    for row in grid.rows:
+        delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
+        metric = [grid.measures[row[0]].headline] if named else []
+        entries = [grid.get(row, column) for column in grid.columns]
+        numbers = [
+            "" if number is None else f"{number:.3f}"
+            for entry in entries
+            for number in ((entry.mean, entry.half) if entry else (None, None))
+        ]
+        delta_text = "" if delta is None else f"{delta:g}"
+        rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *metric, *numbers))
+    return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
 
 
 def _names_metrics(grid: Grid) -> bool:
-    """Whether some dataset shows another metric than plain accuracy, so that each names its own."""
+    """True if a dataset shows another metric than plain accuracy, so that each names its metric."""
     return any(measure.title != ACCURACY.title for measure in grid.measures.values())
 
 
 def _metrics(grid: Grid) -> str:
-    """The metrics that a table shows, for its note."""
+    """Lists the metrics that a table shows, for its note."""
     titles = list(dict.fromkeys(measure.title for measure in grid.measures.values()))
     return " or ".join(titles) or ACCURACY.title
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def format_console(summaries: Sequence[Path]) -> str:
+    """Writes the same numbers for a terminal: a block a dataset, a line a backbone + method."""
+    grid = read_grid(summaries)
+    datasets = dict.fromkeys(row[0] for row in grid.rows)
+    return "\n\n".join(_console_block(grid, dataset) for dataset in datasets)
 
 
 def _console_block(grid: Grid, dataset: str) -> str:
@@ -132,6 +150,4 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _text(entry: Entry) -> str:
-    if entry.half is None:
-        return f"{entry.mean:.1f}"
-    return f"{entry.mean:.1f} {PLUS_MINUS} {entry.half:.1f}"
+    return mean_cell(entry.mean, entry.half, scale=1.0).text

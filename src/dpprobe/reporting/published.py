@@ -19,8 +19,8 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 FILE = "published.yaml"
-# Names of the tables that a study writes beside the published ones.
-TABLES = (
+# Names of the tables that hold published numbers beside a study's.
+PAPER_TABLES = (
     "foundation_features_table2",
     "foundation_features_table3",
     *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),

@@ -1,4 +1,4 @@
-"""A table as text: Markdown for people, CSV for programs, LaTeX for papers."""
+"""The one writer of tables: Markdown and HTML for people, CSV for programs, LaTeX for papers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from markupsafe import Markup
+from markupsafe import escape as escape_html
+
 from dpprobe.artifacts import write_text
 
 EXTENSIONS = ("md", "csv", "tex")
@@ -18,7 +21,11 @@ PLUS_MINUS = "±"
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column's heading; `interval` says that CSV has a second column for half an interval."""
+    """A column of a table.
+
+    Attributes:
+      interval: True if CSV has a second column for half of the 95 % interval.
+    """
 
     title: str
     align: Literal["left", "right"] = "right"
@@ -26,33 +33,40 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """What stands in a row's column.
+class TableCell:
+    """One cell of a table.
 
     Attributes:
       text: for people.
-      value: for programs, where it is a number; the text where None.
-      half: of a 95 % interval.
+      value: the number for programs; the text where None.
+      half: half of the 95 % interval.
       citation: a key of the bibliography, for LaTeX.
+      bold: True if the text stands out.
     """
 
     text: str = ""
     value: float | None = None
     half: float | None = None
     citation: str | None = None
+    bold: bool = False
 
 
-BLANK = Entry()
+BLANK = TableCell()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """A table: every row has an entry a column."""
+class Table:
+    """A table: every row has a cell for each column.
+
+    Attributes:
+      title: the heading or caption; none where empty.
+      notes: sentences below the table, with code in backticks.
+    """
 
     name: str
-    title: str
+    title: str = ""
     columns: tuple[Column, ...]
-    rows: list[tuple[Entry, ...]]
+    rows: list[tuple[TableCell, ...]]
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,30 +75,39 @@ class Sheet:
                 raise ValueError(f"{self.name}: {len(row)} entries, {len(self.columns)} columns")
 
 
-def write_sheet(sheet: Sheet, folder: Path) -> None:
+def write_files(table: Table, folder: Path) -> None:
     """Writes <name>.md, <name>.csv and <name>.tex."""
     for extension, text in (
-        ("md", markdown(sheet)),
-        ("csv", comma_separated(sheet)),
-        ("tex", latex(sheet)),
+        ("md", markdown(table)),
+        ("csv", comma_separated(table)),
+        ("tex", latex(table)),
     ):
-        write_text(folder / f"{sheet.name}.{extension}", text)
+        write_text(folder / f"{table.name}.{extension}", text)
 
 
-def measured(mean: float, half: float | None, *, scale: float = 100.0, digits: int = 1) -> Entry:
-    """A mean with half of its interval, both fractions, shown times `scale`."""
+def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
+    """Makes a row; a string becomes a cell of that text."""
+    return tuple(TableCell(text=cell) if isinstance(cell, str) else cell for cell in cells)
+
+
+def mean_cell(
+    mean: float, half: float | None, *, scale: float = 100.0, digits: int = 1
+) -> TableCell:
+    """Makes a cell of a mean and half of its interval, both shown times `scale`."""
     text = f"{scale * mean:.{digits}f}"
     if half is not None:
         text += f" {PLUS_MINUS} {scale * half:.{digits}f}"
-    return Entry(text=text, value=scale * mean, half=None if half is None else scale * half)
+    return TableCell(text=text, value=scale * mean, half=None if half is None else scale * half)
 
 
-def markdown(sheet: Sheet) -> str:
-    header = [_pipes(column.title) for column in sheet.columns]
-    rule = ["---" if column.align == "left" else "---:" for column in sheet.columns]
-    lines = [f"# {sheet.title}", "", _line(header), _line(rule)]
-    lines += [_line([_pipes(entry.text) for entry in row]) for row in sheet.rows]
-    for note in sheet.notes:
+def markdown(table: Table) -> str:
+    """Writes a heading where there is a title, the table, and a paragraph for each note."""
+    header = [_pipes(column.title) for column in table.columns]
+    rule = ["---" if column.align == "left" else "---:" for column in table.columns]
+    lines = [f"# {table.title}", ""] if table.title else []
+    lines += [_line(header), _line(rule)]
+    lines += [_line([_markdown_cell(cell) for cell in row]) for row in table.rows]
+    for note in table.notes:
         lines += ["", note]
     return "\n".join(lines) + "\n"
 
@@ -93,23 +116,71 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _markdown_cell(cell: TableCell) -> str:
+    text = _pipes(cell.text)
+    return f"**{text}**" if cell.bold else text
+
+
 def _pipes(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def comma_separated(sheet: Sheet) -> str:
+def html(table: Table, *, caption: str) -> Markup:
+    """Writes the table in a box that scrolls, and a paragraph for each note."""
+    head = Markup("").join(
+        Markup('<th scope="col" class="{}">{}</th>').format(_kind(column), _breakable(column.title))
+        for column in table.columns
+    )
+    body = Markup("\n").join(
+        Markup("<tr>{}</tr>").format(
+            Markup("").join(
+                Markup('<td class="{}">{}</td>').format(_kind(column), _html_cell(cell))
+                for column, cell in zip(table.columns, row, strict=True)
+            )
+        )
+        for row in table.rows
+    )
+    box = Markup(
+        '<div class="scroll" role="region" tabindex="0" aria-label="{0}"><table class="sortable">'
+        "<caption>{0}</caption><thead><tr>{1}</tr></thead><tbody>{2}</tbody></table></div>"
+    ).format(caption, head, body)
+    notes = [Markup('<p class="note">{}</p>').format(_html_prose(note)) for note in table.notes]
+    return Markup("\n").join([box, *notes])
+
+
+def _kind(column: Column) -> str:
+    return "" if column.align == "left" else "num"
+
+
+def _breakable(text: str) -> Markup:
+    """Escapes a column's title, which may break at underscores."""
+    return Markup(str(escape_html(text)).replace("_", "_<wbr>"))
+
+
+def _html_cell(cell: TableCell) -> Markup:
+    text = escape_html(cell.text)
+    return Markup("<strong>{}</strong>").format(text) if cell.bold else text
+
+
+def _html_prose(text: str) -> Markup:
+    """Escapes a sentence and marks as code what stands in backticks."""
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape_html(text))))
+
+
+def comma_separated(table: Table) -> str:
+    """Writes a line of titles, then a line for each row."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     header = []
-    for column in sheet.columns:
+    for column in table.columns:
         header += [column.title, f"{column.title} {PLUS_MINUS}"][: 1 + column.interval]
     writer.writerow(header)
-    for row in sheet.rows:
+    for row in table.rows:
         values = []
-        for column, entry in zip(sheet.columns, row, strict=True):
-            values.append(entry.text if entry.value is None else _number(entry.value))
+        for column, cell in zip(table.columns, row, strict=True):
+            values.append(cell.text if cell.value is None else _number(cell.value))
             if column.interval:
-                values.append("" if entry.half is None else _number(entry.half))
+                values.append("" if cell.half is None else _number(cell.half))
         writer.writerow(values)
     return stream.getvalue()
 
@@ -129,14 +200,14 @@ _ESCAPES = {
 _POWER = re.compile(r"(\d+)\^(\d+)")
 
 
-def escape(text: str) -> str:
-    """Text that LaTeX prints as it is; 2^17 becomes a power."""
+def escape_latex(text: str) -> str:
+    """Escapes text for LaTeX; 2^17 becomes a power."""
     parts = []
     end = 0
-    for found in _POWER.finditer(text):
-        parts.append(_escape_plain(text[end : found.start()]))
-        parts.append(f"${found[1]}^{{{found[2]}}}$")
-        end = found.end()
+    for power in _POWER.finditer(text):
+        parts.append(_escape_plain(text[end : power.start()]))
+        parts.append(f"${power[1]}^{{{power[2]}}}$")
+        end = power.end()
     return "".join([*parts, _escape_plain(text[end:])])
 
 
@@ -144,19 +215,19 @@ def _escape_plain(text: str) -> str:
     return "".join(_ESCAPES.get(character, character) for character in text)
 
 
-def latex(sheet: Sheet) -> str:
-    r"""A table environment of booktabs; `references.bib` beside it has what it cites."""
-    spec = "".join("l" if column.align == "left" else "r" for column in sheet.columns)
-    head = " & ".join(escape(column.title) for column in sheet.columns)
-    body = [" & ".join(_cell(entry) for entry in row) + r" \\" for row in sheet.rows]
-    notes = [rf"\par\smallskip {_prose(note)}" for note in sheet.notes]
+def latex(table: Table) -> str:
+    r"""Writes a table environment of booktabs; `references.bib` beside it has what it cites."""
+    spec = "".join("l" if column.align == "left" else "r" for column in table.columns)
+    head = " & ".join(escape_latex(column.title) for column in table.columns)
+    body = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
+    notes = [rf"\par\smallskip {_latex_prose(note)}" for note in table.notes]
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{escape(sheet.title)}}}",
-            rf"\label{{tab:{sheet.name.replace('_', '-')}}}",
+            rf"\caption{{{escape_latex(table.title)}}}",
+            rf"\label{{tab:{table.name.replace('_', '-')}}}",
             rf"\begin{{tabular}}{{{spec}}}",
             r"\toprule",
             head + r" \\",
@@ -171,21 +242,25 @@ def latex(sheet: Sheet) -> str:
     )
 
 
-def _cell(entry: Entry) -> str:
-    text = escape(entry.text)
+def _latex_cell(cell: TableCell) -> str:
+    text = escape_latex(cell.text)
     if text.startswith(("[", "*")):
         text = f"{{{text}}}"  # at the start of a row it would be an argument of the row before
-    return text if entry.citation is None else rf"{text}~\cite{{{entry.citation}}}"
+    if cell.bold:
+        text = rf"\textbf{{{text}}}"
+    return text if cell.citation is None else rf"{text}~\cite{{{cell.citation}}}"
 
 
-def _prose(text: str) -> str:
-    """A sentence, what stands in backticks in typewriter letters."""
+def _latex_prose(text: str) -> str:
+    """Escapes a sentence; what stands in backticks gets typewriter letters."""
     parts = text.split("`")
-    return "".join(_code(part) if index % 2 else escape(part) for index, part in enumerate(parts))
+    return "".join(
+        _latex_code(part) if index % 2 else escape_latex(part) for index, part in enumerate(parts)
+    )
 
 
-def _code(text: str) -> str:
-    """A command as it is typed: without ligatures, which join two hyphens and bend quotes."""
+def _latex_code(text: str) -> str:
+    """Sets a command as it is typed: without ligatures, which join two hyphens and bend quotes."""
     verbatim = {'"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}"}
-    escaped = "".join(verbatim.get(character) or escape(character) for character in text)
+    escaped = "".join(verbatim.get(character) or escape_latex(character) for character in text)
     return rf"\texttt{{{escaped.replace('--', '-{}-')}}}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.accuracy_table import accuracy_table, format_console
+from dpprobe.reporting.accuracy_table import format_console, write_accuracy_table
 from dpprobe.results.summary import summarise_cells
 from tests.support.cell_files import write_cell, write_study
 
@@ -25,7 +25,7 @@ def summary(tmp_path: Path) -> Path:
 
 
 def _markdown(tmp_path: Path, *summaries: Path) -> list[list[str]]:
-    accuracy_table(summaries, csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
+    write_accuracy_table(summaries, csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
     lines = (tmp_path / "t.md").read_text().splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
 
@@ -72,7 +72,7 @@ def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:
 
 
 def test_csv_is_numeric(tmp_path: Path, summary: Path) -> None:
-    accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
+    write_accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
     with (tmp_path / "t.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert [row["epsilon"] for row in rows] == ["0.5", "1", "2", "inf"]

@@ -16,7 +16,7 @@ import pytest
 from dpprobe.artifacts import git_commit, read_json, write_json, write_text
 from dpprobe.errors import DataError
 from dpprobe.reporting import report
-from dpprobe.reporting.accuracy_table import accuracy_table
+from dpprobe.reporting.accuracy_table import write_accuracy_table
 from dpprobe.reporting.report import Origin, Sources, cell_command, write_report
 from dpprobe.results.best_private import best_private
 from dpprobe.results.summary import read_grid, summarise_cells
@@ -94,7 +94,7 @@ class Made:
             [f"{name}_accuracy" for name in datasets], [[s] for s in summaries], strict=True
         )]:  # fmt: skip
             csv, markdown = (self.results / f"tables/{stem}.{kind}" for kind in ("csv", "md"))
-            accuracy_table(own, csv=csv, markdown=markdown)
+            write_accuracy_table(own, csv=csv, markdown=markdown)
             tables += [csv, markdown]
         self.sources = Sources(
             summaries=summaries,

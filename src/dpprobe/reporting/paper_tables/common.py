@@ -1,0 +1,171 @@
+"""Parts that the tables of all papers share: the study's results, names, cells and notes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpprobe.reporting.published import Number, Published
+from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
+from dpprobe.results.cell_results import Measured
+from dpprobe.study.ablations import unique
+
+# The papers as `resources/published.yaml` cites them.
+FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
+STUDY_FILES = {
+    FOUNDATION: "config/foundation_features.yaml",
+    TRANSFER: "config/large_scale_transfer.yaml",
+    FEATURES: "config/features_second_order.yaml",
+}
+TITLES = {
+    "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100", "plantdisease": "PlantDisease", "eurosat": "EuroSAT",
+    "chest_xray": "Chest X-Ray", "imagenet": "ImageNet",
+}  # fmt: skip
+OURS = "dpprobe"
+INFINITY = "∞"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A study's results, as the tables take them.
+
+    Attributes:
+      study: the study's name.
+      cells: the results of all cells.
+      names: the name in `resources/published.yaml` of each dataset of the study.
+      backbones: the options of each backbone.
+      methods: those in table 2 of the foundation-features paper; all private ones where empty.
+      base: the method whose options the ablation changes one at a time; chosen where None.
+      zero_shot, few_shot: the records of `baselines.zero_shot` and `baselines.few_shot`.
+    """
+
+    study: str
+    cells: Sequence[Measured]
+    names: Mapping[str, str]
+    backbones: Mapping[str, Mapping[str, Any]]
+    methods: Sequence[str] = ()
+    base: str | None = None
+    zero_shot: Sequence[Mapping[str, Any]] = ()
+    few_shot: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def source(self) -> str:
+        """The source that tables write in a measured row."""
+        return f"{OURS}, {self.study}"
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets of the study, in the order of its cells."""
+        return unique(cell.dataset for cell in self.cells)
+
+    def published_name(self, dataset: str) -> str:
+        """Returns a dataset's name in `resources/published.yaml`."""
+        return self.names.get(dataset, dataset)
+
+    def title(self, dataset: str) -> str:
+        """Writes a dataset's title, and the study's name for it where that differs."""
+        name = self.published_name(dataset)
+        title = TITLES.get(name, name)
+        return title if dataset == name else f"{title} ({dataset})"
+
+
+def make_table(
+    name: str,
+    title: str,
+    columns: Sequence[str],
+    rows: list[tuple[TableCell, ...]],
+    notes: list[str],
+) -> Table:
+    """Makes a table whose columns are given as "<left", "±with an interval" or "right"."""
+    return Table(
+        name=name,
+        title=title,
+        columns=tuple(
+            Column(
+                title=column.lstrip("<±"),
+                align="left" if column.startswith("<") else "right",
+                interval=column.startswith("±"),
+            )
+            for column in columns
+        ),
+        rows=rows,
+        notes=notes,
+    )
+
+
+def study_command(paper: str) -> str:
+    """Writes the command that runs the study of a paper."""
+    return f"`snakemake --cores all paper_tables --configfile {STUDY_FILES[paper]}`"
+
+
+def nothing_measured(run: Run, what: str) -> str:
+    """Writes the note of a table of Mehta et al. 2022 without measured rows."""
+    return (
+        f"Study {run.study} has {what}, so nothing measured stands here; {study_command(TRANSFER)} "
+        "runs some."
+    )
+
+
+def source_cell(published: Published, citation: str) -> TableCell:
+    """Makes the cell of a published row's source."""
+    return TableCell(text=published.citations[citation].short, citation=citation)
+
+
+def best_result(cells: Iterable[Measured]) -> Measured | None:
+    """Returns the result with the highest mean."""
+    return max(cells, key=lambda cell: cell.mean, default=None)
+
+
+def printed_cell(number: Number | None) -> TableCell:
+    """Makes the cell of a published number."""
+    if number is None:
+        return BLANK
+    value = None if math.isnan(number.value) else number.value
+    return TableCell(text=number.text, value=value)
+
+
+def measured_cell(cell: Measured | None) -> TableCell:
+    """Makes the cell of a measured result."""
+    if cell is None:
+        return BLANK
+    half = None if cell.low is None or cell.high is None else (cell.high - cell.low) / 2
+    return _scaled_cell(cell.mean, half, cell.measure.headline)
+
+
+def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
+    """Makes the cell of a zero-shot record, or of one probe of a few-shot record."""
+    if record is None:
+        return BLANK
+    entry = record["summary"][metric]
+    half = None if entry["low"] is None else (entry["high"] - entry["low"]) / 2
+    return _scaled_cell(entry["mean"], half, metric)
+
+
+def _scaled_cell(mean: float, half: float | None, metric: str) -> TableCell:
+    """Makes a cell of an accuracy in percent, or of an AUC as the fraction that papers print."""
+    if metric == "auc":
+        return mean_cell(mean, half, scale=1.0, digits=3)
+    return mean_cell(mean, half)
+
+
+def metric_name(name: str) -> str:
+    """Writes a metric's name."""
+    return "AUC" if name == "auc" else "accuracy"
+
+
+def epsilon_cell(value: Any) -> TableCell:
+    """Makes the cell of an epsilon, a range of two or infinity."""
+    if isinstance(value, tuple):
+        return TableCell(text=f"[{value[0]:g}, {value[1]:g}]")
+    if math.isinf(value):
+        return TableCell(text=INFINITY)
+    return TableCell(text=f"{value:g}", value=value)
+
+
+def deltas_text(cells: Iterable[Measured]) -> str:
+    """Writes ", δ 1e-05" for a note; nothing where the cells have no delta."""
+    deltas = unique(cell.delta for cell in cells if cell.delta is not None)
+    return f", δ {' or '.join(f'{value:g}' for value in deltas)}" if deltas else ""

@@ -1,0 +1,262 @@
+"""Tables 2 and 3 of the foundation-features paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from dpprobe.reporting.paper_tables.common import (
+    FOUNDATION,
+    TITLES,
+    Run,
+    best_result,
+    deltas_text,
+    epsilon_cell,
+    make_table,
+    measured_cell,
+    metric_name,
+    printed_cell,
+    source_cell,
+    study_command,
+    summary_cell,
+)
+from dpprobe.reporting.published import Number, PrintedTable, Published, Row
+from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
+from dpprobe.results.cell_results import Measured
+from dpprobe.study.ablations import unique
+
+DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
+NAMED = 3  # columns that a note names; more are counted
+_Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes it
+
+
+def private_results(run: Run, published: Published) -> Table:
+    """Makes table 2: datasets by epsilon and source, a column for each backbone + method."""
+    printed = published.of_table(FOUNDATION, "2")
+    table = _PrivateResults(run, published, printed)
+    rows = []
+    missing: dict[str, list[str]] = {}
+    names = [row.dataset for row in printed.rows if row.dataset]
+    for name in unique([*names, *map(run.published_name, run.datasets)]):
+        of_dataset = [row for row in printed.rows if row.dataset == name]
+        rows += table.rows(name, of_dataset)
+        if blank := table.blank(name, of_dataset):
+            missing[name] = blank
+    measured = [f"±{' + '.join(column)}" for column in table.columns]
+    cited = {key: citation.short for key, citation in published.citations.items()}
+    notes = [
+        "Accuracy in percent, AUC as a fraction. Published columns as printed: CNN is the row's "
+        f"source, SN+LC and SN+CNN are {cited['tramer_boneh_2021']}, the next three the "
+        f"{cited[FOUNDATION]}, which prints them once a dataset. Measured: mean over seeds ± half "
+        f"of the 95 % interval{deltas_text(table.cells)}, in the published row of the same epsilon "
+        "and metric, else in a row of their own."
+    ]
+    if missing:
+        notes.append(_missing(run, missing))
+    return make_table(
+        "foundation_features_table2",
+        "Private accuracy or AUC beside published results (table 2 of the foundation-features "
+        "paper)",
+        (
+            "<Data",
+            "<Metric",
+            "ε",
+            "<Source",
+            *(c.title for c in printed.columns.values()),
+            *measured,
+        ),
+        rows,
+        notes,
+    )
+
+
+class _PrivateResults:
+    """Rows of table 2.
+
+    Attributes:
+      cells: the measured results in the table.
+      columns: the (backbone, method) of each measured column.
+    """
+
+    def __init__(self, run: Run, published: Published, printed: PrintedTable) -> None:
+        self._run, self._published, self._printed = run, published, printed
+        self.cells = [
+            cell
+            for cell in run.cells
+            if cell.private and (not run.methods or cell.method in run.methods)
+        ]
+        self.columns = unique((cell.backbone, cell.method) for cell in self.cells)
+        self._results = {(*_place(c), c.backbone, c.method): c for c in self.cells}
+
+    def rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
+        """Makes a dataset's published rows, then the rows of measured results beside none of them.
+
+        A measured result stands in the first published row of its epsilon and metric.
+        """
+        datasets = _datasets_of(self._run, name)
+        rows = []
+        taken: set[_Place] = set()
+        for row in printed:
+            numbers = self._numbers(row)
+            first = next(iter(numbers.values()))
+            place = self._place_of(datasets, first)
+            cells = [BLANK] * len(self.columns) if place in taken else self._measured(place)
+            taken.add(place)
+            source = source_cell(self._published, row.citation or self._printed.paper)
+            rows.append(
+                make_row(
+                    TITLES.get(name, name), metric_name(first.metric), epsilon_cell(first.epsilon),
+                    source, *(printed_cell(numbers.get(key)) for key in self._printed.columns),
+                    *cells,
+                )
+            )  # fmt: skip
+        return rows + [row for dataset in datasets for row in self._study_rows(dataset, taken)]
+
+    def blank(self, name: str, printed: Sequence[Row]) -> list[str]:
+        """Lists the epsilons of published rows with blank measured columns, and these columns."""
+        datasets = _datasets_of(self._run, name)
+        places = unique(
+            self._place_of(datasets, number)
+            for row in printed
+            for number in self._numbers(row).values()
+            if number.single_epsilon is not None
+        )
+        blank = []
+        for place in places:
+            left = [" + ".join(c) for c in self.columns if (*place, *c) not in self._results]
+            if len(left) == len(self.columns):
+                blank.append(f"{place[1]:g}")
+            elif left:
+                which = ", ".join(left) if len(left) <= NAMED else f"{len(left)} columns"
+                blank.append(f"{place[1]:g} ({which})")
+        return blank
+
+    def _place_of(self, datasets: Sequence[str], number: Number) -> _Place:
+        """Returns the place of a number, its dataset the first of several with a result there."""
+        rest = number.single_epsilon or 0.0, metric_name(number.metric)
+        measured = (
+            d for d in datasets if any((d, *rest, *c) in self._results for c in self.columns)
+        )
+        return next(measured, datasets[0] if datasets else ""), *rest
+
+    def _study_rows(self, dataset: str, taken: Container[_Place]) -> list[tuple[TableCell, ...]]:
+        """Makes rows of results whose place is not taken by a published row."""
+        places = {_place(cell) for cell in self.cells if cell.dataset == dataset}
+        return [
+            make_row(
+                self._run.title(dataset), place[2], epsilon_cell(place[1]), self._run.source,
+                *[BLANK] * len(self._printed.columns), *self._measured(place),
+            )
+            for place in sorted(places)
+            if place not in taken
+        ]  # fmt: skip
+
+    def _numbers(self, row: Row) -> dict[str, Number]:
+        table = self._printed
+        numbers = self._published.select(paper=table.paper, table=table.table, row=row.row)
+        return {number.column: number for number in numbers}
+
+    def _measured(self, place: _Place) -> list[TableCell]:
+        return [measured_cell(self._results.get((*place, *column))) for column in self.columns]
+
+
+def _place(cell: Measured) -> _Place:
+    return cell.dataset, cell.epsilon, metric_name(cell.measure.headline)
+
+
+def _datasets_of(run: Run, name: str) -> list[str]:
+    """Lists the study's datasets that stand for a published one; its namesake first."""
+    datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
+    return sorted(datasets, key=lambda dataset: dataset != name)
+
+
+def _missing(run: Run, missing: Mapping[str, Sequence[str]]) -> str:
+    """Writes a note that names blank measured cells and the command that runs them."""
+    cells = "; ".join(
+        f"{TITLES.get(name, name)} at ε {', '.join(epsilons)}" for name, epsilons in missing.items()
+    )
+    return (
+        f"Not run in study {run.study}, so blank: {cells}. {study_command(FOUNDATION)} runs the "
+        "paper's datasets; an epsilon that is not in a study is written under its `epsilons:`."
+    )
+
+
+def few_shot_results(run: Run, published: Published) -> Table:
+    """Makes table 3: few-shot probes and zero-shot, not private, beside private heads."""
+    counts = {probe["shots"] for record in run.few_shot for probe in record["results"]}
+    shots = sorted(counts or DEFAULT_SHOTS, key=lambda count: count or math.inf)
+    budgets = sorted({cell.epsilon for cell in run.cells if cell.private})
+    budgets = unique([budgets[0], budgets[-1]]) if budgets else []
+    zero = {(r["dataset"], r["backbone"]): r for r in run.zero_shot}
+    few = {(r["dataset"], r["backbone"]): r for r in run.few_shot}
+    rows = []
+    for dataset, backbone in unique([*zero, *few]):
+        cells = [c for c in run.cells if (c.dataset, c.backbone) == (dataset, backbone)]
+        private = [
+            best_result(c for c in cells if c.private and c.epsilon == budget) for budget in budgets
+        ]
+        zero_shot, few_shot = zero.get((dataset, backbone)), few.get((dataset, backbone))
+        metrics = unique(
+            [
+                *(cell.measure.headline for cell in cells),
+                *(record["headline"] for record in (few_shot, zero_shot) if record),
+            ]
+        )
+        rows.append(
+            make_row(
+                run.title(dataset), " or ".join(map(metric_name, metrics)), backbone,
+                summary_cell(zero_shot, zero_shot["headline"]) if zero_shot else BLANK,
+                *_probe_cells(few_shot, shots),
+                *(measured_cell(cell) for cell in private),
+                ", ".join(unique(cell.method for cell in private if cell)),
+                _published_private(published, run.published_name(dataset)),
+            )
+        )  # fmt: skip
+    notes = [
+        "Zero-shot and N examples a class (a linear probe on the same features): not private. DP: "
+        "the best method of the study at that epsilon, chosen by its test result. The paper's own "
+        "N-shot numbers could not be read and are not here; its private ones are of CLIP+LC. Two "
+        "metrics: accuracy is in percent, AUC a fraction; zero-shot is AUC where a row has several "
+        "labels and the model no threshold."
+    ]
+    if not rows:
+        notes.append(
+            "No backbone of this study reads text, and no few-shot probe was asked for: "
+            f"{study_command(FOUNDATION)} runs both."
+        )
+    elif any(BLANK in row[3:-2] for row in rows):
+        notes.append(
+            "Blank: not run. N-shot probes come with a `few_shot:` block in the study, zero-shot "
+            "with a backbone that reads text, DP with a private method; "
+            f"{study_command(FOUNDATION)} runs all three."
+        )
+    return make_table(
+        "foundation_features_table3",
+        "N-shot classifiers against private ones (table 3 of the foundation-features paper)",
+        (
+            "<Data", "<Metric", "<Backbone", "±Zero-shot",
+            *(f"±{'Full' if count is None else f'{count}-shot'}" for count in shots),
+            *(f"±DP, ε {value:g}" for value in budgets), "<DP method", "DP, published (ε)",
+        ),
+        rows,
+        notes,
+    )  # fmt: skip
+
+
+def _probe_cells(
+    few_shot: Mapping[str, Any] | None, shots: Sequence[int | None]
+) -> list[TableCell]:
+    """Makes the cells of few-shot probes; blank where there is no such probe."""
+    if few_shot is None:
+        return [BLANK] * len(shots)
+    probes = {probe["shots"]: probe for probe in few_shot["results"]}
+    return [summary_cell(probes.get(count), few_shot["headline"]) for count in shots]
+
+
+def _published_private(published: Published, name: str) -> TableCell:
+    """Makes the cell of the paper's private result of CLIP+LC on a dataset, with its epsilon."""
+    numbers = published.select(table="2", column="clip_lc", dataset=name)
+    if not numbers:
+        return BLANK
+    return TableCell(text=f"{numbers[0].text} ({epsilon_cell(numbers[0].epsilon).text})")

@@ -1,0 +1,75 @@
+"""Made-up studies for the papers' tables, and the tables as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.reporting import published, tables
+from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.reporting.paper_tables.write import paper_tables
+from dpprobe.results.cell_results import read_measured
+from tests.support.cell_files import write_cell
+
+LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "zero", "steps": 1}
+
+
+def paper_cell(
+    root: Path, *, head: str = "sgd", options: dict[str, Any] | None = None, **where: Any
+) -> Path:
+    """Writes a made-up cell of another head or with other options."""
+    path = write_cell(root, **where)
+    record = read_json(path)
+    record["head"] = head
+    record["options"] = options or {"head": head}
+    write_json(path, record)
+    return path
+
+
+def paper_run(paths: list[Path], **changes: Any) -> Run:
+    """Reads cells as the results of a study."""
+    facts: dict[str, Any] = {
+        "study": "mine",
+        "cells": read_measured(paths),
+        "names": {},
+        "backbones": {"pixels": {"family": "pixels"}, "clip": {"family": "open_clip"}},
+    }
+    return Run(**facts | changes)
+
+
+def table_of(run: Run, name: str) -> tables.Table:
+    """Makes all tables of a study and returns one."""
+    return next(table for table in paper_tables(run, published.read()) if table.name == name)
+
+
+def rows_as_text(table: tables.Table) -> list[dict[str, str]]:
+    """Returns rows as texts by the columns' titles."""
+    titles = [column.title for column in table.columns]
+    return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows]
+
+
+def batch_cells(tmp_path: Path) -> list[Path]:
+    """Writes cells of DP-LAMB at three batch sizes, and their ceiling."""
+    return [
+        paper_cell(
+            tmp_path, method=f"lamb_{size}", epsilon=epsilon, head="lamb",
+            options=LAMB | {"batch_size": size, "learning_rate": 0.1 / (1 + index)},
+        )
+        for index, size in enumerate((64, 256, "full"))
+        for epsilon in ("8", "inf")
+    ] + [paper_cell(tmp_path, method="nonprivate", epsilon="inf", head="nonprivate")]  # fmt: skip
+
+
+def ablation_cells(tmp_path: Path) -> list[Path]:
+    """Writes a base cell, cells one change away from it, and one that is two away."""
+    clip = LAMB | {"max_grad_norm": 10.0}
+    momentum = {**LAMB, "head": "momentum", "learning_rate": 1.0, "beta": 0.5}
+    two = LAMB | {"steps": 9, "init": "torch"}
+    return [
+        paper_cell(tmp_path, method="base", head="lamb", options=LAMB, quality=2.0),
+        paper_cell(tmp_path, method="clip", head="lamb", options=clip, quality=1.0),
+        paper_cell(tmp_path, method="other", head="momentum", options=momentum, quality=2.0),
+        paper_cell(tmp_path, method="two", head="lamb", options=two),
+        paper_cell(tmp_path, method="base", head="lamb", options=LAMB, backbone="clip", quality=3),
+    ]  # fmt: skip

@@ -1,0 +1,114 @@
+"""Tables of Mehta et al. 2022: batch sizes, model sizes, changes and rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpprobe.artifacts import read_json
+from dpprobe.results.cell_results import difference, read_measured
+from tests.support.paper_tables import (
+    LAMB,
+    ablation_cells,
+    batch_cells,
+    paper_cell,
+    paper_run,
+    rows_as_text,
+    table_of,
+)
+
+
+def test_batch_sizes_share_a_row_with_and_without_privacy(tmp_path: Path) -> None:
+    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table2")
+    assert [c.title for c in table.columns][5:9] == ["Best", "2^6", "2^8", "1,000"]
+    free, private = (row for row in rows_as_text(table) if row["Data"] == "digits")
+    assert (free["ε"], private["ε"]) == ("∞", "8")
+    assert all(private[title] for title in ("2^6", "2^8", "1,000"))
+    assert free["Best"]
+    assert private["Best"] == private["2^20"] == ""
+    printed = next(row for row in rows_as_text(table) if row["Model"].startswith("ResNet50x4"))
+    assert (printed["Best"], printed["2^20"], printed["2^6"]) == ("85.3", "72.6", "")
+
+
+def test_a_change_of_something_else_has_no_row_among_batch_sizes(tmp_path: Path) -> None:
+    options = LAMB | {"init": "lecun_normal", "batch_size": 64}
+    lecun = paper_cell(tmp_path, method="lecun", head="lamb", options=options)
+    table = table_of(paper_run([*batch_cells(tmp_path), lecun]), "large_scale_transfer_table2")
+    assert {row["Source"] for row in rows_as_text(table) if row["Data"] == "digits"} == {
+        "dpprobe, lamb_64 … lamb_full"
+    }
+    alone = table_of(paper_run([lecun]), "large_scale_transfer_table2")
+    assert rows_as_text(alone)[-1]["Source"] == "dpprobe, lecun"
+
+
+def test_the_model_sizes_take_the_largest_batch(tmp_path: Path) -> None:
+    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table3")
+    (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
+    assert (row["Batch"], row["ε"], row["Features"]) == ("1,000", "8", "64")
+    full = read_json(tmp_path / "cells/digits/pixels/lamb_full/eps-8/metrics.json")
+    assert row["Private"].startswith(f"{100 * full['summary']['accuracy']['mean']:.1f} ")
+
+
+def test_table_nine_has_small_batches_of_momentum_alone(tmp_path: Path) -> None:
+    options = {"head": "momentum", "learning_rate": 1.0, "batch_size": 64}
+    paths = [
+        *batch_cells(tmp_path),
+        paper_cell(tmp_path, method="m", head="momentum", options=options),
+    ]
+    table = table_of(paper_run(paths), "large_scale_transfer_table9")
+    assert [c.title for c in table.columns][5:] == ["2^6", "2^15", "2^16"]
+    assert [row["Source"] for row in rows_as_text(table)] == ["Mehta et al. 2022", "dpprobe, m"]
+
+
+def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) -> None:
+    backbones = {
+        "pixels": {"family": "timm", "preprocessing": {"size": 224, "crop": "centre"}},
+        "clip": {"family": "timm", "preprocessing": {"size": 256, "crop": "centre"}},
+    }
+    paths = ablation_cells(tmp_path)
+    table = table_of(paper_run(paths, backbones=backbones), "large_scale_transfer_table4")
+    ours = [row for row in rows_as_text(table) if row["Source"].startswith("dpprobe")]
+    differences = {row["Change"]: row["Difference"] for row in ours if row["Model"] == "pixels"}
+    assert list(differences) == [
+        "no change", "max grad norm default → 10", "LAMB → momentum",
+        "preprocessing size 224 → 256",
+    ]  # fmt: skip
+    assert differences["no change"] == ""
+    base, clip = (cell.values for cell in read_measured(paths[:2]))
+    gap, half = difference(base, clip)
+    assert half is not None
+    assert differences["max grad norm default → 10"] == f"{100 * gap:.1f} ± {100 * half:.1f}"
+    assert differences["preprocessing size 224 → 256"].startswith("+")
+    assert "dpprobe, two" not in {row["Source"] for row in ours}
+
+
+def test_the_rate_is_rows_by_the_recorded_seconds(tmp_path: Path) -> None:
+    options = {"head": "sgd", "batch_size": 50, "steps": 40}
+    path = paper_cell(tmp_path, options=options)
+    table = table_of(paper_run([path]), "large_scale_transfer_table8")
+    (row,) = [row for row in rows_as_text(table) if row["Method"] == "sgd"]
+    assert row["Last layer, rows/s of a job"] == f"{3 * 40 * 50 / 1.5:,.0f}"  # 3 seeds, 1.5 s
+    assert row["Full, images/s/core"] == row["Speed-up"] == ""
+    assert any("Extraction is not in them" in note for note in table.notes)
+
+
+def test_a_sweep_that_lacks_a_batch_size_says_how_to_run_one(tmp_path: Path) -> None:
+    table = table_of(paper_run(batch_cells(tmp_path)), "large_scale_transfer_table1")
+    assert any("--configfile config/large_scale_transfer.yaml" in note for note in table.notes)
+
+
+def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) -> None:
+    cells = [
+        paper_cell(
+            tmp_path, method=f"lamb_{rate}", epsilon="8", head="lamb", quality=quality,
+            options=LAMB | {"batch_size": 64, "learning_rate": rate},
+        )
+        for rate, quality in ((0.1, 1.0), (0.2, 4.0), (0.3, 0.5))
+    ]  # fmt: skip
+    best = 100 * max(cell.mean for cell in read_measured(cells))
+    for name, column in (("table2", "2^6"), ("table3", "Private")):
+        table = table_of(paper_run(cells), f"large_scale_transfer_{name}")
+        (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
+        assert row[column].startswith(f"{best:.1f} ")
+        assert any("the best of several by its test result" in note for note in table.notes)
+        alone = table_of(paper_run(cells[:1]), f"large_scale_transfer_{name}")
+        assert not any("best of several" in note for note in alone.notes)

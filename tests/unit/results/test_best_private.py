@@ -1,0 +1,57 @@
+"""The best private result and its ceiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.reporting.figures import curves, style
+from dpprobe.results.best_private import best_private
+from dpprobe.results.cell_results import read_measured
+from dpprobe.results.summary import read_grid, summarise_cells
+from tests.support.paper_tables import (
+    LAMB,
+    paper_cell,
+    paper_run,
+    rows_as_text,
+    table_of,
+)
+
+
+@pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
+def test_of_several_ceilings_every_reader_takes_the_best(
+    qualities: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [
+        paper_cell(tmp_path, method=f"free_{i}", epsilon="inf", head="nonprivate", quality=quality)
+        for i, quality in enumerate(qualities)
+    ]
+    options = LAMB | {"batch_size": 64}
+    cells += [
+        paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
+        for epsilon in ("8", "inf")
+    ]
+    best = 100 * max(cell.mean for cell in read_measured(cells) if cell.ceiling)
+    rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
+    (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
+    assert row["Best"].startswith(f"{best:.1f} ")
+    summarise_cells(cells, tmp_path / "s.parquet", study="mine")
+    (result,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
+    assert result.ceiling is not None
+    assert result.ceiling.mean == pytest.approx(best)
+    saved: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(style, "save", lambda figure, *_: saved.append(figure))
+        curves.method_comparison(
+            tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
+    lines = [line.get_ydata() for axes in saved[0].get_axes() for line in axes.get_lines()]
+    assert [best, best] in [pytest.approx(list(line)) for line in lines if len(line) == 2]
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        curves, "_draw_panels", lambda _grid, _dataset, gaps, **_: drawn.append(gaps)
+    )
+    curves.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    assert drawn[0]["pixels", "lamb"][8.0].mean == pytest.approx(best - result.entry.mean)
