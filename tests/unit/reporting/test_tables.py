@@ -49,7 +49,8 @@ def _bold_table() -> tables.Table:
 
 def test_markdown_without_a_title_begins_with_the_table() -> None:
     assert tables.markdown(_bold_table()) == (
-        "| a_b | c\\|d |\n| --- | ---: |\n| <x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\nRun `a & b`.\n"
+        "| a_b | c\\|d |\n| --- | ---: |\n| <x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
+        "Run `a & b`.\n"
     )
 
 
