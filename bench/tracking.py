@@ -40,7 +40,7 @@ WANTED_SECONDS = 120.0
 WRITER = """
 import json, sys
 from pathlib import Path
-from dpprobe.tracking import ingest
+from dpprobe.tracking.ingest import ingest
 a = json.loads(sys.argv[1])
 root, dataset = Path(a["root"]), a["dataset"]
 figure = root / "figure.png"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
 from dpprobe.artifacts import read_json, write_text
-from dpprobe.tracking.ingest import ingest, initialise
+from dpprobe.results.summary import summarise_cells
+from dpprobe.tracking.ingest import ingest, ingest_study
+from dpprobe.tracking.store import initialise
 from tests.support.cell_files import write_dataset_info, write_study
 
 
@@ -26,6 +31,7 @@ class Study:
         self.tables = [root / "accuracy.md"]
 
     def ingest(self, **changes: Any) -> dict[str, Any]:
+        """Ingests the cells; returns the receipt."""
         arguments: dict[str, Any] = {
             "uri": self.uri, "study": "study", "dataset": "digits", "metrics_files": self.cells,
             "dataset_info": self.info, "figures": self.figures, "embeddings": self.embeddings,
@@ -36,21 +42,49 @@ class Study:
         receipt: dict[str, Any] = read_json(self.root / "receipt.json")
         return receipt
 
+    def ingest_whole(self, *, name: str = "study", **changes: Any) -> dict[str, Any]:
+        """Ingests the study as a whole; returns the receipt."""
+        summary = self.root / "summary.parquet"
+        summarise_cells(self.cells, summary, study=name)
+        report = self.root / "report.html"
+        if not report.exists():
+            write_text(report, "<html></html>")
+        arguments: dict[str, Any] = {
+            "uri": self.uri, "study": name, "report": report, "summaries": [summary],
+            "dataset_infos": {"digits": self.info}, "figures": [],
+            "tables": sorted((self.root / "tables").rglob("*.md")),
+            "artifact_root": self.root / "mlartifacts", "receipt": self.root / "_study.json",
+            "lock": self.root / "lock",
+        }  # fmt: skip
+        ingest_study(**(arguments | changes))
+        receipt: dict[str, Any] = read_json(self.root / "_study.json")
+        return receipt
+
     def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-        """Runs by result key; fails where one key has two."""
+        """Returns runs by result key; fails if one key has two."""
         runs = self.all_runs(experiment, view)
         keys = [run.data.tags["result_key"] for run in runs]
         assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
         return dict(zip(keys, runs, strict=True))
 
     def all_runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> list[Run]:
-        """The runs of all studies."""
+        """Returns the runs of all studies."""
         client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(experiment)
-        assert found is not None
-        return list(client.search_runs([found.experiment_id], run_view_type=view))
+        present = client.get_experiment_by_name(experiment)
+        assert present is not None
+        return list(client.search_runs([present.experiment_id], run_view_type=view))
+
+    def view(self, experiment: str, key: str = "dpprobe") -> dict[str, Any]:
+        """Reads a ready-made view of an experiment."""
+        present = MlflowClient(tracking_uri=self.uri).get_experiment_by_name(experiment)
+        assert present is not None
+        state = json.loads(present.tags[f"mlflow.sharedViewState.{key}"])["state"]
+        packed = base64.b64decode(state.removeprefix("deflate;"))
+        view: dict[str, Any] = json.loads(zlib.decompress(packed))
+        return view
 
     def artifacts(self, run: Run) -> list[str]:
+        """Lists a run's artifacts by their path within the run."""
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()

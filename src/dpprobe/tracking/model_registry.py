@@ -1,4 +1,4 @@
-"""Chosen heads in MLflow's model registry. Beside `tracking` the only user of mlflow.
+"""Chosen heads in MLflow's model registry.
 
 A version belongs to the run of its cell: as long as that run is there, its version stays.
 """
@@ -19,26 +19,27 @@ import numpy as np
 from mlflow import MlflowClient, pyfunc
 from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
+from mlflow.models import Model, ModelSignature
+from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import Schema, TensorSpec
 
 from dpprobe.artifacts import read_json
 from dpprobe.results.record import STATEMENT_FILE, CellRecord
-from dpprobe.tracking.ingest import models_of, pages
-from dpprobe.tracking.served_model import write_head
+from dpprobe.tracking import served_model
+from dpprobe.tracking.runs import CellFile
+from dpprobe.tracking.store import search_all
 
 logger = logging.getLogger("dpprobe")
 
 CURRENT_ALIAS = "current"
 FOLDER = "model"  # within the run's artifacts
+LOADER = served_model.__name__  # the module that MLflow imports to load a head
 REQUIRED = ("mlflow", "numpy", "pydantic", "safetensors", "torch")
-
-Record = tuple[Path, CellRecord]
 
 
 def register_heads(
     client: MlflowClient,
-    records: Sequence[Record],
+    cells: Sequence[CellFile],
     runs: Mapping[str, str],
     *,
     study: str,
@@ -47,20 +48,19 @@ def register_heads(
     """Registers the chosen cells' heads, each that has no version of its current run.
 
     Args:
-      records: metrics.json of cells, and what it says.
       runs: run id by `study/dataset/backbone/method/eps-epsilon`.
       which: True for the best private cell of each dataset and epsilon, or patterns of
         `dataset/backbone/method/eps-epsilon`.
 
     Returns:
-      Model name: version.
+      Version by model name.
     """
-    found = {}
-    for path, record in choose(records, which):
+    versions = {}
+    for path, record in choose(cells, which):
         cell = cell_name(record)
         name = f"{study}.{cell.replace('/', '.')}"
-        found[name] = _register(client, name, path, record, runs[f"{study}/{cell}"])
-    return found
+        versions[name] = _register(client, name, path, record, runs[f"{study}/{cell}"])
+    return versions
 
 
 def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collection[str]) -> None:
@@ -69,32 +69,34 @@ def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collec
     Args:
       runs: ids of the dataset's present runs.
     """
-    chosen = models_of(study, dataset)
-    models: Iterator[RegisteredModel] = pages(partial(client.search_registered_models, chosen))
+    prefix = f"{study}.{dataset}."
+    search = partial(client.search_registered_models, f"name LIKE '{prefix}%'")
+    models: Iterator[RegisteredModel] = search_all(search)
     for model in models:
         version = model.aliases.get(CURRENT_ALIAS)
         # in the filter an underscore stands for any character
-        if version is None or not model.name.startswith(f"{study}.{dataset}."):
+        if version is None or not model.name.startswith(prefix):
             continue
         if client.get_model_version(model.name, version).run_id not in runs:
             client.delete_registered_model_alias(model.name, CURRENT_ALIAS)
 
 
-def choose(records: Sequence[Record], which: bool | Sequence[str]) -> list[Record]:
-    """The cells whose heads are registered."""
+def choose(cells: Sequence[CellFile], which: bool | Sequence[str]) -> list[CellFile]:
+    """Returns the cells whose heads are registered."""
     if which is True:
-        best: dict[tuple[str, str], Record] = {}
-        for path, record in records:
+        best: dict[tuple[str, str], CellFile] = {}
+        for path, record in cells:
             cell = record.cell
             key = (cell.dataset, cell.epsilon)
             if record.guaranteed and (key not in best or _mean(record) > _mean(best[key][1])):
                 best[key] = path, record
         return list(best.values())
     patterns = which or ()
-    return [item for item in records if any(fnmatchcase(cell_name(item[1]), p) for p in patterns)]
+    return [item for item in cells if any(fnmatchcase(cell_name(item[1]), p) for p in patterns)]
 
 
 def cell_name(record: CellRecord) -> str:
+    """Returns `dataset/backbone/method/eps-epsilon`."""
     cell = record.cell
     return f"{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}"
 
@@ -104,10 +106,11 @@ def _mean(record: CellRecord) -> float:
 
 
 def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str) -> str:
+    """Returns the version of a head's current run, made if there is none."""
     _ensure_model(client, name, record)
     versions = client.search_model_versions(f"name = '{name}'")
-    version = next((own for own in versions if own.run_id == run_id), None)
-    if version is None or not client.list_artifacts(run_id, FOLDER):
+    version = next((each for each in versions if each.run_id == run_id), None)
+    if version is None or not _loadable(client, run_id):
         _log_model(client, path, record, run_id)
     if version is None:
         version = client.create_model_version(
@@ -127,6 +130,19 @@ def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, r
     if str(current) != str(version.version):  # a store may give either as a number
         client.set_registered_model_alias(name, CURRENT_ALIAS, version.version)
     return str(version.version)
+
+
+def _loadable(client: MlflowClient, run_id: str) -> bool:
+    """Returns True if a run has the files of a model, and they name today's loader.
+
+    An earlier dpprobe had its loader in another module, which can no longer be imported.
+    """
+    path = f"{FOLDER}/{MLMODEL_FILE_NAME}"
+    if path not in {item.path for item in client.list_artifacts(run_id, FOLDER)}:
+        return False
+    with tempfile.TemporaryDirectory() as temporary:
+        model = Model.load(client.download_artifacts(run_id, path, temporary))
+    return model.flavors[pyfunc.FLAVOR_NAME][pyfunc.MAIN] == LOADER
 
 
 def _log_model(client: MlflowClient, path: Path, record: CellRecord, run_id: str) -> None:
@@ -150,7 +166,11 @@ def _ensure_model(client: MlflowClient, name: str, record: CellRecord) -> None:
 
 
 def describe(cell: Path, record: CellRecord) -> str:
-    """What a reader of the registry must know of a head."""
+    """Returns what a reader of the registry must know of a head.
+
+    Args:
+      cell: the cell's folder.
+    """
     statement = read_json(cell / STATEMENT_FILE)
     backbone, dimension = record.cell.backbone, record.dimension
     return (
@@ -165,7 +185,7 @@ def describe(cell: Path, record: CellRecord) -> str:
 def _save(folder: Path, cell: Path, record: CellRecord) -> None:
     """Writes the model as MLflow stores one: our loader, the head's own file, a signature."""
     data = folder / "data"
-    write_head(data, cell, record)
+    served_model.write_head(data, cell, record)
     rows = TensorSpec(np.dtype(np.float32), (-1, record.dimension))
     scores = TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))
     with warnings.catch_warnings():
@@ -173,7 +193,7 @@ def _save(folder: Path, cell: Path, record: CellRecord) -> None:
         warnings.simplefilter("ignore", UserWarning)
         pyfunc.save_model(
             folder / FOLDER,
-            loader_module="dpprobe.tracking.served_model",
+            loader_module=LOADER,
             data_path=str(data),
             signature=ModelSignature(inputs=Schema([rows]), outputs=Schema([scores])),
             pip_requirements=[f"{package}=={metadata.version(package)}" for package in REQUIRED],

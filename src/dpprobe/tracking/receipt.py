@@ -1,6 +1,6 @@
-"""What tracking leaves behind: the receipt of a dataset's runs, and whether its store still exists.
+"""The receipt that tracking leaves for a dataset or a study: its store and the runs in it.
 
-Free of mlflow, so that a workflow can ask at each start.
+Free of mlflow, so that a workflow can read it at each start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ RECEIPT_FORMAT_VERSION = 1
 
 
 def write_receipt(path: Path, record: dict[str, Any]) -> None:
+    """Writes a receipt, with its format beside the record."""
     write_json(path, {"format": RECEIPT_FORMAT, "format_version": RECEIPT_FORMAT_VERSION, **record})
 
 
 def store_missing(receipt: Path) -> bool:
-    """Whether a receipt speaks of a local store that is gone, so that its runs must be made anew.
+    """Returns True if a receipt names a local store that is gone, so that its runs are made anew.
 
-    True where the SQLite file it names, or the dataset's folder of artifacts, does not exist;
-    relative paths are taken from the working directory. True as well where the receipt cannot be
-    read. False where there is no receipt, and where a server keeps the store.
+    That is so if the SQLite file or the dataset's folder of artifacts does not exist, relative
+    paths taken from the working directory, and if the receipt cannot be read. It is not so if
+    there is no receipt, or if a server keeps the store.
     """
     try:
         record = read_json(receipt)

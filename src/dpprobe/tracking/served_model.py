@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.heads.registry import method_options
 from dpprobe.results.record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
 if TYPE_CHECKING:
@@ -23,28 +25,28 @@ class Head:
     """A trained head.
 
     Attributes:
-      facts: class_names, dimension, link, options, and the privacy promise.
+      facts: class_names, dimension, link, options, and the guarantee.
     """
 
     heads: Heads
     facts: dict[str, Any]
 
     def predict(self, features: Any, params: dict[str, Any] | None = None) -> np.ndarray:  # noqa: ARG002
-        """Probabilities [n, classes] of feature rows [n, dimension], not normalised.
+        """Returns probabilities [n, classes] of feature rows [n, dimension], not normalised.
 
-        Softmax over the classes, or each label's own where a row may have several. Of methods whose
-        scores are no logits the scores themselves.
+        They are a softmax over the classes, or a sigmoid for each label if a row may have several.
+        Methods whose scores are no logits give the scores themselves.
         """
-        from dpprobe.heads.scoring import scores
+        from dpprobe.heads.scoring import scores  # imports torch
 
         rows = np.ascontiguousarray(np.asarray(features), dtype=np.float32)
-        found = scores(self.heads, rows)[0].astype(np.float64)
+        result = scores(self.heads, rows)[0].astype(np.float64)
         if self.facts["link"] == "softmax":
-            found = np.exp(found - found.max(axis=1, keepdims=True))
-            found /= found.sum(axis=1, keepdims=True)
+            result = np.exp(result - result.max(axis=1, keepdims=True))
+            result /= result.sum(axis=1, keepdims=True)
         elif self.facts["link"] == "sigmoid":
-            found = 1 / (1 + np.exp(-found))
-        return found.astype(np.float32)
+            result = 1 / (1 + np.exp(-result))
+        return result.astype(np.float32)
 
 
 def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
@@ -54,10 +56,6 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
       cell: the cell's folder.
       record: its metrics.json.
     """
-    from safetensors.numpy import load_file, save_file
-
-    from dpprobe.heads.registry import method_options
-
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -82,12 +80,11 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
 
 
 def load_head(folder: Path) -> Head:
-    """What `write_head` wrote."""
+    """Reads what `write_head` wrote."""
+    # torch, which writing a head does not need
     import torch
-    from safetensors.numpy import load_file
 
     from dpprobe.heads import Heads
-    from dpprobe.heads.registry import method_options
     from dpprobe.heads.rows import Transform
 
     facts = read_json(folder / FACTS_FILE)
@@ -100,5 +97,5 @@ def load_head(folder: Path) -> Head:
 
 
 def _load_pyfunc(data_path: str) -> Head:
-    """What MLflow calls to load the model."""
+    """Loads the model for MLflow, which calls this function by its name."""
     return load_head(Path(data_path))

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
 from dpprobe.results.record import read_cell
-from dpprobe.results.summary import SCHEMA, read_grid, read_summaries, summarise_cells
+from dpprobe.results.summary import (
+    SCHEMA,
+    read_grid,
+    read_summaries,
+    rounded_up,
+    summarise_cells,
+)
 from tests.support.cell_files import write_cell, write_study
 
 
@@ -162,3 +170,14 @@ def test_cells_that_show_different_metrics_are_refused(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match="run the study again"):
         summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+
+
+def test_a_privacy_loss_is_never_shown_smaller() -> None:
+    assert rounded_up(0.12344999) == 0.1235
+    assert rounded_up(0.5) == 0.5
+    assert rounded_up(9.99999) == 10.0
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
+    assert loss <= rounded_up(loss) <= 1.0011 * loss

@@ -15,22 +15,11 @@ from safetensors.numpy import load_file
 
 from dpprobe.results.record import CellRecord, read_cell
 from dpprobe.study.study import Study as StudyOptions
-from dpprobe.tracking.ingest import _Writer
-from dpprobe.tracking.model_registry import choose
+from dpprobe.tracking.model_registry import LOADER, choose
 from dpprobe.tracking.served_model import load_head, write_head
+from dpprobe.tracking.writer import Writer
 from tests.support.cell_files import DIMENSION, write_cell
-from tests.support.tracked_study import Study, make_template
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_template(tmp_path_factory.mktemp("template"))
-
-
-@pytest.fixture
-def study(tmp_path: Path, template: Path) -> Study:
-    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
-    return Study(tmp_path)
+from tests.support.tracked_study import Study
 
 
 def records(study: Study) -> list[tuple[Path, CellRecord]]:
@@ -72,11 +61,11 @@ def test_a_registered_head_loads_and_scores_as_the_cell_does(study: Study) -> No
     model = pyfunc.load_model(str(folder))
     assert model.metadata.signature is not None
     features = np.random.default_rng(0).normal(size=(7, DIMENSION)).astype(np.float32)
-    found = model.predict(features)
+    probabilities = model.predict(features)
     cell = study.root / "cells/digits/pixels/sgd/eps-2"
     weights = load_file(cell / "heads.safetensors")["weights"][0]
     logits = torch.from_numpy(features @ weights[:, :-1].T + weights[:, -1])
-    np.testing.assert_allclose(found, torch.softmax(logits, 1), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(probabilities, torch.softmax(logits, 1), rtol=1e-4, atol=1e-6)
     with pytest.raises(Exception, match="(?i)shape"):
         model.predict(features[:, :3])
 
@@ -122,6 +111,30 @@ def test_lost_files_of_a_head_are_written_again(study: Study) -> None:
     assert "model/MLmodel" in study.artifacts(run)
 
 
+def test_a_head_that_an_older_dpprobe_registered_loads_again(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = ["digits/pixels/sgd/eps-2"]
+    first = study.ingest(register=chosen)
+    (name,) = first["models"]
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    description = Path(run.info.artifact_uri.removeprefix("file://"), "model/MLmodel")
+    today = f"loader_module: {LOADER}\n"
+    assert today in description.read_text()
+    older = description.read_text().replace(today, "loader_module: dpprobe.serving\n")
+    description.write_text(older)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
+    with pytest.raises(ModuleNotFoundError, match="dpprobe.serving"):
+        pyfunc.load_model(f"models:/{name}@current")
+    second = study.ingest(register=chosen)
+    assert (second["models"], second["kept"]) == (first["models"], 12)
+    features = np.zeros((2, DIMENSION), np.float32)
+    assert pyfunc.load_model(f"models:/{name}@current").predict(features).shape == (2, 4)
+    written = description.stat().st_mtime_ns
+    study.ingest(register=chosen)
+    assert description.stat().st_mtime_ns == written, "a model of today's loader stays"
+
+
 @pytest.mark.parametrize("register", [["digits/scattering/sgd/eps-2"], False])
 def test_a_head_whose_run_is_gone_is_not_current(study: Study, register: Any) -> None:
     (name,) = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
@@ -139,7 +152,7 @@ def test_a_head_whose_run_is_gone_is_not_current(study: Study, register: Any) ->
 def test_a_head_of_a_dataset_that_left_is_not_current(study: Study) -> None:
     (name,) = study.ingest(register=["digits/pixels/sgd/eps-2"])["models"]
     client = MlflowClient(tracking_uri=study.uri)
-    writer = _Writer(client, study="study")
+    writer = Writer(client, study="study")
     assert writer.retire(["digits"]) == set()
     assert "current" in client.get_registered_model(name).aliases
     assert writer.retire(["letters"]) == {"digits"}
@@ -162,8 +175,8 @@ def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:
     head = load_head(tmp_path / "head")
     features = np.random.default_rng(0).normal(size=(5, DIMENSION)).astype(np.float32)
     weights = load_file(path.parent / "heads.safetensors")["weights"][1:2]
-    own = Heads(weights=weights, seeds=(0,), transforms=(Transform(L2()),), steps=0)
-    expected = torch.softmax(torch.from_numpy(scores(own, features)[0]), 1)
+    second_seed = Heads(weights=weights, seeds=(0,), transforms=(Transform(L2()),), steps=0)
+    expected = torch.softmax(torch.from_numpy(scores(second_seed, features)[0]), 1)
     np.testing.assert_allclose(head.predict(features), expected, rtol=1e-5)
 
 

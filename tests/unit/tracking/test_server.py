@@ -38,8 +38,8 @@ root = Path(a["root"])
 ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
        metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
        dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
-       artifact_root=root / "unused", receipt=Path(a["own"]) / "receipt.json",
-       lock=Path(a["own"]) / "lock")
+       artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
+       lock=Path(a["folder"]) / "lock")
 """
 
 
@@ -73,10 +73,10 @@ def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], d
     writers = {}
     for study in STUDIES:
         for dataset in DATASETS:
-            own = folder / study / dataset
-            own.mkdir(parents=True, exist_ok=True)
+            own_folder = folder / study / dataset
+            own_folder.mkdir(parents=True, exist_ok=True)
             arguments = {"uri": server, "study": study, "dataset": dataset, "root": str(files),
-                         "own": str(own)}  # fmt: skip
+                         "folder": str(own_folder)}  # fmt: skip
             writers[study, dataset] = subprocess.Popen(
                 [sys.executable, "-c", WRITER, json.dumps(arguments)],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -99,9 +99,9 @@ def test_a_dozen_writers_lose_nothing(server: str, files: Path, tmp_path: Path) 
     keys: Counter[str] = Counter()
     for dataset in DATASETS:
         for name in (dataset, f"{dataset}/summary"):
-            found = client.get_experiment_by_name(name)
-            assert found is not None
-            runs = client.search_runs([found.experiment_id], max_results=1000)
+            experiment = client.get_experiment_by_name(name)
+            assert experiment is not None
+            runs = client.search_runs([experiment.experiment_id], max_results=1000)
             assert {run.info.status for run in runs} == {"FINISHED"}
             keys.update(run.data.tags["result_key"] for run in runs)
     assert len(keys) == 12 * each
@@ -143,7 +143,7 @@ def test_a_row_that_another_writer_inserts_in_between(
     experiment = client.create_experiment(dataset)
     values = {"experiment": int(experiment), "digest": read_json(info)["fingerprint"][:36]}
     arguments = {"uri": server, "study": "one", "dataset": dataset, "root": str(tmp_path),
-                 "own": str(tmp_path)}  # fmt: skip
+                 "folder": str(tmp_path)}  # fmt: skip
     with psycopg2.connect(backend) as other, psycopg2.connect(backend) as watch:
         watch.autocommit = True
         other.cursor().execute(insert, values)
@@ -199,9 +199,9 @@ def test_studies_with_long_notes_are_written_at_once(server: str, tmp_path: Path
         receipts = list(pool.map(write, STUDIES))
     assert [receipt["created"] for receipt in receipts] == [1, 1, 1]
     client = MlflowClient(tracking_uri=server)
-    found = client.get_experiment_by_name("all studies")
-    assert found is not None
-    runs = client.search_runs([found.experiment_id])
+    experiment = client.get_experiment_by_name("all studies")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
     assert sorted(run.data.tags["study"] for run in runs) == sorted(STUDIES)
     notes = [run.data.tags["mlflow.note.content"] for run in runs]
     assert all(7000 < len(note) <= 8000 and "Too long" in note for note in notes)

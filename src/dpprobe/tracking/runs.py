@@ -1,0 +1,423 @@
+"""The contents of MLflow's runs: of a cell, of a summary over all epsilons, of a study."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from mlflow.entities import Dataset, DatasetInput
+
+from dpprobe.artifacts import fingerprint, read_json, sha256_file
+from dpprobe.data.table import DatasetInfo, read_info
+from dpprobe.errors import TrackingError
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results import confusion
+from dpprobe.results.best_private import best_private
+from dpprobe.results.metrics import THRESHOLDS
+from dpprobe.results.record import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE, CellRecord
+from dpprobe.results.summary import Grid, rounded_up
+from dpprobe.tracking.store import first_line
+from dpprobe.versions import VERSIONS
+
+OUTSIDE = (
+    "Not private: test results, learning curves, confusion counts and pictures are computed "
+    "without noise. No promise covers them, nor a choice that was made by looking at them."
+)
+RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
+NAME_LENGTH = 22  # longer run names are cut in MLflow's table
+CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
+BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
+
+SCALARS = {
+    "accuracy": "test/accuracy",
+    "macro_accuracy": "test/macro_accuracy",
+    "expected_calibration_error": "test/ece",
+    "top5_accuracy": "test/top5_accuracy",
+    "real_accuracy": "test/real_accuracy",
+    "exact_match_accuracy": "test/exact_match_accuracy",
+    "auc": "test/auc",
+    "mean_average_precision": "test/mean_average_precision",
+}
+# What a summary run shows at each epsilon, by the headline of its cells: those that they have.
+CURVES = {
+    "accuracy": ("accuracy", "macro_accuracy"),
+    "auc": ("auc", "mean_average_precision", "accuracy"),
+}
+PER_CLASS = ("per_class_recall", "per_label_auc")  # one number a class each
+
+MetricValue = tuple[str, float, int]  # name, value, step
+CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContents:
+    """All of one run, ready to be written.
+
+    Attributes:
+      key: names the result that the run shows.
+      content_hash: of what the run shows; a run of another hash is out of date.
+      artifacts: files, and the folder of each within the run's artifacts.
+      history: file of the learning curve, read only when the run is written.
+      drawn: makes further artifacts when the run is written: text by path, at `drawn_names`.
+      seconds: shown in the run's Duration column.
+      finished: seconds since the epoch.
+    """
+
+    key: str
+    content_hash: str
+    name: str
+    note: str
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    metrics: Sequence[MetricValue]
+    artifacts: Sequence[tuple[Path, str]]
+    history: Path | None = None
+    drawn: Callable[[], Mapping[str, str]] | None = None
+    drawn_names: Sequence[str] = ()
+    inputs: Sequence[DatasetInput] = ()
+    seconds: float = 0.0
+    finished: float = field(default_factory=time.time)
+
+
+def cell_run(
+    path: Path,
+    record: CellRecord,
+    study: str,
+    shared_tags: Mapping[str, str],
+    source: DatasetInput,
+) -> RunContents:
+    """Describes the run of a cell, that is of all its seeds.
+
+    Args:
+      path: metrics.json of the cell.
+      source: the dataset.
+    """
+    cell = record.cell
+    guarantee = "not private"
+    if record.guaranteed:
+        guarantee = f"({cell.epsilon}, {record.delta:g})-DP"
+    epsilon = cell.epsilon.replace(INFINITE, "∞")
+    percent = 100 * record.summary[record.headline].mean
+    params = {
+        **cell.model_dump(),
+        "head": record.head,
+        "seeds": str(len(record.seeds)),
+        "train_rows": str(record.rows.train),
+        "dimension": str(record.dimension),
+    }
+    if record.delta is not None:
+        params["delta"] = f"{record.delta:g}"
+    for name, value in record.options.items():
+        if name != "head" and value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            params[f"option_{name}" if name in params else name] = text
+    statement = read_json(path.with_name(STATEMENT_FILE))
+    drawn_names = _drawn_names(record)
+    return RunContents(
+        key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
+        content_hash=fingerprint([VERSIONS["tracking"], record.content_hash, dict(shared_tags)]),
+        name=run_name(cell.method, "ε" + epsilon, cell.backbone),
+        note=(
+            f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
+            f"{record.measure.title} {percent:.1f} %, mean of {len(record.seeds)} seeds."
+            f"\n\n{statement['promise']}\n\n{statement['release']}\n\n{OUTSIDE}"
+        ),
+        params=params,
+        tags={
+            **shared_tags,
+            **cell.model_dump(),
+            "head": record.head,
+            "private": str(record.guaranteed).lower(),
+            "guarantee": guarantee,
+            "cell_fingerprint": record.fingerprint,
+            "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
+        },
+        metrics=_cell_metrics(record),
+        history=path.with_name(HISTORY_FILE),
+        artifacts=[(path, ""), (path.with_name(STATEMENT_FILE), "")],
+        drawn=(lambda: _confusion(path, record)) if drawn_names else None,
+        drawn_names=drawn_names,
+        inputs=[source],
+        seconds=record.seconds or 0.0,
+        finished=path.stat().st_mtime,
+    )
+
+
+def summary_run(
+    cells: Sequence[CellFile],
+    study: str,
+    shared_tags: Mapping[str, str],
+    artifacts: Sequence[tuple[Path, str]],
+    source: DatasetInput,
+) -> RunContents:
+    """Describes the run of a (backbone, method), from its cells at all epsilons."""
+    ordered = sorted((record for _, record in cells), key=lambda each: each.cell.epsilon_value)
+    first = ordered[0]
+    cell = first.cell
+    steps = curve_steps([record.cell.epsilon_value for record in ordered])
+    metrics: list[MetricValue] = []
+    for record in ordered:
+        for name in CURVES[record.headline]:
+            if name not in record.summary:
+                continue
+            value = _rounded(record.summary[name].mean)
+            metrics.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
+            if (step := steps.get(record.cell.epsilon_value)) is not None:
+                metrics.append((f"{name}/curve", value, step))
+    hashes = [[record.cell.epsilon, record.content_hash] for record in ordered]
+    epsilons = ", ".join(record.cell.epsilon for record in ordered)
+    return RunContents(
+        key="/".join((study, *cell.key[:3])),
+        content_hash=fingerprint(
+            [VERSIONS["tracking"], hashes, _hashes(artifacts), dict(shared_tags)]
+        ),
+        name=run_name(cell.method, cell.backbone),
+        note=(
+            f"{cell.method} on {cell.backbone} features of {cell.dataset} at epsilon {epsilons}."
+            f"\n\n{RELEASE}\n\n{OUTSIDE}"
+        ),
+        params={
+            **cell.model_dump(exclude={"epsilon"}),
+            "head": first.head,
+            "epsilons": epsilons,
+            "seeds": str(len(first.seeds)),
+        },
+        tags={
+            **shared_tags,
+            **cell.model_dump(exclude={"epsilon"}),
+            "head": first.head,
+            "private": _private_tag(record.guaranteed for record in ordered),
+        },
+        metrics=metrics,
+        artifacts=artifacts,
+        inputs=[source],
+        seconds=sum(record.seconds or 0.0 for record in ordered),
+        finished=max(path.stat().st_mtime for path, _ in cells),
+    )
+
+
+def study_run(
+    study: str,
+    grid: Grid,
+    dataset_infos: Mapping[str, Path],
+    artifacts: Sequence[tuple[Path, str]],
+) -> RunContents:
+    """Describes the run of a study: the best private result of each dataset and epsilon.
+
+    Args:
+      dataset_infos: dataset.json by dataset.
+      artifacts: the report first; when it was written is when the study finished.
+    """
+    infos = {name: read_info(path) for name, path in dataset_infos.items()}
+    metrics, sentences = [], []
+    for best in best_private(grid, {}):
+        name = f"{best.dataset}{BEST}{best.epsilon}"
+        metrics.append((name, _rounded(best.entry.mean / 100), 0))
+        if best.gap is not None:
+            metrics.append((f"{best.dataset}/gap_eps_{best.epsilon}", _rounded(best.gap / 100), 0))
+        sentences.append(
+            f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
+            f"{best.entry.mean:.1f} % by {best.method} on {best.backbone}"
+        )
+    datasets = ", ".join(infos)
+    return RunContents(
+        key=study,
+        content_hash=fingerprint([VERSIONS["tracking"], _hashes(artifacts), metrics]),
+        name=run_name(study),
+        note="\n".join(
+            [f"Study {study}: {len(grid.entries)} cells on {datasets}. report.html has all of it.",
+             "", RELEASE, "", OUTSIDE, "", "Best private results:", "", *sentences]
+        ),
+        params={"study": study, "datasets": datasets[:5000], "cells": str(len(grid.entries))},
+        tags={
+            "study": study,
+            "private": _private_tag(entry.private for entry in grid.entries.values()),
+        },
+        metrics=metrics,
+        artifacts=artifacts,
+        inputs=[dataset_input(name, info) for name, info in infos.items()],
+        finished=artifacts[0][0].stat().st_mtime,
+    )  # fmt: skip
+
+
+def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
+    """Describes the dataset as MLflow shows it.
+
+    The digest is ours: MLflow would hash a sample of the rows of a large set.
+    """
+    rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
+    return DatasetInput(
+        Dataset(
+            name=dataset,
+            digest=info.fingerprint[:36],
+            source_type="dpprobe",
+            source=json.dumps(dict(info.source)),
+            profile=json.dumps(rows),
+        )
+    )
+
+
+def by_curve(cells: Sequence[CellFile]) -> dict[tuple[str, str], list[CellFile]]:
+    """Groups cells of a dataset by (backbone, method)."""
+    groups: dict[tuple[str, str], list[CellFile]] = {}
+    for path, record in cells:
+        groups.setdefault((record.cell.backbone, record.cell.method), []).append((path, record))
+    return groups
+
+
+def run_name(*words: str) -> str:
+    """Joins words to a run name of at most 22 characters, the longest shortened in the middle."""
+    texts = list(words)
+    while len(" ".join(texts)) > NAME_LENGTH:
+        longest = max(range(len(texts)), key=lambda index: len(texts[index]))
+        text = texts[longest].replace("…", "")
+        middle = len(text) // 2
+        texts[longest] = f"{text[:middle]}…{text[middle + 1 :]}"
+    return " ".join(texts)
+
+
+def metric_name(text: str) -> str:
+    """Returns a class name as part of a metric's name, in the characters that MLflow takes.
+
+    A slash would open a section of charts, a dot alone would be a folder; both become "_".
+    """
+    cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
+    return cleaned if cleaned.strip(".") else "_"
+
+
+def curve_steps(epsilons: Sequence[float]) -> dict[float, int]:
+    """Returns the step of each finite epsilon on a summary's curve: 100 x epsilon, a whole number.
+
+    An epsilon whose step is taken by a smaller one gets the next free step: MLflow would show one
+    of the two points alone.
+    """
+    steps: dict[float, int] = {}
+    last = -1
+    for epsilon in sorted(filter(math.isfinite, epsilons)):
+        last = max(last + 1, round(100 * epsilon))
+        steps[epsilon] = last
+    return steps
+
+
+def curve_metrics(path: Path) -> list[MetricValue]:
+    """Reads the learning curve: means over seeds at each recorded step.
+
+    Raises:
+      TrackingError: when the file cannot be read.
+    """
+    try:
+        table = pq.read_table(path).to_pandas()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    result = []
+    for column in ("train_loss", "test_accuracy", "test_auc"):
+        # without the seeds that diverged it would be a mean of the others
+        means = table.groupby("step")[column].mean(skipna=False).dropna()
+        result += [(f"curve/{column}", _rounded(value), int(step)) for step, value in means.items()]
+    return [item for item in result if math.isfinite(item[1])]
+
+
+def class_metrics(
+    class_names: Sequence[str], seeds: Sequence[Mapping[str, Any]], metric: str
+) -> dict[str, float | None]:
+    """Returns a metric of each class, the mean over seeds.
+
+    Classes whose names MLflow would show alike are told apart by their index.
+    """
+    seed_values = [seed[metric] for seed in seeds]
+    names = [metric_name(str(name)) for name in class_names]
+    numbered = [f"{name} {index}" for index, name in enumerate(names)]
+    titles = [n if names.count(n) == 1 else m for n, m in zip(names, numbered, strict=True)]
+    if len(set(titles)) < len(titles):  # a class is called what another became
+        titles = numbered
+    result: dict[str, float | None] = {}
+    for index, title in enumerate(titles):
+        values = [each[index] for each in seed_values]
+        known = None not in values
+        result[f"{metric}/{title}"] = float(np.mean(values)) if known else None
+    return result
+
+
+def _cell_metrics(record: CellRecord) -> list[MetricValue]:
+    values: dict[str, float | None] = {}
+    for name, title in SCALARS.items():
+        entry = record.summary.get(name)
+        if entry is not None:
+            values[title] = entry.mean
+            values |= {f"{title}_{part}": getattr(entry, part) for part in ("std", "low", "high")}
+    values["privacy/epsilon_target"] = record.cell.epsilon_value
+    realised = record.realised_epsilon
+    values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)
+    values["privacy/noise_multiplier"] = record.noise_multiplier
+    values["time/train_seconds"] = record.seconds
+    if len(record.class_names) <= CLASSES_LOGGED:
+        for name in PER_CLASS:
+            if name in record.seeds[0]:
+                values |= class_metrics(record.class_names, record.seeds, name)
+    return [
+        (name, _rounded(value), 0)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _drawn_names(record: CellRecord) -> tuple[str, ...]:
+    if len(record.class_names) > confusion.LARGEST:
+        return ()
+    picture = () if record.multi_label else ("confusion/matrix.svg",)
+    return ("confusion/counts.csv", *picture)
+
+
+def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
+    """Counts which class is taken for which, over all seeds; or each label's right and wrong rows.
+
+    Returns:
+      Text by path within the run's artifacts.
+    """
+    names = [str(name) for name in record.class_names]
+    predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
+    try:
+        if record.multi_label:
+            link = method_options(record.options).link_on(True)
+            counts = confusion.label_confusion(
+                predictions, len(names), threshold=THRESHOLDS.get(link, 0.0)
+            )
+            return {"confusion/counts.csv": confusion.label_confusion_csv(counts, names)}
+        counts = confusion.confusion(predictions, len(names))
+    except (OSError, ValueError) as error:
+        raise _unreadable(predictions, error) from None
+    title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
+    return {
+        "confusion/counts.csv": confusion.confusion_csv(counts, names),
+        "confusion/matrix.svg": confusion.confusion_svg(counts, names, title=title),
+    }
+
+
+def _unreadable(path: Path, error: Exception) -> TrackingError:
+    return TrackingError(
+        f"{path}: unreadable ({first_line(error)}); delete the cell's folder and run it again"
+    )
+
+
+def _hashes(artifacts: Sequence[tuple[Path, str]]) -> list[list[str]]:
+    return [[folder, path.name, sha256_file(path)] for path, folder in artifacts]
+
+
+def _private_tag(cells: Iterable[bool]) -> str:
+    """Returns the value of the tag `private` for a run of several cells, each private or not."""
+    values = set(cells)
+    return "mixed" if len(values) > 1 else str(values == {True}).lower()
+
+
+def _rounded(value: float) -> float:
+    """Rounds to four significant digits, as the table shows; metrics.json has all of them."""
+    return float(f"{value:.4g}")

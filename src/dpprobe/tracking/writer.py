@@ -1,0 +1,307 @@
+"""Experiments and runs in MLflow: written, kept, replaced, retired.
+
+A run is never updated: MLflow's params are immutable and a corrected metric may keep showing its
+old value, so a changed result gets a new run and the old one is deleted once the new one is
+complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mlflow import MlflowClient
+from mlflow.entities import Experiment, Metric, Param, Run, ViewType
+from mlflow.exceptions import MlflowException
+
+from dpprobe.errors import TrackingError
+from dpprobe.progress import Progress
+from dpprobe.tracking.model_registry import retire_heads
+from dpprobe.tracking.runs import RunContents, curve_metrics
+from dpprobe.tracking.store import search_all
+from dpprobe.tracking.views import (
+    CURRENT,
+    STUDIES,
+    VIEW_KEY,
+    ExperimentContents,
+    changed_view,
+    view_tag,
+)
+
+RESULT_KEY = "result_key"  # tag: which result a run shows
+CONTENT_HASH = "content_hash"  # tag: what it showed when it was written
+METRICS_A_CALL = 900  # MLflow takes 1000 entities, params and tags counted
+PARAMS_A_CALL = 90  # MLflow takes 100
+TAG_LENGTH = 7900  # of a run's tags; PostgreSQL refuses more than 8000 characters, SQLite does not
+
+
+class Writer:
+    """Brings a study's experiments up to date, and counts.
+
+    Attributes:
+      created, replaced, kept: numbers of runs.
+      runs: id of the run of each result, by its key.
+    """
+
+    def __init__(self, client: MlflowClient, *, study: str, commit: str | None = None) -> None:
+        self.client = client
+        self.study = study
+        self.commit = {} if commit is None else {"mlflow.source.git.commit": commit}
+        self.created = self.replaced = self.kept = 0
+        self.runs: dict[str, str] = {}
+
+    def write(self, wanted: ExperimentContents, contents: Sequence[RunContents]) -> str:
+        """Brings one experiment up to date.
+
+        Returns:
+          The address of its page, below the address of the MLflow server.
+        """
+        experiment = _experiment(self.client, wanted)
+        present = self._present(experiment)
+        with Progress(len(contents), label=f"MLflow {wanted.name}", unit="runs") as progress:
+            for item in contents:
+                self._write_run(experiment, item, present.pop(item.key, []))
+                progress.advance(1)
+        for left in present.values():
+            for run in left:
+                self._mark(run, current=False)
+        # After the runs: of two studies that are written at once, the last one sees both.
+        now = self.client.get_experiment(experiment.experiment_id)
+        for key, view in wanted.views(self._other_metrics(now)).items():
+            tag = view_tag(key)
+            if (value := changed_view(key, view, now.tags.get(tag))) is not None:
+                _set_tag(self.client, now, tag, value)
+        return (
+            f"#/experiments/{experiment.experiment_id}/runs"
+            f"?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
+        )
+
+    def _present(self, experiment: Experiment) -> dict[str, list[Run]]:
+        """Reads the study's runs once, finished or not; by result key."""
+        runs: dict[str, list[Run]] = {}
+        for run in self._search([experiment.experiment_id], f"tags.study = '{self.study}'"):
+            runs.setdefault(run.data.tags.get(RESULT_KEY, ""), []).append(run)
+        return runs
+
+    def _search(self, experiments: Sequence[str], condition: str) -> Iterator[Run]:
+        search = partial(
+            self.client.search_runs,
+            list(experiments),
+            filter_string=condition,
+            run_view_type=ViewType.ACTIVE_ONLY,
+        )
+        return search_all(search)
+
+    def _other_metrics(self, experiment: Experiment) -> set[str]:
+        """Returns the metrics of other studies' current runs: an experiment's views are for all."""
+        condition = f"tags.study != '{self.study}' and tags.{CURRENT} = 'true'"
+        runs = self._search([experiment.experiment_id], condition)
+        return {metric for run in runs for metric in run.data.metrics}
+
+    def retire(self, datasets: Iterable[str]) -> set[str]:
+        """Marks the runs of datasets that the study no longer has.
+
+        Args:
+          datasets: those that it has.
+
+        Returns:
+          The names of the retired datasets.
+        """
+        kept = {STUDIES}
+        for dataset in datasets:
+            kept |= {dataset, f"{dataset}/summary"}
+        others = {
+            experiment.experiment_id: experiment.name.removesuffix("/summary")
+            for experiment in search_all(self.client.search_experiments)
+            if experiment.name not in kept
+        }
+        if not others:
+            return set()
+        condition = f"tags.study = '{self.study}' and tags.{CURRENT} = 'true'"
+        left = list(self._search([*others], condition))
+        names = {others[run.info.experiment_id] for run in left}
+        # Aliases first: after a crash the runs are found again.
+        for name in names:
+            retire_heads(self.client, study=self.study, dataset=name, runs=())
+        for run in left:
+            self._mark(run, current=False)
+        return names
+
+    def _write_run(self, experiment: Experiment, item: RunContents, present: list[Run]) -> None:
+        current = next((run for run in present if _is_current(run, item)), None)
+        if current is not None:
+            self.kept += 1
+            run_id = current.info.run_id
+            self._mark(current, current=True)
+        else:
+            run_id = self._create(experiment, item)
+            if any(run.info.status == "FINISHED" for run in present):
+                self.replaced += 1
+            else:
+                self.created += 1
+        self.runs[item.key] = run_id
+        # After the new run is complete: a crash leaves one too many, never one too few.
+        for run in present:
+            if run.info.run_id != run_id:
+                self.client.delete_run(run.info.run_id)
+
+    def _mark(self, run: Run, *, current: bool) -> None:
+        """Tags a run that is there already; a tag, unlike a param or a metric, can be changed."""
+        value = "true" if current else "false"
+        if run.data.tags.get(CURRENT) != value:
+            self.client.set_tag(run.info.run_id, CURRENT, value)
+
+    def _create(self, experiment: Experiment, item: RunContents) -> str:
+        end = int(1000 * item.finished)
+        curve = curve_metrics(item.history) if item.history else []
+        run = self.client.create_run(
+            experiment.experiment_id,
+            start_time=end - int(1000 * item.seconds),
+            run_name=item.name,
+            tags={
+                **item.tags,
+                RESULT_KEY: item.key,
+                CONTENT_HASH: item.content_hash,
+                CURRENT: "true",
+                "mlflow.note.content": fit_to_tag(item.note),
+                "mlflow.source.name": "dpprobe",
+                "mlflow.source.type": "PROJECT",
+                **self.commit,
+            },
+        )
+        run_id: str = run.info.run_id
+        metrics = [Metric(name, value, end, step) for name, value, step in (*item.metrics, *curve)]
+        params = [Param(name, value) for name, value in item.params.items()]
+        self.client.log_batch(run_id, metrics[:METRICS_A_CALL], params[:PARAMS_A_CALL])
+        for start in range(PARAMS_A_CALL, len(params), PARAMS_A_CALL):
+            self.client.log_batch(run_id, params=params[start : start + PARAMS_A_CALL])
+        for start in range(METRICS_A_CALL, len(metrics), METRICS_A_CALL):
+            self.client.log_batch(run_id, metrics[start : start + METRICS_A_CALL])
+        _upsert(lambda: self.client.log_inputs(run_id, list(item.inputs)))
+        for path, folder in item.artifacts:
+            self._log_artifact(run, path, folder)
+        for name, text in (item.drawn() if item.drawn else {}).items():
+            self._log_text(run, name, text)
+        self.client.set_terminated(run_id, "FINISHED", end_time=end)
+        return run_id
+
+    def _log_artifact(self, run: Run, path: Path, folder: str) -> None:
+        local = _local_folder(run)
+        if local is None:
+            self.client.log_artifact(run.info.run_id, str(path), folder or None)
+            return
+        # A copy into the artifact folder is what log_artifact does there, at a tenth of its cost.
+        target = local / folder / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+    def _log_text(self, run: Run, name: str, text: str) -> None:
+        local = _local_folder(run)
+        if local is None:
+            self.client.log_text(run.info.run_id, text, name)
+            return
+        target = local / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+def fit_to_tag(note: str) -> str:
+    """Returns a note that fits a tag: whole lines, and a word on the rest."""
+    if len(note) <= TAG_LENGTH:
+        return note
+    whole, _, _ = note[:TAG_LENGTH].rpartition("\n")
+    return f"{whole or note[:TAG_LENGTH]}\n\nToo long for MLflow: the rest is in the artifacts."
+
+
+def _is_current(run: Run, item: RunContents) -> bool:
+    """Returns True if a run is finished, shows the present result and still has its artifacts."""
+    local = _local_folder(run)
+    return (
+        run.info.status == "FINISHED"
+        and run.data.tags.get(CONTENT_HASH) == item.content_hash
+        and (
+            local is None
+            or all(
+                (local / name).is_file()
+                for name in (
+                    *(f"{folder}/{path.name}".lstrip("/") for path, folder in item.artifacts),
+                    *item.drawn_names,
+                )
+            )
+        )
+    )
+
+
+def _local_folder(run: Run) -> Path | None:
+    """Returns the folder of a run's artifacts, None if a server keeps them."""
+    parts = urlsplit(run.info.artifact_uri)
+    return Path(url2pathname(parts.path)) if parts.scheme in ("", "file") else None
+
+
+def _experiment(client: MlflowClient, wanted: ExperimentContents) -> Experiment:
+    """Returns the experiment, made or restored if need be, with its note.
+
+    Raises:
+      TrackingError: when its artifacts are elsewhere.
+    """
+    location = None if wanted.location is None else wanted.location.resolve().as_uri()
+    experiment = client.get_experiment_by_name(wanted.name) or _new_experiment(
+        client, wanted.name, location
+    )
+    if experiment.lifecycle_stage == "deleted":
+        restore(client, experiment)
+    if location is not None and experiment.artifact_location != location:
+        raise TrackingError(
+            f"experiment {wanted.name}: its artifacts are at {experiment.artifact_location}, but "
+            f"the results are now at {location}; move them back, or delete the MLflow database "
+            "and run the study again, which makes every run anew"
+        )
+    present = experiment.tags
+    if present.get("mlflow.note.content") != wanted.note:
+        _set_tag(client, experiment, "mlflow.note.content", wanted.note)
+    if present.get("mlflow.experimentKind") is None:
+        _set_tag(client, experiment, "mlflow.experimentKind", "custom_model_development")
+    return experiment
+
+
+def _new_experiment(client: MlflowClient, name: str, location: str | None) -> Experiment:
+    """Creates an experiment, or returns the one that another writer of a server just created."""
+    try:
+        return client.get_experiment(client.create_experiment(name, artifact_location=location))
+    except MlflowException as error:
+        other = client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or other is None:
+            raise
+        return other
+
+
+def restore(client: MlflowClient, experiment: Experiment) -> None:
+    """Takes an experiment out of the trash, unless another writer just did."""
+    try:
+        client.restore_experiment(experiment.experiment_id)
+    except MlflowException:
+        if client.get_experiment(experiment.experiment_id).lifecycle_stage == "deleted":
+            raise
+
+
+def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str) -> None:
+    _upsert(lambda: client.set_experiment_tag(experiment.experiment_id, key, value))
+
+
+def _upsert(call: Callable[[], None]) -> None:
+    """Calls again when refused: MLflow looks for a row, then inserts it.
+
+    Between the two another writer of the server may insert the same, and the database refuses the
+    second one; called again, MLflow finds the row. So once is enough, and a library for retries
+    has nothing to add.
+    """
+    try:
+        call()
+    except MlflowException as error:
+        if error.error_code != "BAD_REQUEST":  # what MLflow makes of a broken constraint
+            raise
+        call()

@@ -1,0 +1,193 @@
+"""The MLflow store: one writer at a time, and errors that name what to do."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import socket
+import sqlite3
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from dpprobe.artifacts import read_json, write_text
+from dpprobe.errors import TrackingError
+from dpprobe.tracking import store
+from dpprobe.tracking.store import initialise, lock_file, locked, public_uri, reach
+from tests.support.tracked_study import Study
+
+LOCALHOST = IPv4Address("127.0.0.1")
+
+
+@pytest.mark.slow
+def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
+    root = study.root
+    (root / "mlflow.db").unlink()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from tests.support.tracked_study import Study\n"
+        "study = Study(Path(sys.argv[2]))\n"
+        "study.ingest(receipt=study.root / sys.argv[3])\n"
+    )
+    repository = Path(__file__).resolve().parents[3]
+    write_text(root / "receipt.json", "{}")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(repository), str(root), f"receipt-{index}.json"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    receipts = [read_json(root / f"receipt-{index}.json") for index in range(2)]
+    assert sorted(receipt["created"] for receipt in receipts) == [0, 12]
+    assert receipts[0]["runs"] == receipts[1]["runs"]
+    assert len(study.runs()) == 8
+
+
+def test_a_held_lock_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LOCK_SECONDS", 0.2)
+    with (study.root / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(TrackingError, match="held by another process"):
+            study.ingest()
+    study.ingest()
+
+
+def test_a_long_wait_for_the_lock_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.1)
+    caplog.set_level("INFO", logger="dpprobe")
+    path = tmp_path / "new" / "lock"
+    with locked(path):
+        pass
+    with path.open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(TrackingError, match="held by another process"), locked(path):
+            pytest.fail("two processes hold one lock")
+    assert 2 <= len([text for text in caplog.messages if "waiting" in text]) <= 4
+    with pytest.raises(KeyError), locked(path):
+        raise KeyError
+    with locked(path):
+        pass
+
+
+def test_writers_of_a_server_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    lock, receipt = tmp_path / "mlflow.lock", tmp_path / "tracking/digits.json"
+    assert lock_file("http://server:5000", lock, receipt) != lock
+    assert lock_file("http://server:5000", lock, receipt) != lock_file(
+        "http://server:5000", lock, receipt.with_name("letters.json")
+    )
+    assert lock_file("sqlite:///mlflow.db", lock, receipt) == lock
+
+
+def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password(
+    study: Study,
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(TrackingError, match="no answer") as caught:
+        study.ingest(uri=f"http://user:secret@{address}")
+    assert address in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def login_server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A server that wants a login, and its certificate, which no browser knows."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mlflow.hospital")])
+    today = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(today - timedelta(1)).not_valid_after(today + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOCALHOST)]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    path = tmp_path / "authority.pem"
+    path.write_bytes(certificate.public_bytes(Encoding.PEM))
+    private = tmp_path / "key.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, private)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://127.0.0.1:{server.server_address[1]}", path
+    server.shutdown()
+
+
+def test_a_certificate_that_is_not_trusted_is_named_at_once(
+    login_server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, path = login_server
+    with pytest.raises(TrackingError, match="set MLFLOW_TRACKING_SERVER_CERT_PATH"):
+        reach(address)
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(path))
+        reach(address)
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    reach(address)
+
+
+@pytest.mark.parametrize("uri", ["results/mlruns", "sqlite:///", "ftp://server", "databricks"])
+def test_another_kind_of_store_is_refused(uri: str) -> None:
+    with pytest.raises(TrackingError, match="write sqlite:///relative/path"):
+        initialise(uri)
+
+
+def test_a_file_that_is_no_database_is_named(study: Study) -> None:
+    write_text(study.root / "mlflow.db", "not a database, though long enough to be read as one")
+    with pytest.raises(TrackingError, match="MLflow refused") as caught:
+        study.ingest(uri=f"sqlite:///{study.root}/./mlflow.db")
+    assert "\n" not in str(caught.value)
+    assert not (study.root / "receipt.json").exists()
+
+
+def test_the_databases_file_alone_is_whole(study: Study) -> None:
+    receipt = study.ingest()
+    copy = study.root / "copy.db"
+    shutil.copyfile(study.root / "mlflow.db", copy)
+    with closing(sqlite3.connect(copy)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        finished = database.execute(
+            "select count(*) from runs where status = 'FINISHED'"
+        ).fetchone()
+    assert finished == (len(receipt["runs"]),)
+
+
+def test_the_receipt_holds_no_password() -> None:
+    assert public_uri("https://me:word@host:5000/x") == "https://host:5000/x"
+    assert public_uri("sqlite:///results/mlflow.db") == "sqlite:///results/mlflow.db"

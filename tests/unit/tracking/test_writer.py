@@ -1,0 +1,210 @@
+"""Runs are written once each, replaced when they change, and retired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+from mlflow.exceptions import MlflowException
+
+from dpprobe.artifacts import read_json, write_text
+from dpprobe.errors import TrackingError
+from dpprobe.tracking.writer import fit_to_tag, restore
+from tests.support.cell_files import write_cell, write_dataset_info
+from tests.support.tracked_study import Study
+
+
+def test_a_second_ingest_adds_nothing(study: Study) -> None:
+    first = study.ingest()
+    second = study.ingest()
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 12)
+    assert second["runs"] == first["runs"]
+    study.runs(view=ViewType.ALL)
+
+
+def test_another_commit_makes_no_run_anew(study: Study) -> None:
+    study.ingest(commit="one")
+    assert study.ingest(commit="two")["kept"] == 12
+
+
+def test_a_changed_cell_gets_a_new_run_and_the_others_stay(study: Study) -> None:
+    first = study.ingest()
+    write_cell(study.root, epsilon="2", quality=9.0, note="retrained")
+    second = study.ingest()
+    changed = "study/digits/pixels/sgd/eps-2", "study/digits/pixels/sgd"
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 2, 10)
+    for key, run_id in first["runs"].items():
+        assert (second["runs"][key] == run_id) == (key not in changed)
+    run = study.runs()[changed[0]]
+    record = read_json(study.root / "cells/digits/pixels/sgd/eps-2/metrics.json")
+    mean = record["summary"]["accuracy"]["mean"]
+    assert run.data.metrics["test/accuracy"] == pytest.approx(mean, rel=1e-3)
+    old = MlflowClient(tracking_uri=study.uri).get_run(first["runs"][changed[0]])
+    assert old.info.lifecycle_stage == "deleted"
+
+
+def test_a_changed_figure_replaces_only_summaries(study: Study) -> None:
+    study.ingest()
+    write_text(study.figures[0], "drawn again")
+    receipt = study.ingest()
+    assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (0, 4, 8)
+
+
+def test_a_changed_dataset_replaces_all(study: Study) -> None:
+    study.ingest()
+    write_dataset_info(study.info, note="other rows")
+    assert study.ingest()["replaced"] == 12
+
+
+@pytest.mark.parametrize("where", ["log_batch", "set_terminated", "delete_run"])
+def test_a_crash_leaves_one_complete_run_a_result_after_the_next_ingest(
+    study: Study, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    study.ingest()
+    write_cell(study.root, epsilon="2", note="retrained")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, where, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    key = "study/digits/pixels/sgd/eps-2"
+    client = MlflowClient(tracking_uri=study.uri)
+    runs = client.search_runs(["1"], filter_string=f"tags.result_key = '{key}'")
+    assert len(runs) == 2, "the crash was to leave the old run beside the new one"
+    receipt = study.ingest()
+    runs_now = study.runs()
+    assert {run.info.status for run in runs_now.values()} == {"FINISHED"}
+    assert runs_now[key].info.run_id == receipt["runs"][key]
+    assert len(runs_now) == 8
+
+
+def test_a_crash_in_the_first_ingest_loses_no_finished_run(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = MlflowClient.set_terminated
+
+    def third_crashes(self: MlflowClient, *arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "set_terminated", third_crashes)
+        with pytest.raises(KeyboardInterrupt):
+            study.ingest()
+    assert not (study.root / "receipt.json").exists()
+    receipt = study.ingest()
+    assert (receipt["created"], receipt["kept"]) == (10, 2)
+    assert len(study.runs()) == 8
+
+
+def test_a_run_whose_artifacts_vanished_is_made_again(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    (Path(run.info.artifact_uri.removeprefix("file://")) / "privacy.json").unlink()
+    assert study.ingest()["replaced"] == 1
+
+
+def test_a_lost_confusion_matrix_is_written_again(study: Study) -> None:
+    study.ingest()
+    run = study.runs()["study/digits/pixels/sgd/eps-2"]
+    Path(run.info.artifact_uri.removeprefix("file://"), "confusion/matrix.svg").unlink()
+    assert study.ingest()["kept"] == 11
+
+
+def test_cells_that_left_the_study_and_other_studies_stay(study: Study) -> None:
+    study.ingest()
+    study.ingest(study="another", metrics_files=study.cells[:1])
+    study.ingest(metrics_files=study.cells[1:])
+    keys = set(study.runs())
+    assert len(keys) == 9
+    assert "another/digits/pixels/nonprivate/eps-inf" in keys
+
+
+def test_cells_that_left_the_study_are_tagged_and_come_back(study: Study) -> None:
+    def current(experiment: str) -> dict[str, str]:
+        runs = study.runs(experiment)
+        return {key: run.data.tags["current"] for key, run in runs.items()}
+
+    first = study.ingest()
+    study.ingest(study="another", metrics_files=study.cells[:1])
+    left = [path for path in study.cells if "nonprivate" in path.parts]
+    study.ingest(metrics_files=[path for path in study.cells if path not in left])
+    for name in ("digits", "digits/summary"):
+        for key, value in current(name).items():
+            gone = key.startswith("study/") and "/nonprivate" in key
+            assert value == ("false" if gone else "true"), key
+    receipt = study.ingest()
+    assert receipt["runs"] == first["runs"], "runs that came back are the same runs"
+    assert set(current("digits").values()) | set(current("digits/summary").values()) == {"true"}
+
+
+def test_the_tag_is_written_only_where_it_changes(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.ingest()
+    tagger = Mock()
+    monkeypatch.setattr(MlflowClient, "set_tag", tagger)
+    study.ingest()
+    tagger.assert_not_called()
+
+
+def test_a_deleted_experiment_comes_back(study: Study) -> None:
+    study.ingest()
+    client = MlflowClient(tracking_uri=study.uri)
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    client.delete_experiment(experiment.experiment_id)
+    study.ingest()
+    assert len(study.runs()) == 8
+
+
+def test_results_that_moved_are_refused(study: Study) -> None:
+    study.ingest()
+    with pytest.raises(TrackingError, match="its artifacts are at file://"):
+        study.ingest(artifact_root=study.root / "elsewhere")
+
+
+def test_an_experiment_made_by_another_writer_meanwhile_is_used(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MlflowClient(tracking_uri=study.uri)
+    client.create_experiment("digits", (study.root / "mlartifacts/digits/cells").as_uri())
+    get_experiment = MlflowClient.get_experiment_by_name
+    asked: list[str] = []
+
+    def late(self: MlflowClient, name: str) -> Any:
+        asked.append(name)
+        return None if asked.count(name) == 1 else get_experiment(self, name)
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    assert study.ingest()["created"] == 12
+    assert asked.count("digits") == 2
+
+
+def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
+    client = Mock()
+    client.restore_experiment.side_effect = MlflowException("No deleted experiment")
+    experiment = Mock(experiment_id="1")
+    client.get_experiment.return_value.lifecycle_stage = "active"
+    restore(client, experiment)
+    client.get_experiment.return_value.lifecycle_stage = "deleted"
+    with pytest.raises(MlflowException):
+        restore(client, experiment)
+
+
+@pytest.mark.parametrize("lines", [1, 3000])
+def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
+    note = "\n".join(f"- line {index} of many" for index in range(lines))
+    cut = fit_to_tag(note)
+    assert len(cut) < 8000
+    assert (cut == note) == (lines == 1)
+    if lines > 1:
+        *whole, _, word = cut.split("\n")
+        assert whole == note.split("\n")[: len(whole)]
+        assert "Too long" in word
