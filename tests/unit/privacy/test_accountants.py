@@ -52,8 +52,8 @@ def test_golden_sampled(
 ) -> None:
     loose = accountants.epsilon([gaussians(rdp, rate, steps)], DELTA, "rdp")
     assert loose == pytest.approx(epsilon, rel=4e-3)
-    own = accountants.epsilon([gaussians(pld, rate, steps)], DELTA, "pld")
-    assert own == pytest.approx(epsilon, rel=2e-3)
+    ours = accountants.epsilon([gaussians(pld, rate, steps)], DELTA, "pld")
+    assert ours == pytest.approx(epsilon, rel=2e-3)
     # The other code base's answer at its own multiplier, priced by ours: never above its own.
     other = accountants.epsilon([gaussians(prv, rate, steps)], DELTA, "pld")
     assert 0.97 * epsilon < other <= epsilon * (1 + 1e-3)
@@ -133,10 +133,10 @@ def test_sampled_and_mixed_prices_agree_with_a_second_library(
     delta: float, composed: str, epsilon: float, noise: float
 ) -> None:
     """On a grid: dp-accounting's PLD, Opacus's PRV within its error, and RDP above both."""
-    own = mixed(noise) if composed == "mixed" else [gaussians(noise, RATE, STEPS)]
-    pld = accountants.epsilon(own, delta, "pld")
+    composition = mixed(noise) if composed == "mixed" else [gaussians(noise, RATE, STEPS)]
+    pld = accountants.epsilon(composition, delta, "pld")
     assert pld == pytest.approx(epsilon, rel=0.01)
-    answers, notes = accountants.checks(own, delta, "pld")
+    answers, notes = accountants.checks(composition, delta, "pld")
     rdp, prv = answers.values()
     assert rdp is not None
     assert pld < rdp < 1.7 * pld

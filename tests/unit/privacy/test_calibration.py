@@ -86,9 +86,9 @@ def test_a_search_takes_few_prices_on_the_fine_grid(
     intervals = []
     original = accountants.epsilon
 
-    def counted(*args: Any, **own: Any) -> float:
-        intervals.append(own["interval"])
-        return original(*args, **own)
+    def counted(*args: Any, **options: Any) -> float:
+        intervals.append(options["interval"])
+        return original(*args, **options)
 
     monkeypatch.setattr(accountants, "epsilon", counted)
     calibrate(
@@ -120,9 +120,9 @@ def test_a_selection_meets_its_target(
     renamed = [relative(1.0, 10, name="x"), *parts[1:]]
     keys = {
         cache_path(
-            own, epsilon=1.0, delta=1e-5, accountant=accountant, cache=tmp_path, selection=kind
+            items, epsilon=1.0, delta=1e-5, accountant=accountant, cache=tmp_path, selection=kind
         )
-        for own, kind in (
+        for items, kind in (
             (parts, None), (parts, best), (renamed, best_of(5, shape, "x")),
             (parts, best_of(6, shape)),
         )
@@ -186,7 +186,7 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
     first = solve([relative(rate, 60)], 1.0, tmp_path / "a")
     original = accountants.epsilon
     monkeypatch.setattr(
-        accountants, "epsilon", lambda *args, **own: original(*args, **own) * (1 + 1e-13)
+        accountants, "epsilon", lambda *args, **options: original(*args, **options) * (1 + 1e-13)
     )
     assert solve([relative(rate, 60)], 1.0, tmp_path / "b") == first
     assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
@@ -241,8 +241,10 @@ def test_an_answer_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_key_holds_what_the_answer_depends_on_and_no_more(tmp_path: Path) -> None:
-    def key(epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **own: Any) -> Path:
-        values: dict[str, Any] = {"rate": 0.1, "count": 5, **own}
+    def key(
+        epsilon: float = 1.0, delta: float = 1e-5, accountant: str = "pld", **changes: Any
+    ) -> Path:
+        values: dict[str, Any] = {"rate": 0.1, "count": 5, **changes}
         return cache_path(
             [relative(**values)],
             epsilon=epsilon,

@@ -73,9 +73,9 @@ def test_every_deviation_a_mechanism_may_have(deviation: float, device: str) -> 
 def test_words_are_those_of_numpy_s_generator() -> None:
     reference = np.random.SFC64(5)
     state = np.array(reference.state["state"]["state"], dtype=np.uint64).reshape(4, 1)
-    found = np.empty(1000, dtype=np.uint64)
-    draw_words(state, found)
-    np.testing.assert_array_equal(found, reference.random_raw(1000))
+    words = np.empty(1000, dtype=np.uint64)
+    draw_words(state, words)
+    np.testing.assert_array_equal(words, reference.random_raw(1000))
 
 
 def test_lanes_are_generators_of_their_own() -> None:
@@ -102,9 +102,9 @@ def test_polynomials_are_accurate() -> None:
     radius = np.sqrt(-2 * np.log(uniform))
     angle = (angles + 0.5) * math.pi / 2**31
     cosines, sines = transform(radii, angles).astype(np.float64)
-    for found, wanted in ((cosines, radius * np.cos(angle)), (sines, radius * np.sin(angle))):
+    for normals, wanted in ((cosines, radius * np.cos(angle)), (sines, radius * np.sin(angle))):
         # cos of float64's pi / 2 is off by 6e-17, which is far below 2^-32 times 3e-7.
-        assert np.abs(found / wanted - 1).max() < 4e-7
+        assert np.abs(normals / wanted - 1).max() < 4e-7
     np.testing.assert_allclose(np.hypot(cosines, sines), radius, rtol=3e-7)
 
 
@@ -125,16 +125,16 @@ def test_small_radii_are_refined_within_their_unit() -> None:
         (3, 3.25), (-4, 3.25), (2**18 - 1, 2**18 - 0.75), (-(2**18), 2**18 - 0.75),
         (2**18, 2**18 + 0.5), (-(2**18) - 1, 2**18 + 0.5), (2**30, 2**30),
     ):  # fmt: skip
-        found = transform([radius], [2**29], 1 << 62)  # a quarter of a unit
+        normals = transform([radius], [2**29], 1 << 62)  # a quarter of a unit
         wanted = np.sqrt(-np.log(np.array(uniform) / 2**31))
-        np.testing.assert_allclose(found, np.full((2, 1), wanted), rtol=4e-7)
+        np.testing.assert_allclose(normals, np.full((2, 1), wanted), rtol=4e-7)
 
 
 def test_refined_pairs_keep_their_angle() -> None:
     angles = stream(1, "a").integers(-(2**31), 2**31, 1000)
-    found = transform(np.full(1000, 7), angles, 1 << 62).astype(np.float64)
+    normals = transform(np.full(1000, 7), angles, 1 << 62).astype(np.float64)
     np.testing.assert_allclose(
-        np.arctan2(found[1], found[0]), (angles + 0.5) * math.pi / 2**31, atol=2e-7
+        np.arctan2(normals[1], normals[0]), (angles + 0.5) * math.pi / 2**31, atol=2e-7
     )
 
 
@@ -153,9 +153,9 @@ def test_no_number_is_zero() -> None:
     """Neither the largest uniforms nor angles along the axes give an exact zero."""
     extremes = [-(2**31), 2**31 - 1, 0, -1, 2**30, -(2**30), 2**30 - 1, 2**29]
     pairs = [(radius, angle) for radius in extremes for angle in extremes]
-    found = transform([radius for radius, _ in pairs], [angle for _, angle in pairs])
-    assert np.isfinite(found).all()
-    assert found.all()
+    normals = transform([radius for radius, _ in pairs], [angle for _, angle in pairs])
+    assert np.isfinite(normals).all()
+    assert normals.all()
     refined = transform([0] * len(extremes), extremes, 99)
     assert np.isfinite(refined).all()
     assert refined.all()
@@ -201,8 +201,8 @@ def test_on_the_cpu_it_does_not_depend_on_how_many_are_drawn_at_a_time() -> None
 def test_no_two_sources_of_words_are_the_same() -> None:
     sources = [state for seed in (10, 11) for state in Words.of(seed)]
     out = np.empty((len(sources), 3200), dtype=np.uint64)
-    for state, own in zip(sources, out, strict=True):
-        draw_words(state, own)
+    for state, words in zip(sources, out, strict=True):
+        draw_words(state, words)
     assert len(np.unique(out)) == out.size
 
 

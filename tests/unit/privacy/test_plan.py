@@ -142,9 +142,9 @@ def test_plan_counts_and_finds_its_mechanisms() -> None:
     ],
 )
 def test_sgd_prices_its_sampling(options: Options, n: int, rate: float, count: int) -> None:
-    (own,) = options.mechanisms(n)
-    assert (own.sample_rate, own.count) == (rate, count)
-    assert own.sensitivity == options.max_grad_norm
+    (gradients,) = options.mechanisms(n)
+    assert (gradients.sample_rate, gradients.count) == (rate, count)
+    assert gradients.sensitivity == options.max_grad_norm
 
 
 def test_options_refuse_what_cannot_run() -> None:
@@ -219,10 +219,10 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
 @pytest.mark.parametrize("shape", [0.0, 1.0, 2.5, math.inf])
 def test_a_selection_is_part_of_the_plan(shape: float) -> None:
     best = Selection(mean=7.0, shape=shape, repeated=("gradients",))
-    own = plan(selection=best)
-    written = json.dumps(own.to_dict(), allow_nan=False)
-    assert Plan.from_dict(json.loads(written)) == own
-    assert own != plan()
+    selected = plan(selection=best)
+    written = json.dumps(selected.to_dict(), allow_nan=False)
+    assert Plan.from_dict(json.loads(written)) == selected
+    assert selected != plan()
     with pytest.raises(PrivacyError, match="no mechanism 'hessian'"):
         plan(selection=Selection(mean=7.0, shape=shape, repeated=("hessian",)))
 
@@ -258,10 +258,10 @@ from dpprobe.heads.registry import HEADS
 from dpprobe.heads.registry import method_options
 import dpprobe.privacy.plan
 for name in HEADS:
-    own = {"head": name}
+    values = {"head": name}
     if name == "tuned":
-        own |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
-    method_options(own).mechanisms(1000)
+        values |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
+    method_options(values).mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))
 """

@@ -52,8 +52,8 @@ def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_releas
 def test_symmetric_noise_is_isometric() -> None:
     noise = releases(mechanism("a")).symmetric("a", torch.zeros(2, 300, 300))
     assert torch.equal(noise, noise.mT)
-    diagonal = torch.stack([own.diagonal() for own in noise])
-    upper = torch.stack([own[torch.ones(300, 300).triu(1).bool()] for own in noise])
+    diagonal = torch.stack([matrix.diagonal() for matrix in noise])
+    upper = torch.stack([matrix[torch.ones(300, 300).triu(1).bool()] for matrix in noise])
     assert float(diagonal.std()) == pytest.approx(1.0, rel=0.1)
     assert float(upper.std()) == pytest.approx(math.sqrt(0.5), rel=0.01)
 

@@ -112,14 +112,14 @@ def test_the_price_bounds_every_order_of_a_finite_set(
     weights: list[tuple[float, float]], kind: tuple[float, float], delta: float
 ) -> None:
     """Whatever order the scores give to the outputs, and whichever dataset is the larger one."""
-    own = best_of(*kind)
+    selection = best_of(*kind)
     run, other = (np.array(side) / sum(side) for side in zip(*weights, strict=True))
     profile = finite_profile(run, other)
-    price = best_bound(own, profile, delta).epsilon(profile, delta)
+    price = best_bound(selection, profile, delta).epsilon(profile, delta)
     for order in permutations(range(len(run))):
         places = list(order)
-        assert exact_delta(own, run[places], other[places], price) <= delta * (1 + 1e-6)
-        assert exact_delta(own, other[places], run[places], price) <= delta * (1 + 1e-6)
+        assert exact_delta(selection, run[places], other[places], price) <= delta * (1 + 1e-6)
+        assert exact_delta(selection, other[places], run[places], price) <= delta * (1 + 1e-6)
 
 
 def test_the_price_of_a_finite_set_is_not_far_above_the_worst_order() -> None:
@@ -176,14 +176,14 @@ def test_renyi_prices_agree_with_the_theorems(
     rdp = accountants.epsilon([gaussians(1 / mu)], delta, "rdp", selection=kind)
     orders = 1 + np.geomspace(1e-2, 2e3, 4000)
     if math.isinf(shape):  # its delta-hat is a conversion of RDP, ours exact
-        own = converted(orders, theorem_six(orders, mu, kind), delta)
-        assert own * (1 - 1e-6) <= rdp <= 1.5 * own
+        reference = converted(orders, theorem_six(orders, mu, kind), delta)
+        assert reference * (1 - 1e-6) <= rdp <= 1.5 * reference
     else:
-        own = converted(orders, theorem_two(orders, mu**2 / 2, kind), delta)
-        assert rdp == pytest.approx(own, rel=0.04)
+        reference = converted(orders, theorem_two(orders, mu**2 / 2, kind), delta)
+        assert rdp == pytest.approx(reference, rel=0.04)
     # And the price that is used is tighter.
     pld = accountants.epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
-    assert pld < own * (1 + 1e-4 if math.isinf(shape) else 0.92)
+    assert pld < reference * (1 + 1e-4 if math.isinf(shape) else 0.92)
     single = accountants.epsilon([gaussians(1 / mu)], delta / mean, "pld")
     assert pld > single
 

@@ -84,8 +84,8 @@ def test_the_backbones_of_the_papers_are_there() -> None:
 
 
 def test_what_a_study_writes_goes_before() -> None:
-    own = options("dinov2_b14", preprocessing={"size": 252, "flip": True}, pretrained=False)
-    assert (own.model, own.preprocessing.size) == ("vit_base_patch14_dinov2.lvd142m", 252)
+    chosen = options("dinov2_b14", preprocessing={"size": 252, "flip": True}, pretrained=False)
+    assert (chosen.model, chosen.preprocessing.size) == ("vit_base_patch14_dinov2.lvd142m", 252)
     local = options("clip_vit_b32", checkpoint="weights.pt")
     assert (local.checkpoint, local.tag) == ("weights.pt", None)
     with pytest.raises(ConfigError, match="catalog: no backbone.* 'vit_b15'; write vit_b16"):
@@ -121,7 +121,7 @@ def test_the_three_of_table_1_at_full_size(name: str) -> None:
             encode.reset_classifier(0)
     with torch.inference_mode():
         expected = encode(preprocess(noise())[None])
-    found = backbone.forward(backbone.transform(noise())[None])
-    assert found.shape == (1, ENTRIES[name]["dimension"])
+    features = backbone.forward(backbone.transform(noise())[None])
+    assert features.shape == (1, ENTRIES[name]["dimension"])
     scale = float(expected.abs().max())
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * scale)
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5 * scale)

@@ -1,4 +1,4 @@
-"""Compiling with Numba."""
+"""The compiler of Numba functions."""
 
 from __future__ import annotations
 

@@ -1,0 +1,30 @@
+"""A small study that is valid, and changes of one value in it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+STUDY: dict[str, Any] = {
+    "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {
+        "sgd": {"head": "sgd"},
+        "ceiling": {"head": "nonprivate"},
+    },
+    "epsilons": [0.5, 1, "inf"],
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """STUDY with one value set, by dotted path; the value `...` removes the key."""
+    study = copy.deepcopy(STUDY)
+    *parents, last = path.split(".")
+    place = study
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return study

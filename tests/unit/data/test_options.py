@@ -1,0 +1,47 @@
+"""The options that every dataset has."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpprobe.data.options import headline_metric
+from dpprobe.data.registry import dataset_options
+from dpprobe.errors import ConfigError
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from tests.support.small_study import STUDY, changed
+
+
+def test_delta_does_not_decide_the_split_tables() -> None:
+    dataset = load_study(changed("datasets.digits.delta", 1e-6)).datasets["digits"]
+    params = load_study(STUDY).datasets["digits"].preparation_params()
+    assert dataset.preparation_params() == params
+    assert dataset_options(params).preparation_params() == params
+    assert dataset.source_state() is None
+
+
+def test_the_metric_of_a_dataset_fits_its_labels() -> None:
+    def metric_of(metric: str | None, classes: int | None, *, multi_label: bool = False) -> str:
+        return headline_metric(metric, num_classes=classes, multi_label=multi_label)
+
+    assert metric_of(None, 2) == "accuracy"
+    assert metric_of(None, 14, multi_label=True) == "auc"
+    assert (
+        metric_of("auc", 2)
+        == metric_of("auc", 14, multi_label=True)
+        == metric_of("auc", None)
+        == "auc"
+    )
+    assert metric_of("accuracy", 14, multi_label=True) == "accuracy"
+    study = load_study(changed("datasets.digits.metric", "auc"))
+    with pytest.raises(
+        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write accuracy"
+    ):
+        check_study(study)
+    with pytest.raises(ConfigError, match=r"datasets\.digits\.metric"):
+        load_study(changed("datasets.digits.metric", "f1"))
+
+
+def test_the_metric_does_not_decide_the_split_tables() -> None:
+    dataset = load_study(changed("datasets.digits.metric", "accuracy")).datasets["digits"]
+    assert dataset.preparation_params() == load_study(STUDY).datasets["digits"].preparation_params()

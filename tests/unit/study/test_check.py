@@ -1,0 +1,207 @@
+"""A study is checked against the machine before any job: files, sizes, delta."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+from tests.support.small_study import STUDY, changed
+
+
+def test_public_files_are_named_for_each_dataset_and_backbone() -> None:
+    method = {"head": "sgd", "init": "file", "init_file": "{dataset}/{backbone}.safetensors"}
+    options = load_study(changed("methods.sgd", method)).methods["sgd"]
+    located = options.located(dataset="digits", backbone="pixels")
+    assert located.input_files() == ("digits/pixels.safetensors",)
+    wrong = load_study(changed("methods.sgd", method | {"init_file": "{other}.safetensors"}))
+    with pytest.raises(ConfigError, match="only {dataset} and {backbone} may stand in braces"):
+        check_study(wrong)
+
+
+def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
+    counted = load_study(STUDY).datasets["digits"].count_rows()
+    assert counted is not None
+    rows = counted[0]
+    assert check_study(load_study(STUDY)) == []
+    with pytest.raises(ConfigError, match="above 1/n"):
+        check_study(load_study(changed("delta", 1.01 / rows)))
+    assert "1/n" in check_study(load_study(changed("delta", 1 / rows)))[0]
+    loose = changed("datasets.digits.delta", 0.1)
+    with pytest.raises(ConfigError, match="datasets.digits"):
+        check_study(load_study(loose))
+
+
+def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
+    study = load_study(changed("methods.sgd.batch_size", 100_000))
+    with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
+        check_study(study)
+
+
+def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
+    dataset = load_study(STUDY).datasets["digits"]
+    counted = dataset.count_rows()
+    assert counted is not None
+    train, test = counted
+    assert dataset.count_rows() == (train, test) == (1438, 359)
+    assert check_study(load_study(STUDY | {"features": {"shards": test}})) == []
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(STUDY | {"features": {"shards": test + 1}}))
+    assert str(caught.value) == (
+        "config: features.shards: 360 is above the 359 test rows of digits; write at most 359"
+    )
+
+
+def test_a_multi_label_dataset_is_refused_by_heads_of_one_label(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = load_study(STUDY)
+    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
+    monkeypatch.setattr(type(study.methods["ceiling"]), "multi_label", True)
+    with pytest.raises(ConfigError) as caught:
+        check_study(study)
+    assert str(caught.value).startswith(
+        "config: methods.sgd on datasets.digits: the dataset is multi-label and head sgd"
+    )
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_missing_files_are_all_named(tmp_path: Path) -> None:
+    study = copy.deepcopy(STUDY)
+    study["datasets"]["gone"] = {
+        "source": "parquet",
+        "train": str(tmp_path / "no.parquet"),
+        "test": str(tmp_path / "no.parquet"),
+    }
+    study["backbones"]["net"] = {
+        "family": "timm",
+        "model": "mobilenetv2_100",
+        "checkpoint": str(tmp_path / "no.safetensors"),
+    }
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    message = str(caught.value)
+    assert "datasets.gone" in message
+    assert "no.parquet" in message
+    assert "backbones.net" in message
+    assert "no.safetensors" in message
+
+
+def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, yaml; from dpprobe.study.check import check_study;"
+        "from dpprobe.study.load import load_study;"
+        "check_study(load_study(yaml.safe_load(open('config.yaml'))));"
+        "print([m for m in ('torch','numpy','pandas','pyarrow','sklearn','timm','mlflow') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_public_datasets_must_fill_their_shards_too() -> None:
+    seen = {"source": "sklearn", "test_fraction": 0.01}
+    study = STUDY | {"public_datasets": {"seen": seen}, "features": {"shards": 30}}
+    with pytest.raises(ConfigError, match="30 is above the 20 test rows of seen"):
+        check_study(load_study(study))
+
+
+def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:
+    siglip = {"family": "open_clip", "model": "ViT-B-16-SigLIP.webli"}
+    clip = {"family": "open_clip", "model": "ViT-B-32-quickgelu.openai"}
+    study = load_study(STUDY | {"backbones": {"siglip": siglip, "clip": clip}})
+    assert [backbone.reads_text for backbone in study.backbones.values()] == [False, True]
+    (warning,) = check_study(study)
+    assert warning.startswith("backbones.siglip: ViT-B-16-SigLIP reads text through the package")
+
+
+def test_sizes_that_can_be_counted_are_held_against_what_is_expected() -> None:
+    study = load_study(changed("datasets.digits.expect", {"train": 1, "test": 2, "classes": 3}))
+    with pytest.raises(ConfigError) as caught:
+        check_study(study)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    rows = study.datasets["digits"].count_rows()
+    assert rows is not None
+    assert lines[0].startswith(
+        f"config: datasets.digits: expect.train: 1, where there are {rows[0]} train rows; complete"
+    )
+    assert "where there are 10 classes" in lines[2]
+    right = {"train": rows[0], "test": rows[1], "classes": 10}
+    assert check_study(load_study(changed("datasets.digits.expect", right))) == []
+    public = {"other": {"source": "sklearn", "name": "digits", "expect": {"classes": 3}}}
+    with pytest.raises(ConfigError, match=r"public_datasets\.other: expect\.classes: 3"):
+        check_study(load_study(STUDY | {"public_datasets": public}))
+
+
+def test_tables_that_are_there_are_held_against_what_is_expected(tmp_path: Path) -> None:
+    """Of a download only the tables tell; what they were made of must be the same."""
+    files = [{"url": "http://h/x.zip", "sha256": "0" * 64}]
+    layout = {"source": "imagefolder", "path": "x"}
+    scans: dict[str, Any] = {"source": "url", "files": files, "layout": layout}
+    sizes = {"train": 9_000, "test": 90}
+
+    def load(**values: Any) -> Study:
+        return load_study(
+            STUDY | {"data_dir": str(tmp_path), "datasets": {"scans": scans | values}}
+        )
+
+    path = tmp_path / "scans/dataset.json"
+    path.parent.mkdir()
+    info = {
+        "source": load().datasets["scans"].preparation_params(),
+        "splits": {"train": {"rows": 9_000}, "test": {"rows": 80}},
+        "class_names": ["a", "b"],
+    }
+    path.write_text(json.dumps(info))
+    with pytest.raises(ConfigError) as caught:
+        check_study(load(expect=sizes))
+    assert str(caught.value) == (
+        "config: datasets.scans: expect.test: 90, where there are 80 test rows; correct `expect`, "
+        f"or delete {path}, so that the tables are made again"
+    )
+    # Of other options the tables are made again.
+    other = load(expect=sizes, layout=layout | {"split_seed": 1})
+    assert all("expect" not in line for line in check_study(other))
+    path.unlink()
+    check_study(load(expect=sizes))
+
+
+@pytest.mark.parametrize("key", ["datasets", "public_datasets"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_source_in_the_place_of_its_split_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, linked: bool
+) -> None:
+    """Snakemake deletes what it is about to make: the user's only copy."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data/mine"
+    folder.mkdir(parents=True)
+    images = [{"bytes": b"", "path": None}] * 2
+    pq.write_table(pa.table({"image": images, "label": [0, 1]}), folder / "train.parquet")
+    source = folder / "train.parquet"
+    if linked:
+        source = tmp_path / "elsewhere.parquet"
+        source.symlink_to(folder / "train.parquet")
+    dataset = {
+        "source": "parquet", "train": str(source), "test": str(source), "class_names": ["a", "b"],
+        "duplicates": "warn",
+    }  # fmt: skip
+    others = STUDY.get(key, {})
+    study = load_study(STUDY | {key: {**others, "mine": dataset}})
+    with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
+        check_study(study)
+    assert (folder / "train.parquet").exists()

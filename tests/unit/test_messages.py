@@ -1,0 +1,104 @@
+"""A study is read whole before any job: every mistake gives one line that names it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data.registry import dataset_options
+from dpprobe.errors import ConfigError
+from dpprobe.heads.registry import method_options
+from dpprobe.study.load import load_study
+from tests.support.small_study import STUDY, changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("epsilonss", [1], ["epsilonss", "unknown key"]),
+        ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize", "unknown key"]),
+        ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
+        ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),
+        ("backbones.pixels.family", "resnet", ["backbones.pixels", "'resnet'", "timm"]),
+        ("methods.sgd.batch_size", -3, ["methods.sgd.batch_size", "-3"]),
+        ("methods.sgd.learning_rate", 0, ["methods.sgd.learning_rate", "0"]),
+        ("epsilons", [0.5, 0], ["epsilons", "0"]),
+        ("epsilons", [-1], ["epsilons", "-1"]),
+        ("epsilons", ["half"], ["epsilons", "'half'"]),
+        ("epsilons", [True], ["epsilons", "True"]),
+        ("epsilons", [10**400], ["epsilons", "positive number"]),
+        ("epsilons", [1, 1.0], ["epsilons", "twice"]),
+        ("epsilons", ["inf", float("inf")], ["epsilons", "inf", "twice"]),
+        ("epsilons", "0.5", ["epsilons", "list"]),
+        ("epsilons", 0.5, ["epsilons", "0.5", "write a list"]),
+        ("epsilons", {"a": 1}, ["epsilons", "write a list"]),
+        ("epsilons", [1, 0.009], ["epsilons", "0.009", "0.01 to 100", "larger"]),
+        ("epsilons", [1, 101], ["epsilons", "101", "0.01 to 100", "inf for no privacy"]),
+        ("delta", 1e-11, ["delta", "1e-11", "0.0000000001"]),
+        ("datasets.digits.delta", 1e-11, ["datasets.digits.delta", "0.0000000001"]),
+        ("methods.sgd.batch_size", "fulll", ["methods.sgd.batch_size: 'fulll'", "'full'"]),
+        ("methods.sgd.batch_size", [1], ["methods.sgd.batch_size: [1]", "integer or 'full'"]),
+        ("datasets.digits.source", ["x"], ["datasets.digits", "['x']", "parquet"]),
+        ("methods.sgd.head", {"a": 1}, ["methods.sgd", "unknown head"]),
+        ("study", "my study", ["study", "lower-case"]),
+        ("results_dir", "my results", ["results_dir", "'my results'", "spaces"]),
+        ("results_dir", "results/{study}", ["results_dir", "braces"]),
+        ("data_dir", "data//x", ["data_dir", "'data//x'"]),
+        ("data_dir", "~/data", ["data_dir", "~"]),
+        ("data_dir", "", ["data_dir"]),
+        ("tracking", {"uri": "postgresql://h/db"}, ["tracking.uri", "'postgresql'"]),
+        ("tracking", {"uri": "results/mlruns"}, ["tracking.uri", "sqlite:///", "mlflow server"]),
+        ("tracking", {"uri": "sqlite:///"}, ["tracking.uri", "sqlite:///path"]),
+        ("tracking", {"uri": "http://"}, ["tracking.uri"]),
+        ("tracking", {"uri": "https://me:geheim@h"}, ["tracking.uri", "MLFLOW_TRACKING_PASSWORD"]),
+        ("epsilons", [], ["epsilons"]),
+        ("epsilons", ..., ["epsilons", "missing"]),
+        ("datasets", {}, ["datasets"]),
+        ("seeds", 0, ["seeds", "0"]),
+        ("delta", 1.5, ["delta", "1.5"]),
+        ("accountant", "gdp", ["accountant", "'gdp'"]),
+        ("methods.Bad-Name", {"head": "sgd"}, ["methods.Bad-Name", "lower-case"]),
+        ("datasets.digits", "digits", ["datasets.digits"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(path: str, value: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(changed(path, value))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1, message
+    for word in words:
+        assert word in message
+
+
+def test_each_alternative_of_a_list_is_named_where_it_is() -> None:
+    parquet = {"source": "parquet", "train": ["a", 1], "test": 5}
+    with pytest.raises(ConfigError) as caught:
+        load_study(changed("datasets.digits", parquet))
+    lines = sorted(str(caught.value).splitlines())
+    assert lines[0].startswith("config: datasets.digits.test: 5: write a valid string or")
+    assert lines[1].startswith("config: datasets.digits.train.1: 1: input should be a valid string")
+    assert len(lines) == 2
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    study = changed("seeds", 0) | {"delta": 2.0}
+    with pytest.raises(ConfigError) as caught:
+        load_study(study)
+    assert {line.split(":")[1].strip() for line in str(caught.value).splitlines()} == {
+        "seeds",
+        "delta",
+    }
+
+
+def test_serialised_options_read_back_the_same() -> None:
+    study = load_study(STUDY)
+    for options, read in (
+        (study.datasets["digits"], dataset_options),
+        (study.backbones["pixels"], backbone_options),
+        (study.methods["sgd"], method_options),
+    ):
+        values = json.loads(json.dumps(options.model_dump(mode="json")))
+        assert read(values) == options
