@@ -44,9 +44,10 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import sources
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.features import store
 from dpprobe.features.extract import extract_shard
+from dpprobe.features.manifest import write_manifest
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
+from dpprobe.features.store import FeatureStore
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
@@ -363,10 +364,8 @@ def rounding(folder: Path, options: argparse.Namespace) -> list[str]:
         path = extract(directory, folder, blocks, split, dtype="float32", options=options)
         manifest = path.parent / "manifest.json"
         count_rows = info.splits[split].rows
-        store.write_manifest(
-            [path], manifest, rows=count_rows, dataset_fingerprint=info.fingerprint
-        )
-        splits.append(store.FeatureStore(manifest))
+        write_manifest([path], manifest, rows=count_rows, dataset_fingerprint=info.fingerprint)
+        splits.append(FeatureStore(manifest))
     lines += [
         f"MobileNetV2 at 128 pixels on CIFAR-10, {rows:,} training and {held:,} test rows, delta "
         f"{DELTA:g}, {count} seeds, the same for both: test accuracy in percent, mean (standard "
@@ -392,7 +391,7 @@ def shown(values: list[float]) -> str:
 def accuracies(
     values: dict[str, Any],
     epsilon: float,
-    splits: list[store.FeatureStore],
+    splits: list[FeatureStore],
     dtype: str,
     count: int,
     folder: Path,

@@ -136,7 +136,8 @@ def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
     from dpprobe.data import sources
     from dpprobe.data.table import read_info
     from dpprobe.features.extract import extract_shard
-    from dpprobe.features.store import FeatureStore, write_manifest
+    from dpprobe.features.manifest import write_manifest
+    from dpprobe.features.store import FeatureStore
 
     (dataset,), ((backbone_name, backbone),) = study.datasets.values(), study.backbones.items()
     if not (folder / "dataset.json").exists():

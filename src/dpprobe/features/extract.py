@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +20,9 @@ from dpprobe.backbones.probe import take_probe
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
-from dpprobe.features import store
+from dpprobe.features.header import ShardHeader, row_range
 from dpprobe.features.pipeline import Array, Clock, Features, extract_rows
+from dpprobe.features.shard_writer import open_shard
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -76,7 +77,7 @@ def extract_shard(
         changes no feature.
       device: "auto", "cpu" or "cuda".
       precision: of a network's forward pass.
-      compiled: whether a network passes through torch.compile.
+      compiled: True to pass a network through torch.compile.
 
     Raises:
       DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
@@ -86,31 +87,28 @@ def extract_shard(
     """
     described = read_info(info)
     source = _open_table(table, described, split)
-    start, stop = store.row_range(source.rows, shard, shards)
+    start, stop = row_range(source.rows, shard, shards)
     where = resolve_device(device)
     runtime = Runtime(device=where, precision=precision, compiled=compiled)
     loaded = loading.load(backbone, runtime=runtime)
-    header = _header(
-        described,
-        loaded,
+    header = ShardHeader(
         split=split,
         rows=source.rows,
-        shard=shard,
-        shards=shards,
+        class_names=described.class_names,
+        multi_label=described.multi_label,
         dtype=dtype,
+        dataset_fingerprint=described.fingerprint,
         backbone=backbone_name,
         backbone_options=backbone.extraction_params(),
-    )
-    label = f"features {backbone_name} {split} {shard + 1}/{shards}"
-    accepted = source.accepted()
-    writing = store.open_shard(
-        output,
-        header,
-        labels=source.labels()[start:stop],
-        ids=source.ids()[start:stop],
-        groups={name: values[start:stop] for name, values in source.groups().items()},
-        accepted=None if accepted is None else accepted[start:stop],
-        probe=_probe(loaded, backbone_name),
+        backbone_fingerprint=loaded.fingerprint,
+        weights_sha256=loaded.weights_sha256,
+        architecture=loaded.architecture,
+        pretrained_tag=loaded.pretrained_tag,
+        trained=loaded.trained,
+        preprocessing=loaded.preprocessing,
+        shard=shard,
+        shards=shards,
+        versions={name: version(name) for name in LIBRARIES},
     )
     clock = Clock()
     parts = extract_rows(
@@ -124,10 +122,38 @@ def extract_shard(
         on_gpu=where == "cuda",
         clock=clock,
     )
-    with writing as writer, Progress(stop - start, label=label) as progress, closing(parts):
+    _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
+
+
+def _write_parts(
+    parts: Generator[Features],
+    output: Path,
+    header: ShardHeader,
+    source: SplitTable,
+    *,
+    probe: Mapping[str, Any],
+    clock: Clock,
+) -> None:
+    """Writes a shard's features as they are computed, and logs the time of each part."""
+    rows = slice(header.start, header.stop)
+    accepted = source.accepted()
+    writing = open_shard(
+        output,
+        header,
+        labels=source.labels()[rows],
+        ids=source.ids()[rows],
+        groups={name: values[rows] for name, values in source.groups().items()},
+        accepted=None if accepted is None else accepted[rows],
+        probe=probe,
+    )
+    label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
+    progress = Progress(header.stop - header.start, label=label)
+    with writing as writer, progress, closing(parts):
         for part in parts:
             with clock.time("write"):
-                _write(part, writer, split, dtype)
+                for values in (part.values, *part.layers.values()):
+                    _check_values(values, part, header.split, header.dtype)
+                writer.append(part.values, layers=part.layers)
             clock.lap()
             progress.advance(len(part.rows))
     logger.info("%s: %s", label, clock)
@@ -143,39 +169,6 @@ def _probe(loaded: Backbone, name: str) -> dict[str, Any]:
     return probe
 
 
-def _header(
-    described: DatasetInfo,
-    loaded: Backbone,
-    *,
-    split: str,
-    rows: int,
-    shard: int,
-    shards: int,
-    dtype: str,
-    backbone: str,
-    backbone_options: Mapping[str, Any],
-) -> store.ShardHeader:
-    return store.ShardHeader(
-        split=split,
-        rows=rows,
-        shard=shard,
-        shards=shards,
-        class_names=described.class_names,
-        multi_label=described.multi_label,
-        dtype=dtype,
-        dataset_fingerprint=described.fingerprint,
-        backbone=backbone,
-        backbone_options=backbone_options,
-        backbone_fingerprint=loaded.fingerprint,
-        weights_sha256=loaded.weights_sha256,
-        architecture=loaded.architecture,
-        pretrained_tag=loaded.pretrained_tag,
-        trained=loaded.trained,
-        preprocessing=loaded.preprocessing,
-        versions={name: version(name) for name in LIBRARIES},
-    )
-
-
 def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
     source = SplitTable(table)
     if source.fingerprint != info.splits[split].fingerprint:
@@ -184,13 +177,6 @@ def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
             "delete both and prepare the dataset again"
         )
     return source
-
-
-def _write(part: Features, writer: store.ShardWriter, split: str, dtype: str) -> None:
-    _check_values(part.values, part, split, dtype)
-    for values in part.layers.values():
-        _check_values(values, part, split, dtype)
-    writer.append(part.values, layers=part.layers)
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:

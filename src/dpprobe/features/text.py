@@ -7,6 +7,7 @@ length, their mean is taken, and scaled again. It needs the class names alone, n
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
@@ -24,6 +27,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data import prompts
 from dpprobe.data.table import read_info
+from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
 
 logger = logging.getLogger("dpprobe")
@@ -40,8 +44,8 @@ class TextEmbeddings:
 
     Attributes:
       weights: float32 [classes, dimension], unit rows.
-      logit_scale: what the model multiplies cosines with.
-      logit_bias: what it adds then; None where it adds nothing.
+      logit_scale: the factor of the cosines.
+      logit_bias: added to their product with it; None where the model adds nothing.
       fingerprint: of all that decides a sentence's embedding.
       weights_sha256: of the model's weights.
     """
@@ -61,8 +65,6 @@ def embed_text(
     Raises:
       ConfigError: when the backbone has no text tower, or it cannot be loaded.
     """
-    from dpprobe.devices import resolve_device
-
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
         raise ConfigError(
@@ -72,9 +74,10 @@ def embed_text(
     encoder = module.load_text(
         options, Runtime(device=resolve_device(runtime.device), precision="float32")
     )
-    flat = [sentence for own in sentences for sentence in own]
+    flat = [sentence for of_class in sentences for sentence in of_class]
     rows = torch.cat([encoder.encode(flat[at : at + BATCH]) for at in range(0, len(flat), BATCH)])
-    means = torch.stack([own.mean(0) for own in rows.split([len(own) for own in sentences])])
+    parts = rows.split([len(of_class) for of_class in sentences])
+    means = torch.stack([part.mean(0) for part in parts])
     weights = means / means.norm(dim=1, keepdim=True)
     return TextEmbeddings(
         weights=weights.cpu().numpy().astype(np.float32),
@@ -110,8 +113,6 @@ def write_text_embeddings(
     Raises:
       ConfigError: for prompts that are not right; as `embed_text`.
     """
-    from safetensors.numpy import save_file
-
     described = read_info(info)
     templates = prompts.templates(chosen)
     words = prompts.words(described.class_names, prompt_names)
@@ -122,7 +123,7 @@ def write_text_embeddings(
                 "prompts: %r stands for %d classes: no text tells them apart", word, count
             )
     logger.info("prompts: %d of each class, such as %r", len(templates), sentences[0][0])
-    found = embed_text(options, sentences=sentences, runtime=runtime)
+    embeddings = embed_text(options, sentences=sentences, runtime=runtime)
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -130,37 +131,36 @@ def write_text_embeddings(
         "set": chosen if isinstance(chosen, str) else prompts.OWN,
         "templates": list(templates),
         "words": list(words),
-        "logit_scale": found.logit_scale,
-        "logit_bias": found.logit_bias,
-        "fingerprint": artifacts.fingerprint({"text": found.fingerprint, "prompts": sentences}),
-        "backbone_fingerprint": found.fingerprint,
-        "weights_sha256": found.weights_sha256,
+        "logit_scale": embeddings.logit_scale,
+        "logit_bias": embeddings.logit_bias,
+        "fingerprint": artifacts.fingerprint(
+            {"text": embeddings.fingerprint, "prompts": sentences}
+        ),
+        "backbone_fingerprint": embeddings.fingerprint,
+        "weights_sha256": embeddings.weights_sha256,
     }
     with artifacts.atomic_path(path) as temporary:
         # One key: safetensors writes several in an order of their own each time.
         save_file(
-            {"weights": found.weights},
+            {"weights": embeddings.weights},
             temporary,
             metadata={"dpprobe": artifacts.canonical_json(metadata)},
         )
 
 
 def check_classes(path: Path, class_names: Sequence[str]) -> None:
-    """Holds a file that may be ours against a dataset's classes: rows go by their order.
+    """Compares a file that may hold text embeddings with a dataset's classes: rows go by order.
+
+    A file without text embeddings passes: the head that takes it as weights says what is wrong.
 
     Raises:
       DataError: for text embeddings of other classes, or of the same in another order.
     """
-    import json
-
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, framework="numpy") as stream:
-            metadata = json.loads((stream.metadata() or {}).get("dpprobe", "{}"))
-    except (OSError, SafetensorError, ValueError):
-        return  # some other file; whoever uses it says what is wrong with it
-    if metadata.get("format") == FORMAT and list(metadata["class_names"]) != list(class_names):
+        metadata = _read_metadata(path)
+    except DataError:
+        return
+    if list(metadata["class_names"]) != list(class_names):
         raise DataError(
             f"{path}: text embeddings of other classes, or of these in another order; name the "
             "text.safetensors of the same dataset"
@@ -168,21 +168,33 @@ def check_classes(path: Path, class_names: Sequence[str]) -> None:
 
 
 def read_text_embeddings(path: Path) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-    """Weights [classes, dimension] and the metadata of `write_text_embeddings`.
+    """Reads weights [classes, dimension] and the metadata of `write_text_embeddings`.
 
     Raises:
       DataError: for a file that is not one, or is damaged.
     """
-    import json
+    metadata = _read_metadata(path)
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            weights = stream.get_tensor("weights")
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: no text embeddings ({error}); delete it and run again") from error
+    if weights.shape[0] != len(metadata["class_names"]):
+        raise DataError(f"{path}: no text embeddings; delete it and run again")
+    return weights, metadata
 
-    from safetensors import SafetensorError, safe_open
 
+def _read_metadata(path: Path) -> dict[str, Any]:
+    """Reads the metadata of `write_text_embeddings`.
+
+    Raises:
+      DataError: for a file without it.
+    """
     try:
         with safe_open(path, framework="numpy") as stream:
             metadata = json.loads((stream.metadata() or {})["dpprobe"])
-            weights = stream.get_tensor("weights")
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        if metadata["format"] != FORMAT:
+            raise ValueError(f"format {metadata['format']}")
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: no text embeddings ({error}); delete it and run again") from error
-    if metadata.get("format") != FORMAT or weights.shape[0] != len(metadata["class_names"]):
-        raise DataError(f"{path}: no text embeddings; delete it and run again")
-    return weights, metadata
+    return dict(metadata)

@@ -31,9 +31,11 @@ from dpprobe.data import sources, table
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features import pipeline, store
+from dpprobe.features import pipeline
 from dpprobe.features.extract import extract_shard
+from dpprobe.features.manifest import write_manifest
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
+from dpprobe.features.store import FeatureStore
 
 PIXELS = {"family": "pixels"}
 
@@ -115,7 +117,7 @@ def extract(
     shards: int = 1,
     backbone: dict[str, Any] = PIXELS,
     **changed: Any,
-) -> store.FeatureStore:
+) -> FeatureStore:
     info = read_info(dataset / "dataset.json")
     paths = [
         one_shard(dataset, output, shard=shard, shards=shards, backbone=backbone, **changed)
@@ -123,8 +125,8 @@ def extract(
     ]
     rows = info.splits[changed.get("split", "train")].rows
     manifest = output / "manifest.json"
-    store.write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
-    return store.FeatureStore(manifest)
+    write_manifest(paths, manifest, rows=rows, dataset_fingerprint=info.fingerprint)
+    return FeatureStore(manifest)
 
 
 @pytest.mark.parametrize(("shards", "batch_size"), [(1, 100), (1, 4), (3, 2), (11, 4)])
@@ -674,13 +676,13 @@ def test_what_a_kill_leaves_is_taken_up_again(tmp_path: Path) -> None:
         one_shard(dataset, output, shard=shard, shards=4)
     assert {path: path.read_bytes() for path in finished} == kept
     shards = sorted(output.glob("shard-*"))
-    store.write_manifest(
+    write_manifest(
         shards,
         output / "manifest.json",
         rows=200,
         dataset_fingerprint=read_info(dataset / "dataset.json").fingerprint,
     )
-    assert store.FeatureStore(output / "manifest.json").fingerprint == whole.fingerprint
+    assert FeatureStore(output / "manifest.json").fingerprint == whole.fingerprint
 
 
 @pytest.fixture

@@ -14,8 +14,10 @@ from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 from dpprobe.features import near_duplicates as overlap
-from dpprobe.features import store
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
 from dpprobe.features.near_duplicates import Rows, find_overlap, read_overlap, write_overlap
+from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
 
 SIDE = 4
@@ -62,7 +64,7 @@ def make_rows(
     info = table.read_info(folder / name / "dataset.json")
     paths = []
     for shard in range(2):
-        header = store.ShardHeader(
+        header = ShardHeader(
             split=split, rows=len(images), shard=shard, shards=2, class_names=("no", "yes"),
             multi_label=False, dtype="float32", dataset_fingerprint=info.fingerprint,
             backbone="pixels", backbone_options={}, backbone_fingerprint=fingerprint,
@@ -70,12 +72,12 @@ def make_rows(
         )  # fmt: skip
         part = slice(header.start, header.stop)
         paths.append(folder / name / f"shard-{shard:05d}-of-00002.h5")
-        store.write_shard(
+        write_shard(
             paths[-1], header, features=features[part],
             labels=np.arange(len(images))[part] % 2, ids=ids[part],
         )  # fmt: skip
     manifest = folder / name / "manifest.json"
-    store.write_manifest(paths, manifest, rows=len(images), dataset_fingerprint=info.fingerprint)
+    write_manifest(paths, manifest, rows=len(images), dataset_fingerprint=info.fingerprint)
     return Rows(
         dataset=name,
         features=FeatureStore(manifest),

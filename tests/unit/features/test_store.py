@@ -22,8 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, StoreError
-from dpprobe.features import store
-from dpprobe.features.store import FeatureStore, ShardHeader
+from dpprobe.features import shard_writer
+from dpprobe.features.header import ShardHeader, row_range
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.shard_writer import open_shard, write_shard
+from dpprobe.features.store import FeatureStore
+from dpprobe.features.verification import ContentHash, verify_shard
 
 ROWS, DIMENSION, SHARDS = 23, 5, 3
 DATASET = "d" * 64
@@ -66,7 +71,7 @@ def write(
 ) -> Path:
     rows = slice(header.start, header.stop)
     path = directory / f"shard-{header.shard:05d}-of-{header.shards:05d}.h5"
-    store.write_shard(
+    write_shard(
         path,
         header,
         features=features[rows],
@@ -83,14 +88,14 @@ def write(
 def write_store(directory: Path, **changed: Any) -> Path:
     shards = [write(directory, make_header(shard, **changed)) for shard in range(SHARDS)]
     manifest = directory / "manifest.json"
-    store.write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET)
+    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET)
     return manifest
 
 
 @given(rows=st.integers(1, 10_000), data=st.data())
 def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
     shards = data.draw(st.integers(1, min(rows, 200)))
-    ranges = [store.row_range(rows, shard, shards) for shard in range(shards)]
+    ranges = [row_range(rows, shard, shards) for shard in range(shards)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == rows
     assert all(one[1] == two[0] for one, two in itertools.pairwise(ranges))
@@ -101,7 +106,7 @@ def test_ranges_tile_the_rows(rows: int, data: st.DataObject) -> None:
 
 def test_more_shards_than_rows_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"features.shards: 4 shards for a split of 3 rows"):
-        store.row_range(3, 0, 4)
+        row_range(3, 0, 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -128,7 +133,7 @@ def test_multi_label_round_trip(tmp_path: Path) -> None:
     labels = np.stack([LABELS, 1 - LABELS], axis=1).astype(np.int8)
     header = make_header(multi_label=True, shards=1)
     path = write(tmp_path, header, labels=labels)
-    store.write_manifest([path], tmp_path / "m.json", rows=ROWS, dataset_fingerprint=DATASET)
+    write_manifest([path], tmp_path / "m.json", rows=ROWS, dataset_fingerprint=DATASET)
     read = FeatureStore(tmp_path / "m.json").labels
     assert read.dtype == np.int8
     np.testing.assert_array_equal(read, labels)
@@ -140,7 +145,7 @@ def test_rows_may_arrive_in_blocks_of_any_size(
 ) -> None:
     directory = tmp_path_factory.mktemp("blocks")
     header = make_header(shards=1)
-    with store.open_shard(directory / "s.h5", header, labels=LABELS, ids=IDS) as writer:
+    with open_shard(directory / "s.h5", header, labels=LABELS, ids=IDS) as writer:
         for start in range(0, ROWS, block):
             writer.append(FEATURES[start : start + block])
     with h5py.File(directory / "s.h5") as file:
@@ -152,7 +157,7 @@ def test_rows_may_arrive_in_blocks_of_any_size(
 def test_blocks_are_the_rows_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, block: int
 ) -> None:
-    monkeypatch.setattr(store, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(shard_writer, "CHUNK_ROWS", chunk)
     features = FeatureStore(write_store(tmp_path))
     parts = list(features.blocks(block))
     assert [start for start, _ in parts] == list(
@@ -174,7 +179,7 @@ def test_wrong_number_of_rows_leaves_no_file(tmp_path: Path) -> None:
     for rows in (ROWS - 1, ROWS + 1):
         given_rows = np.zeros((rows, DIMENSION), np.float32)
         with pytest.raises(StoreError, match="rows were given"):
-            store.write_shard(
+            write_shard(
                 tmp_path / "s.h5",
                 make_header(shards=1),
                 features=given_rows,
@@ -186,7 +191,7 @@ def test_wrong_number_of_rows_leaves_no_file(tmp_path: Path) -> None:
 
 def test_labels_of_another_length_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="do not have the rows it names"):
-        store.write_shard(
+        write_shard(
             tmp_path / "s.h5",
             make_header(shards=1),
             features=FEATURES,
@@ -198,7 +203,7 @@ def test_labels_of_another_length_leave_no_file(tmp_path: Path) -> None:
 
 def test_error_while_extracting_leaves_no_file(tmp_path: Path) -> None:
     def extract() -> None:
-        with store.open_shard(tmp_path / "s.h5", make_header(), labels=LABELS, ids=IDS) as writer:
+        with open_shard(tmp_path / "s.h5", make_header(), labels=LABELS, ids=IDS) as writer:
             writer.append(FEATURES[:3])
             raise KeyboardInterrupt
 
@@ -211,14 +216,15 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from dpprobe.features import store
-header = store.ShardHeader(
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.shard_writer import open_shard
+header = ShardHeader(
     split="train", rows=4000, shard=0, shards=1, class_names=("a", "b"), multi_label=False,
     dtype="float32", dataset_fingerprint="d", backbone="x", backbone_options={},
     backbone_fingerprint="b", weights_sha256=None, preprocessing={},
 )
 labels, ids = np.zeros(4000, np.int64), [str(row) for row in range(4000)]
-with store.open_shard(Path(sys.argv[1]), header, labels=labels, ids=ids) as writer:
+with open_shard(Path(sys.argv[1]), header, labels=labels, ids=ids) as writer:
     writer.append(np.ones((2500, 64), np.float32))
     print("written", flush=True)
     time.sleep(60)
@@ -236,7 +242,7 @@ def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
     left = [file.name for file in tmp_path.iterdir()]
     assert all(name.endswith(".partial") for name in left), left
     write(tmp_path, make_header(shards=1)).rename(path)
-    store.verify_shard(path, make_header(shards=1))
+    verify_shard(path, make_header(shards=1))
 
 
 # damage
@@ -389,7 +395,7 @@ def test_missing_manifest_is_refused(tmp_path: Path) -> None:
 
 def manifest_of(directory: Path, shards: list[Path], **changed: Any) -> None:
     arguments: dict[str, Any] = {"rows": ROWS, "dataset_fingerprint": DATASET} | changed
-    store.write_manifest(shards, directory / "manifest.json", **arguments)
+    write_manifest(shards, directory / "manifest.json", **arguments)
 
 
 def test_manifest_takes_shards_in_any_order(tmp_path: Path) -> None:
@@ -426,7 +432,7 @@ def test_manifest_refuses_shards_that_disagree(
     header = make_header(2, **changed)
     stop = header.stop - header.start
     path = tmp_path / "shard-00002-of-00003.h5"
-    store.write_shard(path, header, features=FEATURES[:stop], labels=LABELS[:stop], ids=IDS[:stop])
+    write_shard(path, header, features=FEATURES[:stop], labels=LABELS[:stop], ids=IDS[:stop])
     with pytest.raises(StoreError, match=f"shard-00002-of-00003.h5: {message}"):
         manifest_of(tmp_path, [*shards, path])
 
@@ -486,7 +492,7 @@ def test_fingerprint_does_not_know_how_rows_are_cut(tmp_path: Path) -> None:
 @given(cuts=st.lists(st.integers(0, ROWS), max_size=5), row=st.integers(0, ROWS - 1))
 def test_content_hash_depends_on_rows_alone(cuts: list[int], row: int) -> None:
     def digests(edges: list[int], ids: list[str]) -> dict[str, str]:
-        content = store.ContentHash()
+        content = ContentHash()
         for start, stop in itertools.pairwise(edges):
             part = {name: values[start:stop] for name, values in GROUPS.items()}
             content.features.update(FEATURES[start:stop].data)
@@ -504,7 +510,7 @@ def test_manifest_refuses_shards_of_other_groups(tmp_path: Path) -> None:
     header = make_header(2)
     path = tmp_path / "shard-00002-of-00003.h5"
     rows = slice(header.start, header.stop)
-    store.write_shard(path, header, features=FEATURES[rows], labels=LABELS[rows], ids=IDS[rows])
+    write_shard(path, header, features=FEATURES[rows], labels=LABELS[rows], ids=IDS[rows])
     with pytest.raises(StoreError, match="shard-00002-of-00003.h5: groups"):
         manifest_of(tmp_path, [*shards, path])
 
@@ -521,7 +527,7 @@ def test_architecture_and_tag_reach_the_reader(tmp_path: Path) -> None:
 def test_header_survives_the_file(tmp_path: Path) -> None:
     header = make_header(1, weights_sha256="w" * 64, multi_label=False, pretrained_tag="in1k")
     path = write(tmp_path, header)
-    assert dataclasses.asdict(store.read_header(path)) == dataclasses.asdict(header)
+    assert dataclasses.asdict(read_header(path)) == dataclasses.asdict(header)
 
 
 # layers, accepted labels, probes
@@ -652,14 +658,12 @@ def test_damaged_layers_and_accepted_labels_are_refused(
     assert "\n" not in str(error.value)
     if damage is not edit_layer:  # whose own hash was edited too: the manifest knows
         with pytest.raises(StoreError, match=r"shard-00001-of-00003\.h5: "):
-            store.verify_shard(paths[1], make_header(1))
+            verify_shard(paths[1], make_header(1))
 
 
 def test_blocks_of_different_layers_are_refused(tmp_path: Path) -> None:
     def two_blocks() -> None:
-        with store.open_shard(
-            tmp_path / "s.h5", make_header(shards=1), labels=LABELS, ids=IDS
-        ) as writer:
+        with open_shard(tmp_path / "s.h5", make_header(shards=1), labels=LABELS, ids=IDS) as writer:
             writer.append(FEATURES[:3], layers={"2": FEATURES[:3]})
             writer.append(FEATURES[3:])
 

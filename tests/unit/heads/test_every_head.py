@@ -15,7 +15,10 @@ import pytest
 import torch
 
 from dpprobe import heads
-from dpprobe.features.store import FeatureStore, ShardHeader, write_manifest, write_shard
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet

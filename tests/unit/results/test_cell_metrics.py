@@ -16,7 +16,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dpprobe import heads
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.features.store import ShardHeader, write_manifest, write_shard
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans

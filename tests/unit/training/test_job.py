@@ -16,7 +16,9 @@ from safetensors.numpy import load_file, save_file
 from dpprobe import heads
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features import text
-from dpprobe.features.store import ShardHeader, write_manifest, write_shard
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value

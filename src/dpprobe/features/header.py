@@ -1,0 +1,152 @@
+"""The header of a shard: one model, written into HDF5 attributes and read from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.errors import ConfigError, StoreError
+
+FORMAT = "dpprobe-features"
+FORMAT_VERSION = 2
+REMEDY = "delete it and run again"
+# Fields of a header in which the shards of one split differ.
+OF_ONE_SHARD = frozenset({"shard", "shards", "versions"})
+
+
+def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
+    """Returns the rows start..stop of one shard.
+
+    The ranges of all shards tile 0..rows, and their sizes differ by one at most.
+
+    Raises:
+      ConfigError: when a shard would hold no row.
+    """
+    if not 0 <= shard < shards:
+        raise ValueError(f"shard {shard} of {shards}")
+    if shards > rows:
+        raise ConfigError(
+            f"features.shards: {shards} shards for a split of {rows} rows; write at most {rows}"
+        )
+    return rows * shard // shards, rows * (shard + 1) // shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardHeader:
+    """The description that a shard carries; all but `shard` and `versions` is common to a manifest.
+
+    Attributes:
+      split: "train" or "test".
+      rows: of the whole split.
+      class_names: one a class.
+      multi_label: True if labels are rows of 0 and 1.
+      dtype: of the features on disk, "float16" or "float32".
+      dataset_fingerprint: of the content of both split tables.
+      backbone: its name in the study.
+      backbone_options: its options, as the study gives them.
+      backbone_fingerprint: of all that decides the features.
+      weights_sha256: None for a backbone without weights.
+      architecture, pretrained_tag: as the library resolves the backbone's name; None where there
+        is none.
+      trained: True if the backbone's weights come from training.
+      preprocessing: resolved.
+      shard, shards: the part's number and the number of parts.
+      versions: of the libraries used.
+    """
+
+    split: str
+    rows: int
+    class_names: tuple[str, ...]
+    multi_label: bool
+    dtype: str
+    dataset_fingerprint: str
+    backbone: str
+    backbone_options: Mapping[str, Any]
+    backbone_fingerprint: str
+    weights_sha256: str | None
+    architecture: str | None = None
+    pretrained_tag: str | None = None
+    trained: bool = False
+    preprocessing: Mapping[str, Any]
+    shard: int
+    shards: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def start(self) -> int:
+        return row_range(self.rows, self.shard, self.shards)[0]
+
+    @property
+    def stop(self) -> int:
+        return row_range(self.rows, self.shard, self.shards)[1]
+
+    def common(self) -> dict[str, Any]:
+        """Returns the part that all shards of a split must agree on, JSON-compatible."""
+        return {
+            one.name: _plain(getattr(self, one.name))
+            for one in fields(self)
+            if one.name not in OF_ONE_SHARD
+        }
+
+    def attributes(self) -> dict[str, Any]:
+        """Returns HDF5 attributes: numbers and strings as they are, the rest as JSON."""
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "shard": self.shard,
+            "shards": self.shards,
+            "start": self.start,
+            "stop": self.stop,
+            "versions": artifacts.canonical_json(dict(self.versions)),
+        }
+        for name, value in self.common().items():
+            stored = isinstance(value, str | int) and not isinstance(value, bool)
+            values[name] = value if stored else artifacts.canonical_json(value)
+        return values
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any], name: str) -> ShardHeader:
+        """Reads the attributes of a shard.
+
+        Args:
+          attributes: of the HDF5 file.
+          name: the file's, for errors.
+
+        Raises:
+          StoreError: when they are not those of a shard, or are damaged.
+        """
+        if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
+            raise StoreError(
+                f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"
+            )
+        try:
+            header = cls(**{one.name: _decoded(one.name, attributes) for one in fields(cls)})
+            rows = (int(attributes["start"]), int(attributes["stop"]))
+            if rows != row_range(header.rows, header.shard, header.shards):
+                raise StoreError(f"{name}: holds rows {rows}, not those of its shard; {REMEDY}")
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise StoreError(f"{name}: its attributes are damaged ({error}); {REMEDY}") from error
+        return header
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _decoded(name: str, attributes: Mapping[str, Any]) -> Any:
+    """Reads one field of a header as `ShardHeader.attributes` writes it."""
+    value = attributes[name]
+    if name in ("rows", "shard", "shards"):
+        return int(value)
+    if name in ("weights_sha256", "architecture", "pretrained_tag"):
+        return None if value == "null" else value
+    if name == "class_names":
+        return tuple(json.loads(value))
+    if name in ("multi_label", "trained", "backbone_options", "preprocessing", "versions"):
+        return json.loads(value)
+    return value

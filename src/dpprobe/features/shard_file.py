@@ -1,0 +1,166 @@
+"""Reading an HDF5 shard: its header, its columns and its features in blocks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe import artifacts
+from dpprobe.errors import StoreError
+from dpprobe.features.header import REMEDY, ShardHeader
+
+READ_BYTES = 16 << 20
+CACHE_BYTES = 16 << 20
+
+
+class RowColumns(NamedTuple):
+    """The columns that stand beside the features of some rows."""
+
+    labels: npt.NDArray[Any]
+    ids: list[str]
+    groups: dict[str, list[str]]
+    accepted: list[list[int]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        labels: npt.NDArray[Any],
+        ids: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
+        accepted: Sequence[Sequence[int]] | None,
+    ) -> RowColumns:
+        return cls(
+            labels,
+            list(ids),
+            {name: list(values) for name, values in groups.items()},
+            None if accepted is None else [list(row) for row in accepted],
+        )
+
+    def texts(self) -> dict[str, list[str]]:
+        """Returns all but the labels as the strings that a shard holds: name -> one a row."""
+        texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
+        if self.accepted is not None:
+            texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
+        return texts
+
+    def sha256(self) -> str:
+        """Computes one hash of all columns."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.labels).data)
+        names = sorted(self.groups)
+        content = [str(self.labels.dtype), list(self.labels.shape), self.ids, names]
+        digest.update(artifacts.canonical_json(content).encode())
+        for name in names:
+            digest.update(artifacts.canonical_json(self.groups[name]).encode())
+        if self.accepted is not None:
+            digest.update(artifacts.canonical_json(self.accepted).encode())
+        return digest.hexdigest()
+
+
+@contextmanager
+def opened_shard(path: Path, name: str | None = None) -> Iterator[h5py.File]:
+    """Opens a shard; an error of HDF5 while it is read becomes a StoreError that names it."""
+    shown = name or str(path)
+    if not path.is_file():
+        raise StoreError(f"{shown}: the shard is missing; run again to extract it")
+    try:
+        with h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES) as file:
+            yield file
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        line = " ".join(str(error).split())
+        raise StoreError(
+            f"{shown}: the shard cannot be read, damaged or cut short ({line}); {REMEDY}"
+        ) from error
+
+
+def read_header(path: Path) -> ShardHeader:
+    """Reads the header of a shard.
+
+    Raises:
+      StoreError: when the file is missing, damaged or not a shard.
+    """
+    with opened_shard(path) as file:
+        return ShardHeader.from_attributes(file.attrs, str(path))
+
+
+def read_rows(file: h5py.File) -> RowColumns:
+    """Reads the columns beside the features."""
+    groups = file.get("groups", {})
+    accepted = None
+    if "accepted" in file:
+        accepted = [json.loads(text) for text in file["accepted"].asstr()[...]]
+    return RowColumns(
+        file["labels"][...],
+        file["ids"].asstr()[...].tolist(),
+        {name: groups[name].asstr()[...].tolist() for name in groups},
+        accepted,
+    )
+
+
+def read_probe(file: h5py.File) -> dict[str, Any] | None:
+    """Reads the probe of the machine that computed the features."""
+    text = file.attrs.get("probe")
+    return None if text is None else json.loads(text)
+
+
+def layer_hashes(file: h5py.File) -> dict[str, str]:
+    """Reads the SHA-256 of each layer, as the shard says."""
+    digests: dict[str, str] = json.loads(file.attrs.get("layers_sha256", "{}"))
+    return digests
+
+
+def layer_path(name: str) -> str:
+    """Returns the name of a layer's array in a shard."""
+    return f"layers/{name}"
+
+
+def feature_array(file: h5py.File, layer: str | None) -> h5py.Dataset:
+    """Returns the array of the features, or of a layer's."""
+    return file["features" if layer is None else layer_path(layer)]
+
+
+def stored_blocks(
+    features: h5py.Dataset, rows: int | None = None
+) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Yields blocks of whole chunks, as stored; each is overwritten by the next."""
+    chunk = features.chunks[0]
+    row_bytes = max(features.shape[1] * features.dtype.itemsize, 1)
+    wanted = rows or READ_BYTES // row_bytes
+    step = max(chunk, wanted // chunk * chunk)
+    buffer = np.empty((min(step, len(features)), features.shape[1]), dtype=features.dtype)
+    for start in range(0, len(features), step):
+        stop = min(start + step, len(features))
+        block = buffer[: stop - start]
+        features.read_direct(block, np.s_[start:stop])
+        yield start, block
+
+
+def described(layer: str | None) -> str:
+    """Names the features, or those of a layer, for an error."""
+    return "the features" if layer is None else f"the features of layer {layer}"
+
+
+def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuses a shard whose values are not the expected ones.
+
+    Raises:
+      StoreError: naming the shard and the first value that differs.
+    """
+    for key, value in expected.items():
+        if actual.get(key) != value:
+            raise StoreError(
+                f"{name}: {key} is {_brief(actual.get(key))} where {_brief(value)} is expected; "
+                f"it belongs to something else: {REMEDY}"
+            )
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

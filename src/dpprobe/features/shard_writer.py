@@ -1,0 +1,199 @@
+"""Writing a shard: under a temporary name, read back, and renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe import artifacts
+from dpprobe.errors import StoreError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.shard_file import RowColumns, layer_path
+from dpprobe.features.verification import verify_shard
+
+# A chunk is the unit that HDF5 reads, checks and caches.
+CHUNK_ROWS = 1024
+CHUNK_BYTES = 2 << 20
+
+
+class ShardWriter:
+    """Receives the feature rows of one shard, in order, in blocks of any size."""
+
+    def __init__(self, file: h5py.File, header: ShardHeader) -> None:
+        self._file = file
+        self._header = header
+        self._features = _ArrayWriter(file, "features", header)
+        self._layers: dict[str, _ArrayWriter] | None = None
+
+    @property
+    def written(self) -> int:
+        """Rows that are in the file."""
+        return self._features.written
+
+    def append(
+        self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> None:
+        """Adds rows [m, d], and [m, w] of each layer; the first block fixes names and widths.
+
+        Values are converted to the dtype.
+        """
+        layers = layers or {}
+        if self._layers is None:
+            self._layers = {
+                name: _ArrayWriter(self._file, layer_path(name), self._header) for name in layers
+            }
+        if layers.keys() != self._layers.keys():
+            raise StoreError(
+                f"shard {self._header.shard}: layers {', '.join(layers) or '(none)'} after "
+                f"{', '.join(self._layers) or '(none)'}"
+            )
+        self._features.append(block)
+        for name, values in layers.items():
+            self._layers[name].append(values)
+
+    def finish(self) -> None:
+        """Writes the buffered rows and the hashes of all features."""
+        self._file.attrs["features_sha256"] = self._features.finish()
+        if self._layers:
+            digests = {name: writer.finish() for name, writer in self._layers.items()}
+            self._file.attrs["layers_sha256"] = json.dumps(digests)  # in the layers' order
+
+
+class _ArrayWriter:
+    """Writes one array of a shard, a row an image, by whole chunks."""
+
+    def __init__(self, file: h5py.File, name: str, header: ShardHeader) -> None:
+        self.written = 0
+        self._file = file
+        self._name = name
+        self._header = header
+        self._expected = header.stop - header.start
+        self._hash = hashlib.sha256()
+        self._dataset: h5py.Dataset | None = None
+        self._buffer = np.empty((0, 0), dtype=header.dtype)
+        self._filled = 0
+
+    def append(self, block: npt.NDArray[Any]) -> None:
+        if self._dataset is None:
+            self._create(block.shape[1])
+        taken = 0
+        while taken < len(block):
+            room = len(self._buffer) - self._filled
+            part = block[taken : taken + room]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            taken += len(part)
+            if self._filled == len(self._buffer):
+                self._flush()
+
+    def finish(self) -> str:
+        """Writes the buffered rows, and returns the SHA-256 of all."""
+        self._flush()
+        if self.written != self._expected:
+            raise StoreError(
+                f"shard {self._header.shard}: {self.written} rows were given where "
+                f"{self._expected} belong to it"
+            )
+        return self._hash.hexdigest()
+
+    def _create(self, dimension: int) -> None:
+        row_bytes = dimension * np.dtype(self._header.dtype).itemsize
+        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes, self._expected))
+        self._buffer = np.empty((rows, dimension), dtype=self._header.dtype)
+        self._dataset = self._file.create_dataset(
+            self._name,
+            shape=(self._expected, dimension),
+            dtype=self._header.dtype,
+            chunks=(rows, dimension),
+            fletcher32=True,
+        )
+
+    def _flush(self) -> None:
+        if self._filled == 0 or self._dataset is None:
+            return
+        if self.written + self._filled > self._expected:
+            raise StoreError(
+                f"shard {self._header.shard}: more than its {self._expected} rows were given"
+            )
+        part = self._buffer[: self._filled]
+        self._dataset[self.written : self.written + self._filled] = part
+        self._hash.update(part.data)
+        self.written += self._filled
+        self._filled = 0
+
+
+@contextmanager
+def open_shard(
+    output: Path,
+    header: ShardHeader,
+    *,
+    labels: npt.NDArray[Any],
+    ids: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[Sequence[int]] | None = None,
+    probe: Mapping[str, Any] | None = None,
+) -> Iterator[ShardWriter]:
+    """Writes a shard: yields a writer for its features, then reads the file back and renames it.
+
+    On any error nothing is left behind.
+
+    Args:
+      output: the shard's final path.
+      header: its description.
+      labels: of its rows, int64 [n] or int8 [n, k].
+      ids: of its rows.
+      groups: subgroup column -> one string a row.
+      accepted: the labels that count as right, a list a row.
+      probe: of `take_probe`: it shows a machine that computes other features.
+    """
+    with artifacts.atomic_path(output) as temporary:
+        with h5py.File(temporary, "w") as file:
+            _write_rows(file, RowColumns.of(labels, ids, groups or {}, accepted))
+            for name, value in header.attributes().items():
+                file.attrs[name] = value
+            if probe is not None:
+                file.attrs["probe"] = artifacts.canonical_json(dict(probe))
+            writer = ShardWriter(file, header)
+            yield writer
+            writer.finish()
+            file.flush()
+        artifacts.sync(temporary)
+        verify_shard(temporary, header, final=output)
+
+
+def write_shard(
+    output: Path,
+    header: ShardHeader,
+    *,
+    features: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
+    ids: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    accepted: Sequence[Sequence[int]] | None = None,
+    layers: Mapping[str, npt.NDArray[Any]] | None = None,
+    probe: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a shard whose features [n, d] are in memory."""
+    with open_shard(
+        output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, probe=probe
+    ) as writer:
+        writer.append(features, layers=layers)
+
+
+def _write_rows(file: h5py.File, rows: RowColumns) -> None:
+    file.create_dataset("labels", data=rows.labels, chunks=rows.labels.shape, fletcher32=True)
+    for name, values in rows.texts().items():
+        encoded = np.array([value.encode() for value in values])
+        kind = h5py.string_dtype("utf-8", max(encoded.dtype.itemsize, 1))
+        file.create_dataset(
+            name, data=encoded.astype(kind), dtype=kind, chunks=encoded.shape, fletcher32=True
+        )
+    file.attrs["rows_sha256"] = rows.sha256()
