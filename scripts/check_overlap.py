@@ -9,20 +9,20 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import SplitTable
         from dpprobe.devices import limit_threads
-        from dpprobe.features.near_duplicates import Rows, write_overlap
+        from dpprobe.features.near_duplicates import DatasetSplit, write_near_duplicates
         from dpprobe.features.store import FeatureStore
 
         limit_threads(snakemake.threads)
         tables, manifests = snakemake.input.tables, snakemake.input.manifests
         private, *public = [
-            Rows(
+            DatasetSplit(
                 dataset=Path(table).parent.name,
                 features=FeatureStore(Path(manifest)),
                 table=SplitTable(Path(table)),
             )
             for table, manifest in zip(tables, manifests, strict=True)
         ]
-        write_overlap(
+        write_near_duplicates(
             private,
             public,
             threshold=snakemake.params.threshold,

@@ -6,7 +6,7 @@ remove them by a model, after Kolesnikov et al. 2020. Here the private rows are 
 datasets of the study: by the SHA-256 of the encoded image, and by the cosine of two images'
 features.
 
-What comes out is a function of the private images without noise: it is not private.
+The result is a function of the private images without noise: it is not private.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from dpprobe import artifacts
 from dpprobe.data.table import SplitTable
+from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.progress import Progress
@@ -44,7 +45,7 @@ NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class DatasetSplit:
     """One split of one dataset: its features, and the table they were extracted from."""
 
     dataset: str
@@ -74,10 +75,10 @@ MATCHES = pa.schema(
 )
 
 
-def find_overlap(
-    private: Rows, public: list[Rows], *, threshold: float, device: str
+def find_near_duplicates(
+    private: DatasetSplit, public: list[DatasetSplit], *, threshold: float, device: str
 ) -> tuple[dict[str, Any], pa.Table]:
-    """Holds every private row against every public one.
+    """Compares every private row with every public one.
 
     Args:
       private: the rows that heads are trained on.
@@ -86,11 +87,11 @@ def find_overlap(
       device: where the products are computed.
 
     Returns:
-      What the privacy statement says: how many private rows have a public row of the same bytes
-      (`exact`) or of a larger cosine than the threshold (`near`, the exact ones included), the
-      largest cosine found and quantiles of each private row's largest; and a table (`MATCHES`) of
-      the private rows found and of the `LISTED` nearest ones, each with its nearest public row,
-      the most similar first.
+      The summary for the privacy statement, and a table of matches. The summary holds the number
+      of private rows that have a public row of the same bytes (`exact`) or of a larger cosine than
+      the threshold (`near`, the exact ones included), the largest cosine, and quantiles of each
+      private row's largest cosine. The table (`MATCHES`) holds the near rows and at least the
+      `LISTED` nearest ones, each with its nearest public row, the most similar first.
 
     Raises:
       DataError: for rows whose features are another backbone's.
@@ -103,7 +104,7 @@ def find_overlap(
             )
     n = private.features.rows
     best = np.full(n, -np.inf, dtype=np.float32)
-    where = np.zeros((n, 2), dtype=np.int64)  # which public split, which of its rows
+    where = np.zeros((n, 2), dtype=np.int64)  # the public split's number, and its row
     work = n * sum(rows.features.rows for rows in public)
     with Progress(work // 10**6, label=f"overlap {private.dataset}", unit="M pairs") as progress:
         done = 0
@@ -119,7 +120,7 @@ def find_overlap(
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Rows of unit norm, float32 [m, d]; a row of zeros stays one, and is like nothing."""
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, at cosine 0 of all."""
     for start, block in store.blocks(rows):
         values = torch.from_numpy(block).to(device)
         yield start, values / values.norm(dim=1, keepdim=True).clamp_min(1e-30)
@@ -134,38 +135,38 @@ def _keep_nearest(
     first: int,
     other: torch.Tensor,
 ) -> None:
-    """Where a public row is nearer to a private one than all before, it takes their place."""
+    """Updates the nearest public row of each private one by a block of public rows."""
     values, places = (block @ other.T).max(dim=1)
-    found, rows = values.cpu().numpy(), places.cpu().numpy()
-    own = slice(start, start + len(block))
-    nearer = found > best[own]
-    best[own][nearer] = found[nearer]
-    where[own][nearer] = np.stack([np.full(len(rows), number), first + rows], axis=1)[nearer]
+    cosines, rows = values.cpu().numpy(), places.cpu().numpy()
+    part = slice(start, start + len(block))
+    nearer = cosines > best[part]
+    best[part][nearer] = cosines[nearer]
+    where[part][nearer] = np.stack([np.full(len(rows), number), first + rows], axis=1)[nearer]
 
 
-def _exact_matches(private: Rows, public: list[Rows]) -> dict[int, tuple[int, int]]:
-    """Private rows whose image stands among the public ones byte for byte: row -> (split, row)."""
+def _exact_matches(private: DatasetSplit, public: list[DatasetSplit]) -> dict[int, tuple[int, int]]:
+    """Finds private images among the public ones, byte for byte: row -> (split, row)."""
     hashes: dict[bytes, list[int]] = {}
     for row, digest in enumerate(private.table.image_hashes()):
         hashes.setdefault(digest, []).append(row)
-    found: dict[int, tuple[int, int]] = {}
+    matches: dict[int, tuple[int, int]] = {}
     for number, rows in enumerate(public):
         for place, digest in enumerate(rows.table.image_hashes()):
             for row in hashes.get(digest, ()):
-                found.setdefault(row, (number, place))
-    return found
+                matches.setdefault(row, (number, place))
+    return matches
 
 
 def _report(
-    private: Rows,
-    public: list[Rows],
+    private: DatasetSplit,
+    public: list[DatasetSplit],
     threshold: float,
     best: npt.NDArray[np.float32],
     where: npt.NDArray[np.int64],
     exact: Mapping[int, tuple[int, int]],
 ) -> tuple[dict[str, Any], pa.Table]:
     ids = [rows.table.ids() for rows in public]
-    own = private.table.ids()
+    private_ids = private.table.ids()
     order = sorted(range(len(best)), key=lambda row: (row not in exact, -best[row], row))
     near = {row for row in order if row in exact or best[row] > threshold}
     records = []
@@ -175,7 +176,7 @@ def _report(
             {
                 "near": row in near,
                 "row": row,
-                "id": own[row],
+                "id": private_ids[row],
                 "public_dataset": public[number].dataset,
                 "public_split": public[number].features.split,
                 "public_row": place,
@@ -209,19 +210,23 @@ def _report(
     return summary, pa.Table.from_pylist(records, schema=MATCHES)
 
 
-def write_overlap(
-    private: Rows, public: list[Rows], *, threshold: float, device: str, counts: Path, matches: Path
+def write_near_duplicates(
+    private: DatasetSplit,
+    public: list[DatasetSplit],
+    *,
+    threshold: float,
+    device: str,
+    counts: Path,
+    matches: Path,
 ) -> None:
-    """Writes what `find_overlap` finds, and says in the log what to do about it."""
-    from dpprobe.devices import resolve_device
-
-    summary, table = find_overlap(
+    """Writes the result of `find_near_duplicates`, and says in the log what to do about it."""
+    summary, table = find_near_duplicates(
         private, public, threshold=threshold, device=resolve_device(device)
     )
     if summary["near"]:
         logger.warning(
             "%s: %d of %d private rows have a near-duplicate among the public ones (%d byte for "
-            "byte): the promise is weaker for them. Look at %s; remove them, or use a backbone "
+            "byte): the guarantee is weaker for them. Look at %s; remove them, or use a backbone "
             "that has not seen them",
             private.dataset, summary["near"], summary["private_rows"], summary["exact"], matches,
         )  # fmt: skip
@@ -229,11 +234,11 @@ def write_overlap(
     artifacts.write_json(counts, summary)
 
 
-def read_overlap(path: Path, train: FeatureStore) -> dict[str, Any]:
-    """What the privacy statement says of a finished check.
+def read_near_duplicates(path: Path, train: FeatureStore) -> dict[str, Any]:
+    """Reads the part of a finished check that the privacy statement holds.
 
     Raises:
-      DataError: when the file is not one of `write_overlap`, or was found on other features.
+      DataError: when the file is not one of `write_near_duplicates`, or is of other features.
     """
     summary = artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
     if summary.get("private_features") != train.fingerprint:

@@ -93,8 +93,8 @@ def statement(
       mode: "benchmark".
       seeds: one a head, as trained.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
-        its name, its weights' SHA-256, and `near_duplicate_check`: what `overlap.find_overlap`
-        found, or "not run".
+        its name, its weights' SHA-256, and `near_duplicate_check`: the result of
+        `find_near_duplicates`, or "not run".
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       public_files: what the head started from or used beside the private rows, by path: SHA-256.
 

@@ -39,7 +39,7 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import headline_metric
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError, DpprobeError
-from dpprobe.features.near_duplicates import read_overlap
+from dpprobe.features.near_duplicates import read_near_duplicates
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
 from dpprobe.heads.options import MethodOptions
@@ -158,7 +158,7 @@ def train_job(
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
-    check = read_overlap(overlap, stores[0]) if overlap else "not run"
+    check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
     planned = [name for name in job.methods if name not in calibrated.failures]
     tasks = [_task(job, name, calibrated, stores, cells, check) for name in planned]
     stale = [task for task in tasks if not task.is_current(job.seeds)]

@@ -13,10 +13,15 @@ from PIL import Image
 from dpprobe.data import table
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
-from dpprobe.features import near_duplicates as overlap
+from dpprobe.features import near_duplicates
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
-from dpprobe.features.near_duplicates import Rows, find_overlap, read_overlap, write_overlap
+from dpprobe.features.near_duplicates import (
+    DatasetSplit,
+    find_near_duplicates,
+    read_near_duplicates,
+    write_near_duplicates,
+)
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
 
@@ -38,7 +43,7 @@ def make_rows(
     *,
     split: str = "train",
     fingerprint: str = "b" * 64,
-) -> Rows:
+) -> DatasetSplit:
     """A split whose features are its images' pixels, in two shards."""
     options = dataset_options({"source": "sklearn", "duplicates": "warn"})
     ids = [f"{name}-{row}" for row in range(len(images))]
@@ -78,14 +83,14 @@ def make_rows(
         )  # fmt: skip
     manifest = folder / name / "manifest.json"
     write_manifest(paths, manifest, rows=len(images), dataset_fingerprint=info.fingerprint)
-    return Rows(
+    return DatasetSplit(
         dataset=name,
         features=FeatureStore(manifest),
         table=table.SplitTable(folder / name / f"{split}.parquet"),
     )
 
 
-def brute_force(private: Rows, public: list[Rows]) -> np.ndarray:
+def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray:
     """The largest cosine of each private row, in float64."""
     own = private.features.read().astype(np.float64)
     own /= np.linalg.norm(own, axis=1, keepdims=True)
@@ -96,7 +101,7 @@ def brute_force(private: Rows, public: list[Rows]) -> np.ndarray:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Rows, list[Rows]]:
+def pair(tmp_path: Path) -> tuple[DatasetSplit, list[DatasetSplit]]:
     """Private rows of which the first is public byte for byte, the second in another encoding."""
     private = make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:30]])
     again = [png(PIXELS[0]), png(PIXELS[1], compress_level=0), *map(png, PIXELS[30:45])]
@@ -110,11 +115,11 @@ def pair(tmp_path: Path) -> tuple[Rows, list[Rows]]:
 
 @pytest.mark.parametrize("rows", [3, 4096])
 def test_it_finds_what_brute_force_finds(
-    pair: tuple[Rows, list[Rows]], monkeypatch: pytest.MonkeyPatch, rows: int
+    pair: tuple[DatasetSplit, list[DatasetSplit]], monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(overlap, "PRIVATE_ROWS", rows)
-    monkeypatch.setattr(overlap, "PUBLIC_ROWS", rows + 1)
-    summary, matches = find_overlap(*pair, threshold=0.999, device="cpu")
+    monkeypatch.setattr(near_duplicates, "PRIVATE_ROWS", rows)
+    monkeypatch.setattr(near_duplicates, "PUBLIC_ROWS", rows + 1)
+    summary, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
     cosines = brute_force(*pair)
     assert (summary["exact"], summary["near"]) == (1, 2)
     assert summary["near"] == np.sum(cosines > 0.999)
@@ -124,45 +129,51 @@ def test_it_finds_what_brute_force_finds(
     assert [row["id"] for row in found if row["near"]] == ["private-0", "private-1"]
     assert [row["public_id"] for row in found[:2]] == ["seen-0", "seen-1"]
     assert [row["exact"] for row in found[:2]] == [True, False]
-    assert len(found) == overlap.LISTED
+    assert len(found) == near_duplicates.LISTED
     for row in found:
         assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
     assert {row["public_dataset"] for row in found} == {"seen", "more"}
 
 
-def test_a_lower_threshold_finds_what_lies_above_it(pair: tuple[Rows, list[Rows]]) -> None:
+def test_a_lower_threshold_finds_what_lies_above_it(
+    pair: tuple[DatasetSplit, list[DatasetSplit]],
+) -> None:
     cosines = brute_force(*pair)
     middle = float(np.median(cosines))
-    summary, matches = find_overlap(*pair, threshold=middle, device="cpu")
-    assert summary["near"] == np.sum(cosines > middle) > overlap.LISTED
+    summary, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
+    assert summary["near"] == np.sum(cosines > middle) > near_duplicates.LISTED
     assert matches.num_rows == summary["near"]
 
 
 def test_features_of_another_backbone_are_refused(
-    tmp_path: Path, pair: tuple[Rows, list[Rows]]
+    tmp_path: Path, pair: tuple[DatasetSplit, list[DatasetSplit]]
 ) -> None:
     stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 2, fingerprint="c" * 64)
     with pytest.raises(DataError, match="another backbone"):
-        find_overlap(pair[0], [stranger], threshold=0.9, device="cpu")
+        find_near_duplicates(pair[0], [stranger], threshold=0.9, device="cpu")
 
 
-def test_features_of_another_table_are_refused(pair: tuple[Rows, list[Rows]]) -> None:
+def test_features_of_another_table_are_refused(
+    pair: tuple[DatasetSplit, list[DatasetSplit]],
+) -> None:
     private, public = pair
     with pytest.raises(DataError, match="not the features of"):
-        Rows(dataset="private", features=private.features, table=public[0].table)
+        DatasetSplit(dataset="private", features=private.features, table=public[0].table)
 
 
 def test_the_report_belongs_to_the_features_it_was_found_on(
-    tmp_path: Path, pair: tuple[Rows, list[Rows]]
+    tmp_path: Path, pair: tuple[DatasetSplit, list[DatasetSplit]]
 ) -> None:
     private, public = pair
     counts, matches = tmp_path / "counts.json", tmp_path / "matches.parquet"
-    write_overlap(private, public, threshold=0.999, device="cpu", counts=counts, matches=matches)
-    summary = read_overlap(counts, private.features)
+    write_near_duplicates(
+        private, public, threshold=0.999, device="cpu", counts=counts, matches=matches
+    )
+    summary = read_near_duplicates(counts, private.features)
     assert summary["near"] == 2
     assert "not differentially private" in summary["note"]
     with pytest.raises(DataError, match="other features"):
-        read_overlap(counts, public[0].features)
+        read_near_duplicates(counts, public[0].features)
     counts.write_text("{}")
     with pytest.raises(DataError, match=r"counts\.json: unreadable"):
-        read_overlap(counts, private.features)
+        read_near_duplicates(counts, private.features)

@@ -23,7 +23,7 @@ def near_duplicate_figure(
     """Draws the private images that look most like public ones, each above its nearest.
 
     Args:
-      matches: the table that `features.near_duplicates.write_overlap` wrote.
+      matches: the table that `features.near_duplicates.write_near_duplicates` wrote.
       tables: "<dataset>/<split>" -> split table of the public rows; the private one under "".
     """
     pairs = pq.read_table(matches).slice(0, PAIRS).to_pylist()
