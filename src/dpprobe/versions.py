@@ -1,8 +1,9 @@
 """The version of each stage's outputs.
 
-Snakemake's code trigger watches a rule's script, not the package it calls. Each stage therefore
-passes its number here as a parameter: raise it when what the stage writes changes, and every
-finished study redoes that stage and what descends from it.
+Nothing watches code: Snakemake's trigger for it goes by the times of scripts, which a clone
+changes, and does not see the package; profiles/default switches it off. Each stage passes its
+number here as a parameter: raise it when what the stage writes changes, and every finished study
+redoes that stage and what descends from it.
 """
 
 VERSIONS = {

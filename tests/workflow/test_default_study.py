@@ -175,7 +175,7 @@ def test_a_deleted_mlflow_store_is_written_again(
     receipt = workspace.directory / "results/tracking/digits.json"
     assert receipt.is_file(), "a dry run removes nothing"
     jobs = count_rules(workspace.run(study).stdout)
-    assert set(jobs) == {"track", "study_run", "all"}
+    assert set(jobs) == {"track", "write_study_run", "all"}
     assert (workspace.directory / "results/mlflow.db").is_file()
 
 

@@ -164,5 +164,5 @@ def test_a_killed_run_resumes_and_leaves_nothing_half_written(
 
 def test_a_dataset_may_be_called_study(workspace: Workspace, small: dict[str, Any]) -> None:
     small["datasets"] = {"study": small["datasets"]["digits"]}
-    assert workspace.planned(small, "tracking")["study_run"] == 1
+    assert workspace.planned(small, "tracking")["write_study_run"] == 1
     assert workspace.planned(small, "track_study")["track"] == 1

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,9 @@ from typing import Any
 import pytest
 
 from .conftest import SMALL, Workspace
+
+# All that a run reads of the repository.
+CODE = ("Snakefile", "workflow", "scripts", "profiles", "envs", "resources", "src")
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +104,37 @@ def test_a_damaged_cell_is_trained_again(trained: Workspace, small: dict[str, An
     trained.run(small, "heads", "results/features/digits/pixels/train/manifest.json")
     after = contents(cell)
     assert after["heads.safetensors"] == before["heads.safetensors"]
+
+
+@pytest.fixture
+def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the code, with scripts younger than any result; runs from its Snakefile use it."""
+    folder = tmp_path / "clone"
+    for name in CODE:
+        source = repository / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            folder.mkdir(exist_ok=True)
+            shutil.copy(source, folder)
+    later = time.time() + 60
+    for script in (folder / "scripts").iterdir():
+        os.utime(script, (later, later))
+    monkeypatch.setenv("PYTHONPATH", str(folder / "src"))
+    return folder
+
+
+def test_a_younger_script_redoes_nothing_and_a_raised_version_its_stage(
+    trained: Workspace, small: dict[str, Any], clone: Path
+) -> None:
+    trained.run(small, "heads")
+    cloned = Workspace(repository=clone, directory=trained.directory)
+    assert "Nothing to be done" in cloned.run(small, "--dry-run", "heads").stdout
+    assert cloned.planned(small, "heads", "--rerun-triggers", "code"), "the scripts are not younger"
+    versions = clone / "src/dpprobe/versions.py"
+    raised, count = re.subn(
+        r'"training": (\d+)', lambda match: f'"training": {int(match[1]) + 1}', versions.read_text()
+    )
+    assert count == 1
+    versions.write_text(raised)
+    assert set(cloned.planned(small, "heads")) == {"train_heads", "heads"}

@@ -1,12 +1,12 @@
 rule calibrate:
     input:
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        info="<data>/{dataset}/dataset.json",
     output:
-        f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+        "<results>/calibration/{dataset}/eps-{epsilon}.json",
     log:
-        f"{RESULTS}/logs/calibrate/{{dataset}}/eps-{{epsilon}}.log",
+        "<logs>/calibrate/{dataset}/eps-{epsilon}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/calibrate/{{dataset}}/eps-{{epsilon}}.tsv"
+        "<benchmarks>/calibrate/{dataset}/eps-{epsilon}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1

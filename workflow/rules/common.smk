@@ -1,21 +1,25 @@
-"""What the rules share: the study, path templates, input functions, resources."""
+"""The study, the folders that paths begin with, and the input functions of more than one rule."""
 
 import json
 import os
 import re
 import sys
-from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-from snakemake.persistence import PersistenceBase
 
-from dpprobe.artifacts import fingerprint, read_json
+from dpprobe.artifacts import fingerprint
 from dpprobe.data.addresses import public_addresses
-from dpprobe.devices import put_python_on_path
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
+from dpprobe.results.record import (
+    CELL_FILES,
+    HISTORY_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    STATEMENT_FILE,
+)
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.check import check_study
 from dpprobe.study.load import check_yaml, load_study
@@ -33,35 +37,28 @@ try:
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
-# The commands of profiles/slurm are in Python.
-put_python_on_path()
-
 DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
-DATA = STUDY.data_dir
-RESULTS = STUDY.results_dir
-CELL_FILES = (
-    "metrics.json",
-    "privacy.json",
-    "heads.safetensors",
-    "predictions.parquet",
-    "history.parquet",
-)
 SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
     for index in range(STUDY.features.shards)
 ]
 
 
-# Where only a download tells how many rows a dataset has: ImageNet's.
-UNKNOWN_ROWS = (1_281_167, 50_000)
-
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
     name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
 }
 VARIED_OPTIONS = [option for option in VARIED if varied(METHOD_OPTIONS, option)]
+
+
+# What <data>, <results>, <logs> and <benchmarks> stand for at the start of a rule's paths.
+pathvars:
+    data=STUDY.data_dir,
+    results=STUDY.results_dir,
+    logs="<results>/logs",
+    benchmarks="<results>/benchmarks",
 
 
 def names(group):
@@ -83,18 +80,18 @@ def dumped(options):
 
 
 def source_state(wildcards):
-    """What a dataset's source looks like from outside, so that an image replaced in place is seen."""
+    """The outward state of a dataset's source, in which an image replaced in place shows."""
     return DATASETS[wildcards.dataset].source_state()
 
 
 def download_receipt(wildcards):
     """The mark of a finished download, for a dataset that needs one."""
     needed = DATASETS[wildcards.dataset].download_params() is not None
-    return f"{DATA}/downloads/{wildcards.dataset}/receipt.json" if needed else []
+    return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
 
 
 def overlap_splits(wildcards):
-    """What a near-duplicate check compares: the private train split, then the public ones."""
+    """The splits that a near-duplicate check compares: the private one, then the public ones."""
     public = STUDY.overlap.public
     return [
         (wildcards.dataset, "train"),
@@ -103,8 +100,8 @@ def overlap_splits(wildcards):
 
 
 def overlap_counts(wildcards):
-    """What a near-duplicate check found, where the study asks for one."""
-    counts = f"{RESULTS}/overlap/{wildcards.dataset}/{wildcards.backbone}.json"
+    """The counts of a near-duplicate check, where the study asks for one."""
+    counts = f"<results>/overlap/{wildcards.dataset}/{wildcards.backbone}.json"
     return counts if STUDY.overlap else []
 
 
@@ -128,12 +125,12 @@ def method_files(wildcards):
 
 def dataset_figures():
     """The figures of a dataset that compare cells, where the study has what they compare."""
-    found = ["accuracy"]
+    figures = ["accuracy"]
     if any(cell.epsilon != INFINITE for cell in STUDY.cells()):
-        found.append("methods")
+        figures.append("methods")
         if any(method.head == "nonprivate" for method in STUDY.methods.values()):
-            found.append("gap")
-    return [*found, *(f"by_{option}" for option in VARIED_OPTIONS)]
+            figures.append("gap")
+    return [*figures, *(f"by_{option}" for option in VARIED_OPTIONS)]
 
 
 def figure_paths(dataset):
@@ -144,29 +141,35 @@ def figure_paths(dataset):
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
     return expand(
-        f"{RESULTS}/figures/{dataset}/{{name}}.{{extension}}",
+        "<results>/figures/{dataset}/{name}.{extension}",
+        dataset=dataset,
         name=figures,
         extension=["svg", "png"],
     )
 
 
 def zero_shot_paths(dataset):
+    """The zero-shot results of one dataset."""
     return expand(
-        f"{RESULTS}/zero_shot/{dataset}/{{backbone}}/{{file}}",
+        "<results>/zero_shot/{dataset}/{backbone}/{file}",
+        dataset=dataset,
         backbone=TEXT_BACKBONES,
         file=["metrics.json", "predictions.parquet"],
     )
 
 
 def few_shot_paths(dataset):
+    """The few-shot results of one dataset."""
     return expand(
-        f"{RESULTS}/few_shot/{dataset}/{{backbone}}.{{extension}}",
+        "<results>/few_shot/{dataset}/{backbone}.{extension}",
+        dataset=dataset,
         backbone=STUDY.few_shot_backbones(),
         extension=["parquet", "json"],
     )
 
 
 def privacy_params(wildcards):
+    """The privacy options that a dataset's noise and statements follow from."""
     return {
         "delta": STUDY.dataset_delta(wildcards.dataset),
         "accountant": STUDY.accountant,
@@ -175,18 +178,26 @@ def privacy_params(wildcards):
 
 
 def private_methods():
+    """The names of the study's private methods."""
     return [name for name, method in STUDY.methods.items() if method.private]
 
 
 def shard_paths(dataset, backbone, split):
+    """The shards of one split's features."""
     return [
-        f"{RESULTS}/features/{dataset}/{backbone}/{split}/{name}" for name in SHARDS
+        f"<results>/features/{dataset}/{backbone}/{split}/{name}" for name in SHARDS
     ]
 
 
+def manifest_path(dataset, backbone, split):
+    """The manifest of one split's features."""
+    return f"<results>/features/{dataset}/{backbone}/{split}/manifest.json"
+
+
 def cell_paths(cells, files=CELL_FILES):
+    """Files of cells: all that a cell has, or those named."""
     return [
-        f"{RESULTS}/cells/{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}/{name}"
+        f"<results>/cells/{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}/{name}"
         for cell in cells
         for name in files
     ]
@@ -196,26 +207,28 @@ def job_marks(cells):
     """The marks of the jobs that train these cells."""
     return sorted(
         {
-            f"{RESULTS}/cells/{cell.dataset}/{cell.backbone}/.eps-{cell.epsilon}.done"
+            f"<results>/cells/{cell.dataset}/{cell.backbone}/.eps-{cell.epsilon}.done"
             for cell in cells
         }
     )
 
 
 def dataset_cells(dataset):
+    """The cells of one dataset."""
     return [cell for cell in STUDY.cells() if cell.dataset == dataset]
 
 
 def tsne_pages(datasets):
+    """The interactive t-SNE pages of datasets."""
     return expand(
-        f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.html",
+        "<results>/figures/{dataset}/tsne_{backbone}.html",
         dataset=datasets,
         backbone=STUDY.backbones,
     )
 
 
 def target_files(rule_name):
-    """What a named target asks for, if the workflow has it."""
+    """The files that a named target asks for, if the workflow has it."""
     return (
         list(workflow.get_rule(rule_name).input) if workflow.is_rule(rule_name) else []
     )
@@ -235,7 +248,7 @@ def option_text(value):
 
 
 def snakemake_call():
-    """What a person types after `snakemake` to run this study, seen from the working directory."""
+    """The words a person types after `snakemake` to run this study, from the working directory."""
     snakefile = Path(os.path.relpath(workflow.main_snakefile))
     here = snakefile == Path("Snakefile")
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
@@ -248,108 +261,28 @@ def snakemake_call():
     ]
 
 
-def size_mb(paths):
-    """The size of input files that exist already; those still to be made count as nothing."""
-    return sum(Path(path).stat().st_size for path in paths if Path(path).exists()) / 1e6
+def lost_receipts():
+    """The receipts of runs that are gone with their MLflow store."""
+    names = [*STUDY.datasets, "_study"]
+    files = [f"{STUDY.results_dir}/tracking/{name}.json" for name in names]
+    return [file for file in files if store_missing(Path(file))]
 
 
-def memory(base, factor=0.0):
-    """A mem_mb function: base MB, plus factor times the input's size, more on each attempt."""
-
-    def mem_mb(wildcards, input, attempt):
-        return int((base + factor * size_mb(input)) * attempt)
-
-    return mem_mb
-
-
-def minutes(base, per_gb=0.0):
-    """A runtime function in minutes: base, plus so much for each GB of input, more on a retry."""
-
-    def runtime(wildcards, input, attempt):
-        return int((base + per_gb * size_mb(input) / 1e3) * attempt)
-
-    return runtime
+LOST_RECEIPTS = lost_receipts() if workflow.is_main_process else []
+for file in LOST_RECEIPTS:
+    print(
+        f"dpprobe: {file}: its MLflow store is gone; tracking writes the runs again",
+        file=sys.stderr,
+    )
 
 
-def network_threads(wildcards):
-    """Networks gain from threads; the others are done before a second one has started."""
-    return 4 if STUDY.backbones[wildcards.backbone].network else 1
+def runs_again(name):
+    """Makes an input function that names no file, and has runs written again whose store is gone."""
 
+    def no_file(wildcards):
+        file = f"{STUDY.results_dir}/tracking/{name.format(**wildcards)}.json"
+        if file in LOST_RECEIPTS:
+            make_again(file)
+        return []
 
-def training_memory(wildcards, input, attempt):
-    """float16 on disk is float32 in memory, unless it is streamed."""
-    features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
-    return int((2000 + features) * attempt)
-
-
-@cache
-def expected_rows(dataset):
-    """The rows of a dataset's two tables before they are made."""
-    return DATASETS[dataset].count_rows() or UNKNOWN_ROWS
-
-
-def table_rows(wildcards):
-    """The rows of a dataset's two tables."""
-    info = Path(f"{DATA}/{wildcards.dataset}/dataset.json")
-    if not info.exists():
-        return expected_rows(wildcards.dataset)
-    splits = read_json(info)["splits"]
-    return splits["train"]["rows"], splits["test"]["rows"]
-
-
-def preparation_minutes(wildcards, attempt):
-    """Every image is decoded: large photographs pass at 40 a second."""
-    return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
-
-
-def extraction_memory(wildcards, input, attempt):
-    """Weights are there twice while they are loaded; those named only are taken for ViT-L's."""
-    return int((4000 + 3 * size_mb(input.weights)) * attempt)
-
-
-def extraction_minutes(wildcards, attempt):
-    """A shard through a large network on four CPUs: four images a second; the others are quick."""
-    rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
-    rate = 4 if STUDY.backbones[wildcards.backbone].network else 200
-    return int((20 + rows / STUDY.features.shards / rate / 60) * attempt)
-
-
-def training_minutes(wildcards, input, attempt):
-    """Three times what nine methods with five seeds took: two minutes a GB, method and seed."""
-    heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds
-    return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
-
-
-def keep_restored(persistence):
-    """Lets a file marked with update() that has no backup pass for restored when it is there."""
-    restore = persistence.restore_output
-
-    def restore_output(path):
-        backed_up = persistence._get_backup_path(path).exists()
-        return restore(path) if backed_up else path.exists()
-
-    persistence.restore_output = restore_output
-
-
-async def leave_to_main_process(persistence, job):
-    """Notes down nothing of a job's end."""
-
-
-# A job on a cluster would note its files down as whole, but not what they were made from. Were the main process
-# gone by then, the next one would take them for current, whatever had changed in between.
-if workflow.remote_exec:
-    PersistenceBase.finished = leave_to_main_process
-
-
-# A receipt whose MLflow store is gone stands for runs that are gone; without it they are written anew. A
-# dry run only says so.
-if workflow.is_main_process:
-    for name in (*STUDY.datasets, "_study"):
-        receipt = Path(RESULTS, "tracking", f"{name}.json")
-        if store_missing(receipt):
-            print(
-                f"dpprobe: {receipt}: its MLflow store is gone; tracking writes the runs again",
-                file=sys.stderr,
-            )
-            if not workflow.output_settings.dryrun:
-                receipt.unlink(missing_ok=True)
+    return no_file

@@ -6,11 +6,11 @@ localrules:
 # kept, so a new revision or a lost receipt transfers only what differs.
 rule download_data:
     output:
-        f"{DATA}/downloads/{{dataset}}/receipt.json",
+        "<data>/downloads/{dataset}/receipt.json",
     log:
-        f"{RESULTS}/logs/download_data/{{dataset}}.log",
+        "<logs>/download_data/{dataset}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/download_data/{{dataset}}.tsv"
+        "<benchmarks>/download_data/{dataset}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -31,13 +31,13 @@ rule prepare_data:
         files=source_files,
         receipt=download_receipt,
     output:
-        train=f"{DATA}/{{dataset}}/train.parquet",
-        test=f"{DATA}/{{dataset}}/test.parquet",
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        train="<data>/{dataset}/train.parquet",
+        test="<data>/{dataset}/test.parquet",
+        info="<data>/{dataset}/dataset.json",
     log:
-        f"{RESULTS}/logs/prepare_data/{{dataset}}.log",
+        "<logs>/prepare_data/{dataset}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/prepare_data/{{dataset}}.tsv"
+        "<benchmarks>/prepare_data/{dataset}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     # Every image is decoded once, to see whether it can be.

@@ -1,14 +1,14 @@
 rule extract_features:
     input:
-        table=f"{DATA}/{{dataset}}/{{split}}.parquet",
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        table="<data>/{dataset}/{split}.parquet",
+        info="<data>/{dataset}/dataset.json",
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
     output:
-        f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.h5",
+        "<results>/features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.h5",
     log:
-        f"{RESULTS}/logs/extract_features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.log",
+        "<logs>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/extract_features/{{dataset}}/{{backbone}}/{{split}}/shard-{{shard}}-of-{{shards}}.tsv"
+        "<benchmarks>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
         shard=r"\d{5}",
         shards=r"\d{5}",
@@ -38,13 +38,13 @@ rule write_manifest:
         shards=lambda wildcards: shard_paths(
             wildcards.dataset, wildcards.backbone, wildcards.split
         ),
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        info="<data>/{dataset}/dataset.json",
     output:
-        f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/manifest.json",
+        "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
     log:
-        f"{RESULTS}/logs/write_manifest/{{dataset}}/{{backbone}}/{{split}}.log",
+        "<logs>/write_manifest/{dataset}/{backbone}/{split}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/write_manifest/{{dataset}}/{{backbone}}/{{split}}.tsv"
+        "<benchmarks>/write_manifest/{dataset}/{backbone}/{split}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -62,14 +62,14 @@ rule write_manifest:
 # What a text encoder makes of the class names: public, and the start of a zero-shot classifier.
 rule embed_text:
     input:
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        info="<data>/{dataset}/dataset.json",
         weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
     output:
-        f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+        "<results>/features/{dataset}/{backbone}/text.safetensors",
     log:
-        f"{RESULTS}/logs/embed_text/{{dataset}}/{{backbone}}.log",
+        "<logs>/embed_text/{dataset}/{backbone}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/embed_text/{{dataset}}/{{backbone}}.tsv"
+        "<benchmarks>/embed_text/{dataset}/{backbone}.tsv"
     wildcard_constraints:
         backbone=names(TEXT_BACKBONES),
     conda:

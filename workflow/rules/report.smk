@@ -2,11 +2,11 @@
 rule write_report:
     input:
         summaries=rules.summaries.input,
-        statements=cell_paths(STUDY.cells(), ["privacy.json"]),
+        statements=cell_paths(STUDY.cells(), [STATEMENT_FILE]),
         marks=job_marks(STUDY.cells()),
-        infos=expand(f"{DATA}/{{dataset}}/dataset.json", dataset=STUDY.datasets),
+        infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
-            f"{RESULTS}/features/{{dataset}}/{{backbone}}/{{split}}/manifest.json",
+            "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
             dataset=STUDY.datasets,
             backbone=STUDY.backbones,
             split=["train", "test"],
@@ -23,11 +23,11 @@ rule write_report:
         ],
         zero_shot=target_files("zero_shot"),
     output:
-        f"{RESULTS}/report.html",
+        "<results>/report.html",
     log:
-        f"{RESULTS}/logs/write_report.log",
+        "<logs>/write_report.log",
     benchmark:
-        f"{RESULTS}/benchmarks/write_report.tsv"
+        "<benchmarks>/write_report.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -48,42 +48,5 @@ rule write_report:
 # Not called `report`, which in a rule file is Snakemake's own function.
 rule html_report:
     input:
-        f"{RESULTS}/report.html",
+        "<results>/report.html",
         tsne_pages(STUDY.datasets),
-
-
-# The plane to move about in. Images are in it only where the study allows it: they are private.
-rule write_tsne_page:
-    input:
-        embedding=f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
-        images=(
-            [f"{DATA}/{{dataset}}/{STUDY.tsne.split}.parquet"]
-            if STUDY.tsne.thumbnails
-            else []
-        ),
-    output:
-        report(
-            f"{RESULTS}/figures/{{dataset}}/tsne_{{backbone}}.html",
-            caption="../../resources/captions/tsne.rst",
-            category="t-SNE, interactive",
-            subcategory="{dataset}",
-            labels={"backbone": "{backbone}"},
-        ),
-    log:
-        f"{RESULTS}/logs/write_tsne_page/{{dataset}}/{{backbone}}.log",
-    benchmark:
-        f"{RESULTS}/benchmarks/write_tsne_page/{{dataset}}/{{backbone}}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1500),
-        runtime=minutes(30),
-    params:
-        split=STUDY.tsne.split,
-        thumbnails=STUDY.tsne.thumbnails,
-        version=VERSIONS["tsne_page"],
-    message:
-        "t-SNE page of {wildcards.dataset}, {wildcards.backbone}"
-    script:
-        "../../scripts/write_tsne_page.py"

@@ -6,7 +6,7 @@
 rule data:
     input:
         expand(
-            f"{DATA}/{{dataset}}/{{file}}",
+            "<data>/{dataset}/{file}",
             dataset=STUDY.datasets,
             file=["train.parquet", "test.parquet", "dataset.json"],
         ),
@@ -21,7 +21,7 @@ rule features:
             for split in ("train", "test")
             for path in (
                 *shard_paths(dataset, backbone, split),
-                f"{RESULTS}/features/{dataset}/{backbone}/{split}/manifest.json",
+                manifest_path(dataset, backbone, split),
             )
         ],
 
@@ -29,7 +29,7 @@ rule features:
 rule texts:
     input:
         expand(
-            f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+            "<results>/features/{dataset}/{backbone}/text.safetensors",
             dataset=STUDY.datasets,
             backbone=TEXT_BACKBONES,
         ),
@@ -38,7 +38,7 @@ rule texts:
 rule overlaps:
     input:
         expand(
-            f"{RESULTS}/overlap/{{dataset}}/{{backbone}}.{{extension}}",
+            "<results>/overlap/{dataset}/{backbone}.{extension}",
             dataset=STUDY.datasets,
             backbone=OVERLAP_BACKBONES,
             extension=["json", "parquet"],
@@ -48,7 +48,7 @@ rule overlaps:
 rule calibrations:
     input:
         expand(
-            f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+            "<results>/calibration/{dataset}/eps-{epsilon}.json",
             dataset=STUDY.datasets,
             epsilon=STUDY.job_epsilons(),
         ),
@@ -64,7 +64,7 @@ rule heads:
 rule embeddings:
     input:
         expand(
-            f"{RESULTS}/embeddings/{{dataset}}/{{backbone}}/tsne.parquet",
+            "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",
             dataset=STUDY.datasets,
             backbone=STUDY.backbones,
         ),
@@ -72,16 +72,16 @@ rule embeddings:
 
 rule summaries:
     input:
-        expand(f"{RESULTS}/summary/{{dataset}}.parquet", dataset=STUDY.datasets),
+        expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets),
 
 
 rule tables:
     input:
         rules.summaries.input,
-        f"{RESULTS}/tables/accuracy.csv",
-        f"{RESULTS}/tables/accuracy.md",
+        "<results>/tables/accuracy.csv",
+        "<results>/tables/accuracy.md",
         expand(
-            f"{RESULTS}/tables/{{dataset}}_accuracy.{{extension}}",
+            "<results>/tables/{dataset}_accuracy.{extension}",
             dataset=STUDY.datasets,
             extension=["csv", "md"],
         ),
@@ -105,7 +105,7 @@ rule paper_tables:
 rule figures:
     input:
         expand(
-            f"{RESULTS}/figures/tsne.{{extension}}",
+            "<results>/figures/tsne.{extension}",
             extension=(
                 ["svg", "png"]
                 if len(STUDY.datasets) * len(STUDY.backbones) > 1
@@ -117,8 +117,8 @@ rule figures:
 
 rule tracking:
     input:
-        expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
-        f"{RESULTS}/tracking/_study.json",
+        expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
+        "<results>/tracking/_study.json",
 
 
 for dataset in STUDY.datasets:
@@ -127,7 +127,7 @@ for dataset in STUDY.datasets:
         name:
             f"track_{dataset}"
         input:
-            f"{RESULTS}/tracking/{dataset}.json",
+            f"<results>/tracking/{dataset}.json",
             figure_paths(dataset),
             zero_shot_paths(dataset),
             few_shot_paths(dataset),

@@ -1,38 +1,49 @@
-# The only writer of MLflow's store: training jobs write files, this rule reads them.
+# Runs of two datasets may share a store. When this Snakemake ends after it has written those of one, the next finds
+# a store: only the missing receipt then says that the other's are still to be written.
+onstart:
+    for file in LOST_RECEIPTS:
+        Path(file).unlink(missing_ok=True)
+
+
+# The only writers of MLflow's store: training jobs write files, these rules read them.
 rule track:
     input:
         metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), ["metrics.json"]
+            dataset_cells(wildcards.dataset), [METRICS_FILE]
         ),
         statements=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), ["privacy.json"]
+            dataset_cells(wildcards.dataset), [STATEMENT_FILE]
         ),
         histories=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), ["history.parquet"]
+            dataset_cells(wildcards.dataset), [HISTORY_FILE]
         ),
         predictions=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), ["predictions.parquet"]
+            dataset_cells(wildcards.dataset), [PREDICTIONS_FILE]
         ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
-        info=f"{DATA}/{{dataset}}/dataset.json",
+        info="<data>/{dataset}/dataset.json",
         tables=[
-            f"{RESULTS}/tables/{{dataset}}_accuracy.csv",
-            f"{RESULTS}/tables/{{dataset}}_accuracy.md",
+            "<results>/tables/{dataset}_accuracy.csv",
+            "<results>/tables/{dataset}_accuracy.md",
         ],
         figures=expand(
-            f"{RESULTS}/figures/{{{{dataset}}}}/{{name}}.png", name=dataset_figures()
+            "<results>/figures/{dataset}/{name}.png",
+            name=dataset_figures(),
+            allow_missing=True,
         ),
         tsne=expand(
-            f"{RESULTS}/figures/{{{{dataset}}}}/tsne_{{backbone}}.{{format}}",
+            "<results>/figures/{dataset}/tsne_{backbone}.{format}",
             backbone=STUDY.backbones,
             format=["png", "html"],
+            allow_missing=True,
         ),
+        store=runs_again("{dataset}"),
     output:
-        f"{RESULTS}/tracking/{{dataset}}.json",
+        "<results>/tracking/{dataset}.json",
     log:
-        f"{RESULTS}/logs/track/{{dataset}}.log",
+        "<logs>/track/{dataset}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/track/{{dataset}}.tsv"
+        "<benchmarks>/track/{dataset}.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -52,20 +63,21 @@ rule track:
 
 
 # The study as a whole: one run with its report and its tables.
-rule study_run:
+rule write_study_run:
     input:
-        report=f"{RESULTS}/report.html",
+        report="<results>/report.html",
         summaries=rules.summaries.input,
-        infos=expand(f"{DATA}/{{dataset}}/dataset.json", dataset=STUDY.datasets),
+        infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         tables=[*rules.tables.input, *target_files("paper_tables")],
         # One writer at a time: SQLite makes the others wait, and a new database takes only one.
-        datasets=expand(f"{RESULTS}/tracking/{{dataset}}.json", dataset=STUDY.datasets),
+        datasets=expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
+        store=runs_again("_study"),
     output:
-        f"{RESULTS}/tracking/_study.json",
+        "<results>/tracking/_study.json",
     log:
-        f"{RESULTS}/logs/study_run.log",
+        "<logs>/write_study_run.log",
     benchmark:
-        f"{RESULTS}/benchmarks/study_run.tsv"
+        "<benchmarks>/write_study_run.tsv"
     conda:
         "../../envs/dpprobe.yaml"
     threads: 1
@@ -79,4 +91,4 @@ rule study_run:
     message:
         "MLflow run of study {params.study}"
     script:
-        "../../scripts/track_study.py"
+        "../../scripts/write_study_run.py"

@@ -1,38 +1,33 @@
-# Where jobs run elsewhere, a failed one puts its old cells back by itself, and one that never started has not
-# touched them. Snakemake then looks for its own backup, finds none, and would delete finished cells.
-onstart:
-    keep_restored(workflow.persistence)
-
-
 # One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they
 # are still there when the job starts, and those that are current are kept. When a job fails Snakemake puts
 # the old cells back and notes them down as if they were new; the mark, a plain output, is then missing,
 # so that the next run trains what is stale.
 rule train_heads:
     input:
-        train=f"{RESULTS}/features/{{dataset}}/{{backbone}}/train/manifest.json",
-        test=f"{RESULTS}/features/{{dataset}}/{{backbone}}/test/manifest.json",
+        train="<results>/features/{dataset}/{backbone}/train/manifest.json",
+        test="<results>/features/{dataset}/{backbone}/test/manifest.json",
         shards=lambda wildcards: [
             path
             for split in ("train", "test")
             for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
         ],
-        plans=f"{RESULTS}/calibration/{{dataset}}/eps-{{epsilon}}.json",
+        plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         public=method_files,
         overlap=overlap_counts,
     output:
         cells=update(
             expand(
-                f"{RESULTS}/cells/{{{{dataset}}}}/{{{{backbone}}}}/{{method}}/eps-{{{{epsilon}}}}/{{file}}",
+                "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
                 method=private_methods() or ["none"],
                 file=CELL_FILES,
+                allow_missing=True,
             )
         ),
-        done=touch(f"{RESULTS}/cells/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+        done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
     log:
-        f"{RESULTS}/logs/train_heads/{{dataset}}/{{backbone}}/eps-{{epsilon}}.log",
+        "<logs>/train_heads/{dataset}/{backbone}/eps-{epsilon}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/train_heads/{{dataset}}/{{backbone}}/eps-{{epsilon}}.tsv"
+        "<benchmarks>/train_heads/{dataset}/{backbone}/eps-{epsilon}.tsv"
     wildcard_constraints:
         epsilon=names(
             epsilon for epsilon in STUDY.job_epsilons() if epsilon != INFINITE
@@ -63,11 +58,12 @@ use rule train_heads as train_heads_without_privacy with:
     output:
         cells=update(
             expand(
-                f"{RESULTS}/cells/{{{{dataset}}}}/{{{{backbone}}}}/{{method}}/eps-{{{{epsilon}}}}/{{file}}",
+                "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
                 method=STUDY.job_methods(INFINITE) or ["none"],
                 file=CELL_FILES,
+                allow_missing=True,
             )
         ),
-        done=touch(f"{RESULTS}/cells/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+        done=touch("<results>/cells/{dataset}/{backbone}/.eps-{epsilon}.done"),
     wildcard_constraints:
         epsilon=INFINITE,

@@ -4,18 +4,18 @@
 
 rule classify_zero_shot:
     input:
-        test=f"{RESULTS}/features/{{dataset}}/{{backbone}}/test/manifest.json",
+        test="<results>/features/{dataset}/{backbone}/test/manifest.json",
         shards=lambda wildcards: shard_paths(
             wildcards.dataset, wildcards.backbone, "test"
         ),
-        text=f"{RESULTS}/features/{{dataset}}/{{backbone}}/text.safetensors",
+        text="<results>/features/{dataset}/{backbone}/text.safetensors",
     output:
-        metrics=f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/metrics.json",
-        predictions=f"{RESULTS}/zero_shot/{{dataset}}/{{backbone}}/predictions.parquet",
+        metrics="<results>/zero_shot/{dataset}/{backbone}/metrics.json",
+        predictions="<results>/zero_shot/{dataset}/{backbone}/predictions.parquet",
     log:
-        f"{RESULTS}/logs/classify_zero_shot/{{dataset}}/{{backbone}}.log",
+        "<logs>/classify_zero_shot/{dataset}/{backbone}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/classify_zero_shot/{{dataset}}/{{backbone}}.tsv"
+        "<benchmarks>/classify_zero_shot/{dataset}/{backbone}.tsv"
     wildcard_constraints:
         backbone=names(TEXT_BACKBONES),
     conda:
@@ -36,20 +36,20 @@ rule classify_zero_shot:
 
 rule probe_few_shot:
     input:
-        train=f"{RESULTS}/features/{{dataset}}/{{backbone}}/train/manifest.json",
-        test=f"{RESULTS}/features/{{dataset}}/{{backbone}}/test/manifest.json",
+        train="<results>/features/{dataset}/{backbone}/train/manifest.json",
+        test="<results>/features/{dataset}/{backbone}/test/manifest.json",
         shards=lambda wildcards: [
             path
             for split in ("train", "test")
             for path in shard_paths(wildcards.dataset, wildcards.backbone, split)
         ],
     output:
-        rows=f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.parquet",
-        record=f"{RESULTS}/few_shot/{{dataset}}/{{backbone}}.json",
+        rows="<results>/few_shot/{dataset}/{backbone}.parquet",
+        record="<results>/few_shot/{dataset}/{backbone}.json",
     log:
-        f"{RESULTS}/logs/probe_few_shot/{{dataset}}/{{backbone}}.log",
+        "<logs>/probe_few_shot/{dataset}/{backbone}.log",
     benchmark:
-        f"{RESULTS}/benchmarks/probe_few_shot/{{dataset}}/{{backbone}}.tsv"
+        "<benchmarks>/probe_few_shot/{dataset}/{backbone}.tsv"
     wildcard_constraints:
         backbone=names(STUDY.few_shot_backbones()),
     conda:

@@ -1,0 +1,83 @@
+"""The memory (MB), time (minutes) and threads that jobs ask for; profiles/slurm/config.yaml overrides them."""
+
+from functools import cache
+
+from dpprobe.artifacts import read_json
+
+# Where only a download tells how many rows a dataset has: ImageNet's.
+UNKNOWN_ROWS = (1_281_167, 50_000)
+
+
+def size_mb(paths):
+    """The size of input files that exist; those still to be made count as nothing."""
+    return sum(Path(path).stat().st_size for path in paths if Path(path).exists()) / 1e6
+
+
+def memory(base, factor=0.0):
+    """Makes a mem_mb function: base MB and `factor` times the input's size, more on each attempt."""
+
+    def mem_mb(wildcards, input, attempt):
+        return int((base + factor * size_mb(input)) * attempt)
+
+    return mem_mb
+
+
+def minutes(base, per_gb=0.0):
+    """Makes a runtime function: base minutes and `per_gb` for each GB of input, more on each attempt."""
+
+    def runtime(wildcards, input, attempt):
+        return int((base + per_gb * size_mb(input) / 1e3) * attempt)
+
+    return runtime
+
+
+def network_threads(wildcards):
+    """Four threads for networks; other backbones are done before a second one has started."""
+    return 4 if STUDY.backbones[wildcards.backbone].network else 1
+
+
+def training_memory(wildcards, input, attempt):
+    """MB for training: features of float16 on disk are float32 in memory, unless they are streamed."""
+    features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
+    return int((2000 + features) * attempt)
+
+
+@cache
+def expected_rows(dataset):
+    """The rows of a dataset's two tables before they are made."""
+    return DATASETS[dataset].count_rows() or UNKNOWN_ROWS
+
+
+def table_rows(wildcards):
+    """The rows of a dataset's two tables."""
+    info = Path(STUDY.data_dir, wildcards.dataset, "dataset.json")
+    if not info.exists():
+        return expected_rows(wildcards.dataset)
+    splits = read_json(info)["splits"]
+    return splits["train"]["rows"], splits["test"]["rows"]
+
+
+def preparation_minutes(wildcards, attempt):
+    """Minutes to decode every image: large photographs pass at 40 a second."""
+    return int((20 + sum(table_rows(wildcards)) / 40 / 60) * attempt)
+
+
+def extraction_memory(wildcards, input, attempt):
+    """MB for extraction: weights are in memory twice while they load; 4 GB hold a ViT-L's.
+
+    Files of weights are counted; a backbone given by name alone has none.
+    """
+    return int((4000 + 3 * size_mb(input.weights)) * attempt)
+
+
+def extraction_minutes(wildcards, attempt):
+    """Minutes for a shard: a large network passes four images a second on four CPUs."""
+    rows = dict(zip(("train", "test"), table_rows(wildcards)))[wildcards.split]
+    rate = 4 if STUDY.backbones[wildcards.backbone].network else 200
+    return int((20 + rows / STUDY.features.shards / rate / 60) * attempt)
+
+
+def training_minutes(wildcards, input, attempt):
+    """Minutes for training: 6 a GB, method and seed, three times what was measured."""
+    heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds
+    return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
