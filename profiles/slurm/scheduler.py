@@ -1,4 +1,4 @@
-"""What the profile's commands share. Standard library only, Python 3.8 or later."""
+"""Slurm's queue and the notes on jobs, for all commands. Standard library, Python 3.8 or later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 STATE = Path(".snakemake/slurm")
 COMMAND_TIMEOUT = 60
-# What a job of ours carries as its comment: who submitted it, and what work it does.
+# Begins the comment of each of our jobs, which says who submitted it and what work it does.
 MARK = "dpprobe"
 
 # https://slurm.schedmd.com/job_state_codes.html; states not listed here are final failures
@@ -38,7 +38,7 @@ IMPOSSIBLE_REASONS = re.compile(
 # Somebody's decision: such jobs are waited for, and named.
 HELD = ("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "REQUEUE_HOLD", "RESV_DEL_HOLD")
 
-# What passes by itself: slurmctld is away or busy, or a limit on jobs in the queue is reached.
+# Errors that pass: slurmctld is away or busy, or a limit on jobs in the queue is reached.
 TRANSIENT = re.compile(
     "contact slurm controller|timed out|connection (refused|reset|failure)|zero bytes|"
     "no answer in|communication|temporarily|please retry|resource busy|standby|"
@@ -63,7 +63,7 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True)
 class Comment:
-    """What a job's comment says.
+    """A job's comment.
 
     `work` is what the job makes, `version` from what, `folder` the one under .snakemake of the
     Snakemake that it belongs to. `token` is of this one submission: ids of jobs come back where
@@ -91,7 +91,7 @@ class Queued:
 
 
 def run(*words: str, text: str | None = None) -> str:
-    """The standard output of a Slurm command.
+    """Runs a Slurm command and returns its standard output.
 
     Raises:
         SlurmError: It failed, with what it said.
@@ -118,7 +118,7 @@ def run(*words: str, text: str | None = None) -> str:
 
 
 def queue(*filters: str) -> list[Queued]:
-    """The user's jobs that slurmctld remembers, finished or in hidden partitions too."""
+    """Lists the user's jobs that slurmctld remembers, finished or in hidden partitions too."""
     lines = run(
         "squeue",
         "--all",
@@ -129,11 +129,11 @@ def queue(*filters: str) -> list[Queued]:
         "--format=%i|%T|%V|%j|%r|%k",
         *filters,
     ).splitlines()
-    return [found for line in lines if (found := parse_line(line)) is not None]
+    return [job for line in lines if (job := parse_line(line)) is not None]
 
 
 def parse_line(line: str) -> Queued | None:
-    """None where it is none: others' comments may hold anything, line ends too."""
+    """Reads a line of squeue; None where it is not one: comments of others may hold line ends."""
     try:
         job, state, submitted, name, reason, text = line.split("|", 5)
         time_submitted = float(submitted)
@@ -154,7 +154,7 @@ def parse_comment(text: str) -> Comment | None:
 
 
 def read_record(job: str, name: str | None = None) -> dict[str, Any]:
-    """What submit.py noted down about a job, if the job has that name."""
+    """Reads the notes of submit.py on a job, if the job has that name."""
     try:
         record = dict(json.loads(record_file(job).read_text()))
     except (OSError, ValueError):
@@ -171,12 +171,12 @@ def record_file(job: str) -> Path:
 
 
 def exit_file(job: str) -> Path:
-    """Where a job writes its exit code: the one witness that outlives slurmctld's memory."""
+    """Returns the file of a job's exit code, the one witness that outlives slurmctld's memory."""
     return STATE / f"{job}.exit"
 
 
 def exit_code(job: str, token: str | None) -> int | None:
-    """The exit code that a job wrote; None before, and where an earlier job of this id wrote it."""
+    """Reads the exit code that a job wrote; None before, and if an earlier job of this id did."""
     try:
         code, written = exit_file(job).read_text().split()
         return int(code) if written == token else None
@@ -194,7 +194,7 @@ def write(path: Path, text: str) -> None:
 
 
 def age(path: Path) -> float:
-    """Seconds since a file was written; infinite when there is none, or it is of the future."""
+    """Returns the seconds since a file was written; infinite without one, or for a future time."""
     try:
         seconds = time.time() - path.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""What has become of a job: running, success or failed.
+"""Finds out what has become of a job: running, success or failed.
 
 Asked in this order, the first that knows decides: the exit code that the job itself wrote; one
 squeue for all jobs, kept for a few seconds; sacct, where there is an accounting database, of how it
@@ -17,20 +17,20 @@ import sys
 from pathlib import Path
 
 import scheduler
-from status import FRESH
+from answer import FRESH, QUEUE
 
 NOTE = 60  # seconds between two notes about an outage
 MISSED = 60  # seconds after which a job that nobody knows has failed
 REFUSED = 600  # seconds after which an error that does not pass by itself ends the wait
 LOG_TAIL = 10_000  # bytes
 MEMORY = re.compile(rb"slurmstepd.*(exceeded.* memory limit|oom.kill)", re.IGNORECASE)
-LISTING = scheduler.STATE / "queue"
+LISTING = Path(QUEUE)
 OUTAGE = scheduler.STATE / "outage"
 REFUSAL = scheduler.STATE / "refused"
 
 
 def listed() -> dict[str, tuple[str, str]]:
-    """State and, where it matters, reason of each job, from squeue's last answer when it is fresh.
+    """Lists each job's state and, where it matters, reason; from squeue's last answer when fresh.
 
     Raises:
         scheduler.SlurmError: slurmctld does not answer.
@@ -50,7 +50,7 @@ def listed() -> dict[str, tuple[str, str]]:
 
 
 def telling(job: scheduler.Queued) -> str:
-    """Why a job waits, when nobody would guess."""
+    """Returns why a job waits, when nobody would guess; else "-"."""
     if job.state in scheduler.HELD:
         return job.state
     tells = job.state == scheduler.IMPOSSIBLE or job.reason in scheduler.HELD
@@ -58,7 +58,7 @@ def telling(job: scheduler.Queued) -> str:
 
 
 def accounted(job: str) -> str | None:
-    """How a job ended, from the accounting database.
+    """Asks the accounting database how a job ended.
 
     None without one, and while it does not know of an end: it takes a job that slurmctld has lost
     for running until an administrator mends that.
@@ -74,22 +74,23 @@ def accounted(job: str) -> str | None:
 
 
 def exit_code(job: str) -> int | None:
+    """Returns the exit code that a job wrote; None before."""
     return scheduler.exit_code(job, scheduler.read_record(job).get("token"))
 
 
 def state(job: str) -> tuple[str, str]:
-    """A job's state as Slurm calls it, and why it waits where that matters.
+    """Returns a job's state as Slurm calls it, and why it waits where that matters.
 
     Raises:
         scheduler.SlurmError: slurmctld does not answer.
     """
     if exit_code(job) == 0:
         return scheduler.SUCCESS, "-"
-    found = listed().get(job)
-    if found is None and scheduler.age(LISTING) > 0.5:
+    queued = listed().get(job)
+    if queued is None and scheduler.age(LISTING) > 0.5:
         LISTING.unlink(missing_ok=True)  # the job may be younger than the answer
-        found = listed().get(job)
-    known, reason = found or (accounted(job), "-")
+        queued = listed().get(job)
+    known, reason = queued or (accounted(job), "-")
     if known is None:
         return unknown(job), "-"
     (scheduler.STATE / f"{job}.missed").unlink(missing_ok=True)
@@ -101,7 +102,7 @@ def state(job: str) -> tuple[str, str]:
 
 
 def unknown(job: str) -> str:
-    """The state of a job that neither slurmctld nor a database knows."""
+    """Returns the state of a job that neither slurmctld nor a database knows."""
     if exit_code(job) is not None:
         return "FAILED"
     missed = scheduler.STATE / f"{job}.missed"
@@ -111,7 +112,7 @@ def unknown(job: str) -> str:
 
 
 def explain(job: str, state: str, reason: str) -> str:
-    """One line on a failed job: why, and where to read on."""
+    """Returns a line on a failed job: why it failed, and where to read on."""
     record = scheduler.read_record(job)
     code = exit_code(job)
     memory = f"it needed more than its {record.get('mem_mb')} MB"
@@ -134,7 +135,7 @@ def explain(job: str, state: str, reason: str) -> str:
 
 
 def over_memory(log: str | None) -> bool:
-    """Whether Slurm killed a job for its memory; without cgroups only its log says so."""
+    """Returns True if Slurm killed a job for its memory; without cgroups only the log says so."""
     try:
         with Path(str(log)).open("rb") as stream:
             stream.seek(max(0, stream.seek(0, 2) - LOG_TAIL))
@@ -144,7 +145,7 @@ def over_memory(log: str | None) -> bool:
 
 
 def forget(job: str) -> None:
-    """All but its exit code, which keeps a job that Slurm starts again from running again."""
+    """Removes all notes on a job but its exit code, by which a job started again ends at once."""
     for path in scheduler.STATE.glob(f"{job}.*"):
         if path != scheduler.exit_file(job):
             path.unlink(missing_ok=True)
@@ -167,7 +168,7 @@ def note(name: str, text: str, every: float = NOTE) -> None:
 
 
 def refused(error: scheduler.SlurmError) -> bool:
-    """Whether Slurm has answered with an error for long that does not pass by itself."""
+    """Returns True if Slurm has long answered with an error that does not pass by itself."""
     if error.passes:
         REFUSAL.unlink(missing_ok=True)
         return False
@@ -177,7 +178,7 @@ def refused(error: scheduler.SlurmError) -> bool:
 
 
 def cancel(job: str) -> None:
-    """It must not run beside the next attempt."""
+    """Cancels a job, which must not run beside the next attempt."""
     try:
         scheduler.run("scancel", job)
     except scheduler.SlurmError as error:
@@ -186,7 +187,7 @@ def cancel(job: str) -> None:
 
 
 def survey(job: str) -> str:
-    """What Snakemake asks for."""
+    """Returns the answer for Snakemake: running, success or failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Snakemake
     try:
         current, reason = state(job)

@@ -13,12 +13,11 @@ import os
 import sys
 import time
 
-QUEUE = ".snakemake/slurm/queue"
-FRESH = 4  # seconds for which one answer of squeue serves
+from answer import FRESH, QUEUE
 
 
 def goes_on(job: str) -> bool:
-    """Whether a fresh answer of squeue has a job that wrote no exit code waiting or running."""
+    """Returns True if a job waits or runs by a fresh answer of squeue and wrote no exit code."""
     try:
         with open(QUEUE) as stream:  # noqa: PTH123 (pathlib takes longer than the rest)
             fresh = -1 < time.time() - os.fstat(stream.fileno()).st_mtime < FRESH

@@ -33,7 +33,7 @@ OUTAGE = 3600  # seconds that a submission waits for slurmctld
 PAUSE = 5  # seconds between two tries
 NOTE = 60  # seconds between two notes of the same submission
 GONE = 120  # seconds for a cancelled job to end
-# Where a workflow's code is, seen from its Snakefile.
+# The code of a workflow, seen from its Snakefile.
 CODE = ("Snakefile", "workflow", "scripts", "src/dpprobe")
 # Options of a job's command that decide what it makes; parameters are compared by themselves.
 DECIDING = (
@@ -55,7 +55,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is submitted: Snakemake's properties and jobscript, and what Slurm calls it."""
+    """A job to submit: Snakemake's properties and jobscript, and its name and log in Slurm."""
 
     properties: dict[str, Any]
     script: str
@@ -78,7 +78,7 @@ class Stopped(Exception):
 
 
 def properties(script: str) -> dict[str, Any]:
-    """What Snakemake says of a job."""
+    """Reads Snakemake's description of a job."""
     match = re.search(r"^# properties = (.*)$", script, re.MULTILINE)
     if match is None:
         sys.exit("submit.py: the jobscript has no line of properties; it must come from Snakemake")
@@ -86,7 +86,7 @@ def properties(script: str) -> dict[str, Any]:
 
 
 def label(job: dict[str, Any]) -> tuple[str, str]:
-    """The rule (or group) of a job, and its wildcards, as parts of names."""
+    """Returns the rule (or group) of a job, and its wildcards, as parts of names."""
     if job["type"] == "group":
         return str(job["groupid"]), str(job["jobid"])[:8]
     wildcards = ".".join(str(value) for value in job["wildcards"].values())
@@ -94,7 +94,7 @@ def label(job: dict[str, Any]) -> tuple[str, str]:
 
 
 def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
-    """What a job makes, and from what; resources may differ between two tries of the same.
+    """Returns digests of what a job makes and of what it makes it from, without its resources.
 
     The log tells studies in one folder apart; outputs would not, for a method more changes them.
     """
@@ -107,14 +107,14 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
 
 
 def command(script: str) -> list[list[str]]:
-    """The options in a jobscript that decide what it makes; values come in any order."""
+    """Returns the options in a jobscript that decide what it makes; values come in any order."""
     words = " ".join(shlex.split(script.split("\n", 2)[2]))
     parts = (part.split() for part in words.split(" --"))
     return sorted([part[0], *sorted(part[1:])] for part in parts if part and part[0] in DECIDING)
 
 
 def code(words: list[list[str]]) -> list[tuple[str, str]]:
-    """The files of the workflow that a command runs, with hashes."""
+    """Lists the files of the workflow that a command runs, with hashes."""
     roots = [Path(each[1]).parent for each in words if each[0] == "snakefile" and len(each) == 2]
     files = [
         path
@@ -131,7 +131,7 @@ def digest(value: object) -> str:
 
 
 def options(job: dict[str, Any]) -> list[str]:
-    """The options of sbatch that a job's threads and resources ask for; 0 and "" ask for none."""
+    """Returns the options of sbatch for a job's threads and resources; 0 and "" ask for none."""
     resources = job["resources"]
     asked = [
         option.format(resources[name]) for name, option in OPTIONS.items() if resources.get(name)
@@ -141,7 +141,7 @@ def options(job: dict[str, Any]) -> list[str]:
 
 
 def wrapped(script: str, token: str) -> str:
-    """The jobscript, and after it the exit code in a file of its own.
+    """Returns a jobscript that also writes its exit code to a file.
 
     Slurm may start a job again whose node it lost: one that had ended well does not run again.
     """
@@ -155,7 +155,7 @@ def wrapped(script: str, token: str) -> str:
 
 
 def unchanged(job: dict[str, Any], since: float) -> bool:
-    """Whether nothing that a job reads was written after it was submitted, in whole seconds."""
+    """Returns True if no input of a job was written after its submission, in whole seconds."""
     if job["input"] is None:  # too many for Snakemake to list
         return False
     try:
@@ -165,7 +165,7 @@ def unchanged(job: dict[str, Any], since: float) -> bool:
 
 
 def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
-    """Whether an earlier job may stand for the one to be submitted."""
+    """Returns True if an earlier job may stand for the one to be submitted."""
     comment = left.comment
     if comment is None or comment.version != version or job["type"] != "single":
         return False
@@ -183,7 +183,7 @@ def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
 
 
 def made(identifier: str, paths: list[str] | None) -> bool:
-    """Whether files are there that nobody wrote after a job had ended."""
+    """Returns True if files are there that nobody wrote after a job had ended."""
     try:
         end = scheduler.exit_file(identifier).stat().st_mtime
         return paths is not None and all(Path(path).stat().st_mtime <= end + 1 for path in paths)
@@ -192,7 +192,7 @@ def made(identifier: str, paths: list[str] | None) -> bool:
 
 
 def submit(job: Job) -> Submitted:
-    """One try: a job that was taken over, or a new one.
+    """Takes an earlier job over or submits a new one, in one try.
 
     Raises:
         scheduler.SlurmError: slurmctld did not answer, or refused, or somebody else is at it.
@@ -220,28 +220,28 @@ def submit(job: Job) -> Submitted:
 
 
 def forgotten(name: str, known: set[str]) -> list[scheduler.Queued]:
-    """Jobs of a name that were noted down here and that slurmctld no longer knows."""
-    found = []
+    """Lists jobs of a name that were noted down here and that slurmctld no longer knows."""
+    jobs = []
     for path in scheduler.STATE.glob("*.json"):
         record = {} if path.stem in known else scheduler.read_record(path.stem, name)
         comment = scheduler.parse_comment(str(record.get("comment")))
         if comment:
             submitted = float(record.get("submitted", 0))
-            found.append(scheduler.Queued(path.stem, FORGOTTEN, "", submitted, comment))
-    return found
+            jobs.append(scheduler.Queued(path.stem, FORGOTTEN, "", submitted, comment))
+    return jobs
 
 
 def forget(jobs: list[str]) -> None:
-    """What was noted down of jobs whose files another job makes."""
+    """Removes the notes on jobs whose files another job makes."""
     for job in jobs:
         scheduler.record_file(job).unlink(missing_ok=True)
 
 
 def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
-    """A job of a Snakemake that still runs is not cancelled.
+    """Refuses to cancel a job of a Snakemake that still runs.
 
     Raises:
-        scheduler.SlurmError: It is one.
+        scheduler.SlurmError: The job belongs to one.
     """
     folder = left.comment.folder if left.comment else ""
     if folder == job.comment.folder:
@@ -258,7 +258,7 @@ def refuse_if_watched(left: scheduler.Queued, job: Job) -> None:
 
 
 def born(process: int | str) -> str:
-    """A process, when it started, and the boot of its machine; empty when there is none."""
+    """Returns a process, its start and the boot of its machine; empty when there is none."""
     try:
         start = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -280,7 +280,7 @@ def discard(jobs: list[str], name: str) -> None:
 
 
 def controller() -> int:
-    """The process of Snakemake, which may have started this through a shell."""
+    """Returns the process of Snakemake, which may have started this through a shell."""
     parent = os.getppid()
     if Path(f"/proc/{parent}/comm").read_text().strip() in ("sh", "dash", "bash"):
         return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
@@ -333,7 +333,7 @@ interrupted: list[int] = []
 
 
 def described(path: Path) -> Job:
-    """The job of a jobscript."""
+    """Reads the job of a jobscript."""
     script = path.read_text()
     read = properties(script)
     rule, wildcards = label(read)
@@ -369,7 +369,7 @@ def main() -> None:
 
 
 def note_down(submitted: Submitted, job: Job) -> None:
-    """What status.py, and a later run, must know of a job."""
+    """Notes down what status.py, and a later run, must know of a job."""
     record = {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
     record.update(
         name=job.name,

@@ -23,7 +23,7 @@ KEPT = 30 * 86_400  # seconds that exit codes are kept: longer than a job runs
 
 
 def left(folder: str) -> list[str]:
-    """The jobs of a run that still wait or run."""
+    """Lists the jobs of a run that still wait or run."""
     return [
         each.job
         for each in scheduler.queue()
@@ -34,6 +34,7 @@ def left(folder: str) -> list[str]:
 
 
 def cancel(folder: str) -> None:
+    """Cancels the jobs of a run until none is left, or slurmctld has been away for long."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:

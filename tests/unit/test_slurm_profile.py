@@ -1,7 +1,4 @@
-"""What the Slurm profile's commands make of Slurm's answers: a fake one gives them.
-
-What a real one does is in tests/slurm.
-"""
+"""The Slurm profile's commands against answers of a fake Slurm; tests/slurm has a real one."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ class Slurm:
         )
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
-        """What status.py prints, and notes; asked anew, not from an answer a moment old."""
+        """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
         (self.state / "queue").unlink(missing_ok=True)
         (self.state / "outage").unlink(missing_ok=True)
         result = self.run("status.py", job, **variables)
@@ -96,16 +93,16 @@ class Slurm:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Slurm:
-    found = Slurm(tmp_path / "bin", tmp_path / "folder")
-    found.bin.mkdir()
-    found.state.mkdir(parents=True)
+    fake = Slurm(tmp_path / "bin", tmp_path / "folder")
+    fake.bin.mkdir()
+    fake.state.mkdir(parents=True)
     for name in COMMANDS:
-        (found.bin / name).write_text(FAKE)
-        (found.bin / name).chmod(0o755)
-        found.says(name)
-    found.refuses("sacct", "Slurm accounting storage is disabled")
-    found.record()
-    return found
+        (fake.bin / name).write_text(FAKE)
+        (fake.bin / name).chmod(0o755)
+        fake.says(name)
+    fake.refuses("sacct", "Slurm accounting storage is disabled")
+    fake.record()
+    return fake
 
 
 def line(
@@ -137,7 +134,7 @@ def test_its_own_exit_code_decides(slurm: Slurm) -> None:
 
 
 def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) -> None:
-    """Where slurmctld lost its state, or a folder came from another cluster, ids come again."""
+    """Ids come again if slurmctld lost its state, or a folder came from another cluster."""
     slurm.says("squeue", line("PENDING"))
     for content in (f"0 {TOKEN[::-1]}\n", "0\n", ""):
         (slurm.state / "17.exit").write_text(content)
@@ -495,7 +492,7 @@ def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None
 
 
 def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
-    """What was noted here stands for them."""
+    """Notes in .snakemake/slurm stand for them."""
     left_behind(slurm, comment="(null)")
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
@@ -562,6 +559,6 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
 def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     put_python_on_path()
-    found = shutil.which("python3")
-    assert found is not None
-    assert Path(found).parent == Path(sys.executable).parent
+    python = shutil.which("python3")
+    assert python is not None
+    assert Path(python).parent == Path(sys.executable).parent
