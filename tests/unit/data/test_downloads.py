@@ -117,6 +117,15 @@ def test_a_server_that_knows_no_ranges_is_asked_from_the_start(server: Server, p
     assert server.sent("/data.zip") == [100_000, 300_000]
 
 
+def test_a_server_that_always_breaks_off_and_knows_no_ranges(server: Server, path: Path) -> None:
+    faults = itertools.repeat(Cut(1000))
+    url = server.put("/data.zip", CONTENT, faults=faults, ranges=False)
+    assert "the connection broke in the middle, after 3 tries" in refused(url, path)
+    assert server.sent("/data.zip") == [1000, 1000, 1000]
+    assert not path.exists()
+    succeeds(server, path)
+
+
 def test_what_an_earlier_process_left_is_gone_on_with(server: Server, path: Path) -> None:
     url = server.put("/data.zip", CONTENT, faults=[Cut(1000), Cut(0), Cut(0)])
     text = refused(url, path)
@@ -287,6 +296,13 @@ def test_a_short_file_with_its_own_length(server: Server, path: Path) -> None:
     text = refused(server.put("/data.zip", CONTENT[:1000]), path, bytes=300_000)
     assert "the server offers 1000 bytes where 300000 were expected" in text
     assert files(path) == {}
+    succeeds(server, path)
+
+
+def test_a_short_file_of_undeclared_size_has_a_wrong_checksum(server: Server, path: Path) -> None:
+    text = refused(server.put("/data.zip", CONTENT[:1000]), path)
+    assert f"where {SHA256} was expected" in text
+    assert files(path) == {"data.zip.wrong-checksum": 1000}
     succeeds(server, path)
 
 
