@@ -14,21 +14,12 @@ from safetensors.numpy import save_file
 from dpprobe.artifacts import fingerprint, write_json, write_table
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.metrics import Link, evaluate, hits, ranked_labels, summarise
+from dpprobe.training.contents import HISTORY
 
 TEST_ROWS = 200
 TRAIN_ROWS = 1000
 DIMENSION = 64
 STEPS = (10, 20, 30, 40)
-HISTORY = pa.schema(
-    [
-        ("seed_index", pa.int32()),
-        ("step", pa.int64()),
-        ("epoch", pa.float64()),
-        ("train_loss", pa.float64()),
-        ("test_accuracy", pa.float64()),
-        ("test_auc", pa.float64()),
-    ]
-)
 
 
 def write_cell(

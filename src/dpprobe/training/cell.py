@@ -1,0 +1,238 @@
+"""A cell in the hands of a training job: what it is made from, and where its files lie.
+
+A cell is current when its files are whole, its fingerprint is the one that today's features,
+options and plan give, and its privacy statement is today's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dpprobe.artifacts import atomic_path, fingerprint, read_json, sha256_file, write_json
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.statement import statement
+from dpprobe.results import metrics
+from dpprobe.results.record import (
+    METRICS_FILE,
+    PAYLOAD_FILES,
+    STATEMENT_FILE,
+    CellName,
+    CellRecord,
+    MetricSummary,
+    RowCounts,
+    parse_cell,
+)
+from dpprobe.training.contents import CellContents, read_contents, write_contents
+from dpprobe.training.features import JobFeatures
+
+logger = logging.getLogger("dpprobe")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellTask:
+    """A cell of a job: the data, options and plan it is made from, and its folders.
+
+    Attributes:
+      name: of the cell.
+      seeds: the number of repetitions, indexed from 0.
+      study_seed: of the bootstrap over test rows.
+      mode: "benchmark"; what the privacy statement says of the noise depends on it.
+      epsilon_all_heads: of publishing the heads of all seeds together.
+      near_duplicates: what the check of the training rows against public data says.
+      train: features of the training rows.
+      headline: the metric that the cell is shown by.
+      published, staged: the cell's folder, and the one that it is finished in.
+      identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
+    """
+
+    name: CellName
+    options: MethodOptions
+    plan: Plan
+    seeds: int
+    study_seed: int
+    mode: str
+    epsilon_all_heads: float
+    near_duplicates: Mapping[str, Any] | str
+    train: FeatureStore
+    headline: Literal["accuracy", "auc"]
+    published: Path
+    staged: Path
+    identity: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all that decides the cell's contents."""
+        return fingerprint(self.identity)
+
+    @property
+    def link(self) -> metrics.Link:
+        """The function that makes probabilities of the cell's scores."""
+        return self.options.link_on(self.train.multi_label)
+
+    def seed(self, index: int) -> int:
+        """Returns the seed of one repetition, which no other cell has: it derives from identity."""
+        return cell_seed(self.identity, index)
+
+    @cached_property
+    def statement(self) -> dict[str, Any]:
+        """The privacy statement as it reads back from its file."""
+        values = statement(
+            self.plan,
+            method=self.name.method,
+            options=self.options.model_dump(mode="json"),
+            mode=self.mode,
+            seeds=[self.seed(index) for index in range(self.seeds)],
+            public_data={
+                "backbone": self.train.backbone,
+                "backbone_options": self.train.backbone_options,
+                "trained": self.train.trained,
+                "weights_sha256": self.train.weights_sha256,
+                "near_duplicate_check": self.near_duplicates,
+            },
+            epsilon_all_heads=self.epsilon_all_heads,
+            public_files={path: sha256_file(Path(path)) for path in self.options.input_files()},
+        )
+        return dict(json.loads(json.dumps(values, allow_nan=False)))
+
+    def is_current(self) -> bool:
+        """Returns True if the published or the staged cell holds exactly these seeds, whole."""
+        return self.finished() is not None
+
+    def finished(self) -> Path | None:
+        """Returns the folder that holds the current cell, None where neither does."""
+        for folder in (self.staged, self.published):
+            record = whole_cell(folder, self.fingerprint)
+            if (
+                record
+                and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
+                and record.headline == self.headline
+                and read_json(folder / STATEMENT_FILE) == self.statement
+            ):
+                return folder
+        return None
+
+    def reusable(self) -> CellContents | None:
+        """Returns the seeds that an earlier run trained for this very fingerprint."""
+        for folder in (self.staged, self.published):
+            if record := whole_cell(folder, self.fingerprint):
+                return read_contents(folder, record)
+        return None
+
+    def stage(self, contents: CellContents, features: JobFeatures) -> None:
+        """Writes a whole cell to its staging folder, metrics.json last."""
+        if self.staged.exists():
+            shutil.rmtree(self.staged)
+        self.staged.mkdir(parents=True)
+        options = self.options.model_dump(mode="json")
+        write_contents(self.staged, contents, features, options=options)
+        write_json(self.staged / STATEMENT_FILE, self.statement)
+        self._record(contents, features).write(self.staged / METRICS_FILE)
+
+    def publish(self) -> None:
+        """Moves a staged cell to its place, or marks the published one as seen by this run."""
+        folder = self.finished()
+        assert folder is not None, f"{self.name.method}: published before it was trained"
+        files = (*PAYLOAD_FILES, METRICS_FILE)
+        if folder == self.published:
+            logger.info("%s: kept, nothing it depends on has changed", self.name.method)
+            for name in files:
+                os.utime(self.published / name)
+        else:
+            self.published.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                with atomic_path(self.published / name) as temporary:
+                    shutil.copyfile(self.staged / name, temporary)
+        if self.staged.exists():
+            shutil.rmtree(self.staged)
+
+    def _record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
+        """Returns the record of a cell whose other files lie in the staging folder."""
+        plan = self.plan
+        seeds, summary = self._evaluate(contents, features)
+        files = {name: sha256_file(self.staged / name) for name in PAYLOAD_FILES}
+        noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
+        return CellRecord(
+            cell=self.name,
+            head=self.options.head,
+            private=plan.private,
+            fingerprint=self.fingerprint,
+            content_hash=fingerprint(
+                {"fingerprint": self.fingerprint, "files": files, "headline": self.headline}
+            ),
+            delta=plan.delta if plan.private else None,
+            noise_multiplier=noise[0] if plan.private and len(noise) == 1 else None,
+            realised_epsilon=plan.realised_epsilon if plan.private else None,
+            options=self.options.model_dump(mode="json"),
+            rows=RowCounts(train=features.train.rows, test=len(features.test_labels)),
+            dimension=features.train.dimension,
+            class_names=list(features.class_names),
+            multi_label=features.multi_label,
+            headline=self.headline,
+            auc_labels=len(features.ranked),
+            seeds=seeds,
+            summary=summary,
+            files=files,
+            # With a random number of trials the time would tell the number.
+            seconds=None if plan.selection else round(contents.seconds, 3),
+        )
+
+    def _evaluate(
+        self, contents: CellContents, features: JobFeatures
+    ) -> tuple[list[dict[str, Any]], dict[str, MetricSummary]]:
+        """Computes the metrics of each seed, and of each metric its summary over seeds."""
+        labels, link = features.test_labels, self.link
+        seeds = [
+            {
+                "index": index,
+                **metrics.evaluate(
+                    contents.scores[position], labels, link=link, accepted=features.test_accepted
+                ),
+            }
+            for position, index in enumerate(contents.indices)
+        ]
+        for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
+            seed["chosen"] = dict(chosen)
+        summary = metrics.summarise(
+            seeds,
+            correct=metrics.hits(contents.scores[0], labels, link=link),
+            labels=labels,
+            scores=contents.scores[0],
+            seed=self.study_seed,
+        )
+        return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
+
+
+def whole_cell(folder: Path, expected: str) -> CellRecord | None:
+    """Returns the record of a cell whose files are all as they were written, else None.
+
+    Args:
+      folder: the cell's folder.
+      expected: the fingerprint that makes the cell current.
+    """
+    try:
+        record = parse_cell((folder / METRICS_FILE).read_bytes())
+        if record.fingerprint != expected:
+            return None
+        damaged = [
+            name for name, digest in record.files.items() if sha256_file(folder / name) != digest
+        ]
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        logger.warning("%s: unreadable (%s); the cell is trained again", folder, error)
+        return None
+    if damaged:
+        logger.warning("%s: %s damaged; the cell is trained again", folder, ", ".join(damaged))
+        return None
+    return record

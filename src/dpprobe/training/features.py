@@ -1,0 +1,116 @@
+"""The features of a training job, in memory or streamed, with the labels of both splits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.training_set import TrainingSet, chunks
+from dpprobe.results.metrics import ranked_labels
+
+logger = logging.getLogger("dpprobe")
+
+# Test rows that are read and scored at a time when they are streamed.
+STREAMED_ROWS = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFeatures:
+    """The rows that all methods of a job share, read once unless they are streamed."""
+
+    train: TrainingSet
+    test: torch.Tensor | FeatureStore  # [m, d] float32
+    test_labels: np.ndarray  # [m] int64, or [m, K] uint8
+    test_ids: Sequence[str]
+    test_groups: Mapping[str, Sequence[Any]]
+    test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, where known
+    class_names: tuple[str, ...]
+
+    @property
+    def multi_label(self) -> bool:
+        """True if a row may have several labels."""
+        return self.test_labels.ndim == 2
+
+    @property
+    def ranked(self) -> list[int]:
+        """The labels that the test rows give an AUC of."""
+        return ranked_labels(self.test_labels, len(self.class_names))
+
+    def test_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yields the test rows in order, on the device that trains: (first row, [m, d])."""
+        if isinstance(self.test, torch.Tensor):
+            for start, stop in chunks(len(self.test), 4 * self.test.shape[1]):
+                yield start, self.test[start:stop]
+        else:
+            for start, block in self.test.blocks(STREAMED_ROWS):
+                yield start, torch.from_numpy(block).to(self.train.device)
+
+
+def read_job_features(
+    stores: tuple[FeatureStore, FeatureStore], *, device: str, memory_mb: int, headline: str
+) -> JobFeatures:
+    """Reads the features of the train and the test split.
+
+    Args:
+      stores: of the train and the test split.
+      device: "cpu" or "cuda".
+      memory_mb: features that take more than this as float32 are streamed from disk.
+      headline: the metric that the cells are shown by.
+
+    Raises:
+      DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
+        label has one.
+    """
+    train, test = stores
+    if train.class_names != test.class_names or train.dimension != test.dimension:
+        raise DataError(
+            f"{test.path}: classes or dimension differ from {train.path}; delete both, run again"
+        )
+    rows: list[torch.Tensor | FeatureStore] = []
+    for store in stores:
+        fits = 4 * store.rows * store.dimension <= memory_mb * 10**6
+        rows.append(torch.from_numpy(store.read()).to(device) if fits else store)
+        if not fits:
+            logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+    label_type = np.uint8 if train.multi_label else np.int64
+    features = JobFeatures(
+        train=TrainingSet(
+            rows[0],
+            torch.from_numpy(np.asarray(train.labels).astype(label_type)),
+            num_classes=len(train.class_names),
+            device=device,
+        ),
+        test=rows[1],
+        test_labels=np.asarray(test.labels).astype(label_type),
+        test_ids=test.ids,
+        test_groups=test.groups,
+        test_accepted=test.accepted,
+        class_names=tuple(train.class_names),
+    )
+    _check_ranked(features, test, headline)
+    return features
+
+
+def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
+    """Logs the labels that have no AUC; raises where none has one and AUC is to be shown."""
+    if headline == "auc" and not features.ranked:
+        raise DataError(
+            f"{test.path}: no label that some test rows have and others have not, so there is no "
+            "AUC; add test rows, or write metric: accuracy"
+        )
+    if features.multi_label:
+        names = [
+            name for index, name in enumerate(features.class_names) if index not in features.ranked
+        ]
+        if names:
+            logger.warning(
+                "%s: all test rows agree in %s: left out of AUC and average precision",
+                test.path, ", ".join(names),
+            )  # fmt: skip
