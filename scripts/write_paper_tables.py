@@ -6,25 +6,18 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.baselines.few_shot import read_few_shot
-        from dpprobe.baselines.zero_shot import read_zero_shot
         from dpprobe.reporting import published
         from dpprobe.reporting.paper_tables.common import Run
         from dpprobe.reporting.paper_tables.write import write_paper_tables
-        from dpprobe.results.cell_results import read_measured
+        from dpprobe.study.load import load_study
 
-        params = snakemake.params
-        write_paper_tables(
-            Run(
-                study=params.study,
-                cells=read_measured(Path(path) for path in snakemake.input.metrics),
-                names=params.names,
-                backbones=params.backbones,
-                methods=params.papers["methods"],
-                base=params.papers["base"],
-                zero_shot=[read_zero_shot(Path(path)) for path in snakemake.input.zero_shot],
-                few_shot=[read_few_shot(Path(path)) for path in snakemake.input.few_shot],
-            ),
-            published.read(),
-            Path(snakemake.output.references).parent,
+        def paths(name):
+            return [Path(path) for path in snakemake.input[name]]
+
+        run = Run.of_study(
+            load_study(snakemake.config),
+            metrics=paths("metrics"),
+            zero_shot=paths("zero_shot"),
+            few_shot=paths("few_shot"),
         )
+        write_paper_tables(run, published.read(), Path(snakemake.output.references).parent)

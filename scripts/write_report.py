@@ -7,13 +7,33 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.artifacts import git_commit
-        from dpprobe.reporting.report import Origin, Sources, write_report
+        from dpprobe.reporting.paper_tables.common import Run
+        from dpprobe.reporting.report.sources import Origin, Sources
+        from dpprobe.reporting.report.tables import study_tables
+        from dpprobe.reporting.report.write import write_report
+        from dpprobe.results.record import METRICS_FILE
         from dpprobe.study.load import load_study
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]
 
+        study, results = load_study(snakemake.config), Path(snakemake.output[0]).parent
         params, resources = snakemake.params, Path(snakemake.scriptdir).parent / "resources"
+        # The tables' files are inputs, so the records that they were made from are there too.
+        run = Run.of_study(
+            study,
+            metrics=[path.with_name(METRICS_FILE) for path in paths("statements")],
+            zero_shot=[
+                results / "zero_shot" / dataset / backbone / "metrics.json"
+                for dataset in study.datasets
+                for backbone in study.text_backbones()
+            ],
+            few_shot=[
+                results / "few_shot" / dataset / f"{backbone}.json"
+                for dataset in study.datasets
+                for backbone in study.few_shot_backbones()
+            ],
+        )
         write_report(
             Path(snakemake.output[0]),
             Sources(
@@ -21,14 +41,14 @@ if __name__ == "__main__":
                 statements=paths("statements"),
                 datasets={path.parent.name: path for path in paths("infos")},
                 manifests=paths("manifests"),
-                tables=paths("tables"),
+                tables=study_tables(paths("tables"), paths("summaries"), run),
                 figures=paths("figures"),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),
             Origin(
-                study=load_study(snakemake.config).model_dump(mode="json"),
-                results=Path(snakemake.output[0]).parent,
+                study=study.model_dump(mode="json"),
+                results=results,
                 call=params.call,
                 commit=git_commit(resources.parent),
             ),

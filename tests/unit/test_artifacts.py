@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from dpprobe.artifacts import atomic_path, canonical_json, fingerprint, write_json
+from dpprobe.artifacts import atomic_path, canonical_json, fingerprint, git_commit, write_json
 
 
 def write_half(path: Path) -> None:
@@ -35,3 +37,16 @@ def test_equal_values_have_equal_fingerprints() -> None:
     assert fingerprint({"a": 1, "b": [0.5]}) == fingerprint({"b": [0.5], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
     assert canonical_json({"b": 1, "a": "é"}) == '{"a":"é","b":1}'
+
+
+def test_the_commit_says_when_files_differ(tmp_path: Path) -> None:
+    assert git_commit(tmp_path / "nowhere") is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "file").write_text("1")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    commit = git_commit(tmp_path)
+    assert commit is not None
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "file").write_text("2")
+    assert git_commit(tmp_path) == f"{commit} with local changes"

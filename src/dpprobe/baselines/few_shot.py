@@ -17,7 +17,8 @@ import pyarrow as pa
 import torch
 
 from dpprobe.analysis.tsne import read_rows
-from dpprobe.artifacts import read_record, write_json, write_table
+from dpprobe.artifacts import write_json, write_table
+from dpprobe.baselines.records import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
 from dpprobe.data.options import headline_metric
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
@@ -32,8 +33,6 @@ from dpprobe.results import metrics
 
 logger = logging.getLogger("dpprobe")
 
-FORMAT = "dpprobe-few-shot"
-FORMAT_VERSION = 1
 BLOCK_ROWS = 4096
 # Of so few images a class none can be spared to choose a penalty.
 FEWEST_TO_CHOOSE = 4
@@ -128,7 +127,8 @@ def few_shot(
     write_json(
         output,
         {
-            "format": FORMAT, "format_version": FORMAT_VERSION, "dataset": task.dataset,
+            "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
+            "dataset": task.dataset,
             "backbone": task.backbone, "private": False, "note": NOTE, "headline": shown,
             "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
             "rows": {"train": stores[0].rows, "test": stores[1].rows},
@@ -146,15 +146,6 @@ def _row(task: Task, shots: int | None, index: int, found: Mapping[str, Any]) ->
         "seed_index": index,
         **{name: found.get(name) for name in ("train_rows", "penalty", *METRIC_COLUMNS)},
     }
-
-
-def read_few_shot(path: Path) -> dict[str, Any]:
-    """The record that `few_shot` wrote.
-
-    Raises:
-      DataError: when it is not one of this version.
-    """
-    return read_record(path, kind=FORMAT, version=FORMAT_VERSION)
 
 
 def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dpprobe.artifacts import read_record, write_json, write_table
+from dpprobe.artifacts import write_json, write_table
+from dpprobe.baselines.records import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
 from dpprobe.data.options import headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
@@ -25,8 +26,6 @@ from dpprobe.results import metrics
 
 logger = logging.getLogger("dpprobe")
 
-FORMAT = "dpprobe-zero-shot"
-FORMAT_VERSION = 1
 BLOCK_ROWS = 4096
 # What needs no threshold: with several labels a row, cosines have none.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
@@ -88,8 +87,8 @@ def zero_shot(
     write_json(
         output,
         {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format": ZERO_SHOT_FORMAT,
+            "format_version": ZERO_SHOT_FORMAT_VERSION,
             "dataset": dataset,
             "backbone": backbone,
             "private": False,
@@ -110,15 +109,6 @@ def zero_shot(
         },
     )
     logger.info("zero-shot: %s %.2f %%", shown, 100 * summary[shown]["mean"])
-
-
-def read_zero_shot(path: Path) -> dict[str, Any]:
-    """The record that `zero_shot` wrote.
-
-    Raises:
-      DataError: when it is not one of this version.
-    """
-    return read_record(path, kind=FORMAT, version=FORMAT_VERSION)
 
 
 def scored_blocks(

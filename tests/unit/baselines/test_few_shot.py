@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from dpprobe.baselines.few_shot import FEW_PENALTY, Task, draw, few_shot, read_few_shot
+from dpprobe.baselines.few_shot import FEW_PENALTY, Task, draw, few_shot
+from dpprobe.baselines.records import read_few_shot
 from dpprobe.errors import DataError
 from tests.unit.analysis.test_tsne import write_store
 

@@ -17,7 +17,8 @@ from dpprobe.artifacts import canonical_json, read_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.baselines.zero_shot import read_zero_shot, zero_shot
+from dpprobe.baselines.records import read_zero_shot
+from dpprobe.baselines.zero_shot import zero_shot
 from dpprobe.data import prompts, table
 from dpprobe.errors import DataError
 from dpprobe.features import text

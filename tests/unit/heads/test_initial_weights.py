@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dpprobe import heads
-from dpprobe.baselines.zero_shot import read_zero_shot, zero_shot
+from dpprobe.baselines.records import read_zero_shot
+from dpprobe.baselines.zero_shot import zero_shot
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate

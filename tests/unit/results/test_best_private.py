@@ -11,6 +11,7 @@ from dpprobe.reporting.figures import curves, style
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_results import read_measured
 from dpprobe.results.summary import read_grid, summarise_cells
+from tests.support.cell_files import write_cell
 from tests.support.paper_tables import (
     LAMB,
     paper_cell,
@@ -18,6 +19,7 @@ from tests.support.paper_tables import (
     rows_as_text,
     table_of,
 )
+from tests.support.report_page import Made
 
 
 @pytest.mark.parametrize("qualities", [(0.5, 4.0, 1.0), (4.0, 0.5, 1.0), (0.5, 1.0, 4.0)])
@@ -55,3 +57,29 @@ def test_of_several_ceilings_every_reader_takes_the_best(
     )
     curves.ceiling_gap(tmp_path / "s.parquet", svg=tmp_path / "a.svg", png=tmp_path / "a.png")
     assert drawn[0]["pixels", "lamb"][8.0].mean == pytest.approx(best - result.entry.mean)
+
+
+def test_the_headline_is_the_best_private_result_and_its_gap(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    grid = read_grid(made.sources.summaries)
+    bests = best_private(grid, {})
+    assert [best.epsilon for best in bests] == ["0.5", "1", "2"]
+    for best in bests:
+        row = (best.dataset, float(best.epsilon))
+        others = [entry for c in grid.columns if (entry := grid.get(row, c)) and entry.private]
+        assert best.entry.mean == max(entry.mean for entry in others)
+        ceiling = grid.get(("digits", float("inf")), (best.backbone, "nonprivate"))
+        assert ceiling is not None
+        assert best.gap == pytest.approx(ceiling.mean - best.entry.mean)
+    words = made.page().words
+    for best in bests:
+        assert f"{best.entry.mean:.1f} %" in words
+        assert f"best private test accuracy at ε = {best.epsilon}" in words
+
+
+def test_a_method_without_a_ceiling_has_a_blank_gap(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, epsilon="1")
+    summarise_cells([cell], tmp_path / "s.parquet", study="small")
+    (best,) = best_private(read_grid([tmp_path / "s.parquet"]), {})
+    assert best.ceiling is None
+    assert best.gap is None

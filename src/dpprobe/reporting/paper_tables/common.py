@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from dpprobe.baselines.records import read_few_shot, read_zero_shot
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
-from dpprobe.results.cell_results import Measured
+from dpprobe.results.cell_results import Measured, read_measured
 from dpprobe.study.ablations import unique
+from dpprobe.study.study import Study
 
 # The papers as `resources/published.yaml` cites them.
 FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
@@ -50,6 +53,37 @@ class Run:
     base: str | None = None
     zero_shot: Sequence[Mapping[str, Any]] = ()
     few_shot: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of_study(
+        cls,
+        study: Study,
+        *,
+        metrics: Iterable[Path],
+        zero_shot: Iterable[Path] = (),
+        few_shot: Iterable[Path] = (),
+    ) -> Run:
+        """Reads a study's results.
+
+        Args:
+          metrics: `metrics.json` of all cells.
+          zero_shot, few_shot: the records of the baselines.
+
+        Raises:
+          DataError: when a file is not what its name says.
+        """
+        return cls(
+            study=study.study,
+            cells=read_measured(metrics),
+            names=study.published_names(),
+            backbones={
+                name: options.extraction_params() for name, options in study.backbones.items()
+            },
+            methods=study.papers.methods,
+            base=study.papers.base,
+            zero_shot=[read_zero_shot(path) for path in zero_shot],
+            few_shot=[read_few_shot(path) for path in few_shot],
+        )
 
     @property
     def source(self) -> str:

@@ -1,0 +1,31 @@
+"""Formats and readers of the baselines' records; light, for those who only read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from dpprobe.artifacts import read_record
+
+ZERO_SHOT_FORMAT: Final = "dpprobe-zero-shot"
+ZERO_SHOT_FORMAT_VERSION: Final = 1
+FEW_SHOT_FORMAT: Final = "dpprobe-few-shot"
+FEW_SHOT_FORMAT_VERSION: Final = 1
+
+
+def read_zero_shot(path: Path) -> dict[str, Any]:
+    """Reads the record of a zero-shot classifier.
+
+    Raises:
+      DataError: when it is not one of this version.
+    """
+    return read_record(path, kind=ZERO_SHOT_FORMAT, version=ZERO_SHOT_FORMAT_VERSION)
+
+
+def read_few_shot(path: Path) -> dict[str, Any]:
+    """Reads the record of few-shot probes.
+
+    Raises:
+      DataError: when it is not one of this version.
+    """
+    return read_record(path, kind=FEW_SHOT_FORMAT, version=FEW_SHOT_FORMAT_VERSION)

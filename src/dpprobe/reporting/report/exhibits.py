@@ -1,0 +1,141 @@
+"""Figures and tables on the page: embedded up to a size, linked above it."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.reporting.report.sources import Sources
+from dpprobe.reporting.tables import html, markdown
+from dpprobe.results.best_private import Best
+
+FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
+SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
+TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
+
+
+class Exhibits:
+    """Figures and tables as the page shows them, each once.
+
+    Attributes:
+      linked: titles of the figures that are too large for the page.
+    """
+
+    def __init__(self, sources: Sources, folder: Path) -> None:
+        self.linked: list[str] = []
+        self.sources = sources
+        self.folder = folder
+        self.bytes_left = FIGURES_BYTES
+        self.seen: set[str] = set()
+        self.names = set(sources.datasets)
+
+    def figures(self, dataset: str | None, facts: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Returns the figures of a dataset, or those of none.
+
+        Figures of near-duplicates are left out: they hold private photographs, and a page is sent
+        around.
+        """
+        groups: dict[str, dict[str, Path]] = {}
+        for path in self.sources.figures:
+            if path.name.startswith("overlap_"):
+                continue
+            if self._figure_owner(path) == dataset:
+                groups.setdefault(path.stem, {})[path.suffix] = path
+        ordered = sorted(groups, key=lambda name: (name.startswith("tsne"), name))
+        return [self._figure(name, groups[name], dataset, facts) for name in ordered]
+
+    def _figure(
+        self, name: str, files: Mapping[str, Path], dataset: str | None, facts: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Returns one figure, embedded where there is still room on the page."""
+        svg, png = files.get(".svg"), files.get(".png")
+        path = svg if svg is not None and svg.stat().st_size <= SVG_BYTES else png or svg
+        assert path is not None
+        title = title_of(name, dataset)
+        size = path.stat().st_size
+        data = None
+        if size <= self.bytes_left:
+            self.bytes_left -= size
+            kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
+            data = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        else:
+            self.linked.append(title)
+        return {
+            "title": title,
+            "main": not name.startswith("tsne"),
+            "data": data,
+            "alt": f"{title}. {facts.get(name.partition('_')[0], '')}".strip(),
+            "caption": _caption(name, self.sources.captions),
+            "links": self._links(files.values()),
+        }
+
+    def tables(self, dataset: str | None) -> list[dict[str, Any]]:
+        """Returns the tables of a dataset, or those of none."""
+        shown = []
+        for item in self.sources.tables:
+            if item.dataset != dataset:
+                continue
+            text = markdown(item.table)
+            if text in self.seen:
+                continue  # with one dataset the table of all is that dataset's
+            self.seen.add(text)
+            title = item.table.title or title_of(item.table.name, dataset)
+            whole = len(text.encode()) <= TABLE_BYTES
+            shown.append(
+                {
+                    "title": title,
+                    "folder": item.folder,
+                    "html": html(item.table, caption=title) if whole else None,
+                    "links": self._links(item.files),
+                }
+            )
+        return shown
+
+    def _links(self, files: Iterable[Path]) -> list[tuple[str, str]]:
+        """Returns the kind and the address of each file."""
+        return [(file.suffix[1:].upper(), relative_path(file, self.folder)) for file in files]
+
+    def _figure_owner(self, path: Path) -> str | None:
+        """Returns the dataset of figures/<dataset>/<name>; none of figures/<name>."""
+        folders = Path(relative_path(path, self.folder)).parts[1:-1]
+        return folders[0] if folders and folders[0] in self.names else None
+
+
+def title_of(name: str, dataset: str | None) -> str:
+    """Writes a title from the name of a figure or table."""
+    kind, _, rest = name.partition("_")
+    words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
+    if kind in words:
+        text = words[kind] + (f" of {rest} features" if rest else "")
+    else:
+        text = name.replace("_", " ").capitalize()
+    return text if dataset is None else f"{text}, {dataset}"
+
+
+def _caption(name: str, captions: Sequence[Path]) -> str:
+    """Returns the caption whose name the figure's name begins with, the longest of several."""
+    matches = [path for path in captions if name.startswith(path.stem)]
+    if not matches:
+        return ""
+    chosen = max(matches, key=lambda path: len(path.stem))
+    return " ".join(chosen.read_text(encoding="utf-8").split())
+
+
+def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
+    """Writes what figures show, by kind, for those who do not see them."""
+    results = [best for best in bests if best.dataset == dataset]
+    if not results:
+        return {}
+    points = "; ".join(
+        f"epsilon {best.epsilon}: {best.entry.mean:.1f} % by {best.method} on {best.backbone}"
+        for best in results
+    )
+    return {"accuracy": f"Best private results: {points}.", "tsne": "A scatter plot by class."}
+
+
+def relative_path(path: Path, folder: Path) -> str:
+    """Returns the address of a file for a page in the folder."""
+    return Path(os.path.relpath(path, folder)).as_posix()

@@ -1,0 +1,77 @@
+"""Where results come from, and the commands that make them again."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import yaml
+
+from dpprobe.artifacts import read_json
+from dpprobe.data.table import DatasetInfo
+from dpprobe.reporting.report.sources import Origin, Sources
+from dpprobe.results.record import METRICS_FILE, CellName
+
+LIBRARIES = (
+    "dpprobe", "dp-accounting", "opacus", "torch", "timm", "open_clip_torch", "kymatio",
+    "scikit-learn", "numpy", "scipy", "numba", "pyarrow", "h5py", "safetensors", "snakemake",
+    "mlflow", "matplotlib", "openTSNE",
+)  # fmt: skip
+
+
+def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
+    """Writes the command that makes one cell again, for the folder that the study ran in."""
+    cell = CellName(dataset=dataset, backbone=backbone, method=method, epsilon=epsilon)
+    return _snakemake(origin, (cell.folder(origin.results / "cells") / METRICS_FILE).as_posix())
+
+
+def _snakemake(origin: Origin, *targets: str) -> str:
+    """Writes a call of Snakemake; options come last, for --configfile takes all that follows."""
+    return shlex.join(["snakemake", *targets, "--cores", "all", *origin.call])
+
+
+def commands(origin: Origin) -> dict[str, str]:
+    """Writes the commands that make the study again, and delete a cell."""
+    commit, _, changes = (origin.commit or "").partition(" ")
+    checkout = f"git checkout {commit}" if commit else ""
+    if changes:
+        checkout += f"  # {changes}, which the commit does not have"
+    return {
+        "checkout": checkout,
+        "study": _snakemake(origin),
+        "delete": f"rm -r {origin.results.as_posix()}/cells/DATASET/BACKBONE/METHOD/eps-EPSILON",
+    }
+
+
+def provenance(
+    origin: Origin, infos: Mapping[str, DatasetInfo], sources: Sources
+) -> dict[str, Any]:
+    """Collects commit, system, versions, fingerprints and the study as checked."""
+    versions = []
+    for name in LIBRARIES:
+        try:
+            versions.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    fingerprints = [
+        (f"data of {name}", "content", info.fingerprint) for name, info in infos.items()
+    ]
+    weights: dict[str, str] = {}
+    for path in sources.manifests:
+        record = read_json(path)
+        dataset, backbone, split = path.parts[-4:-1]
+        what = f"{split} features of {dataset}, {backbone}"
+        fingerprints.append((what, "values", record["features_sha256"]))
+        weights[backbone] = record["weights_sha256"] or "no weights"
+    fingerprints += [(f"weights of {name}", "SHA-256", value) for name, value in weights.items()]
+    return {
+        "commit": origin.commit or "not a git checkout",
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions,
+        "fingerprints": fingerprints,
+        "config": yaml.safe_dump(dict(origin.study), sort_keys=False, allow_unicode=True),
+    }

@@ -1,0 +1,171 @@
+"""Sections of the page: headline, what was run, all cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.data.table import DatasetInfo
+from dpprobe.errors import DataError
+from dpprobe.reporting.report import statements
+from dpprobe.reporting.report.origin import cell_command
+from dpprobe.reporting.report.sources import Origin
+from dpprobe.reporting.report.statements import Statement, public_data
+from dpprobe.results.best_private import Best
+from dpprobe.results.record import HEADLINES
+from dpprobe.results.summary import Grid, rounded_up
+
+
+def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
+    """Writes the parts of a headline."""
+    measure = best.measure.title
+    gap = ""
+    if best.gap is not None and best.ceiling is not None:
+        points = f"{abs(best.gap):.1f}\u00a0points"
+        side = f"{points} below" if best.gap >= 0.05 else f"{points} above"
+        side = "level with" if abs(best.gap) < 0.05 else side
+        gap = (
+            f"{side} the non-private ceiling of the same backbone ({best.ceiling.mean:.1f}\u00a0%)"
+        )
+    zero = ""
+    if best.zero_shot is not None:
+        backbone, metric, value = best.zero_shot
+        zero = f"zero-shot {backbone} reaches {value:.1f}\u00a0%"
+        if metric != best.measure.headline:
+            zero += f" {HEADLINES[metric]}"
+    return {
+        "dataset": best.dataset,
+        "value": f"{best.entry.mean:.1f}\u00a0%",
+        "half": "" if best.entry.half is None else f"±\u00a0{best.entry.half:.1f}",
+        "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
+        "by": f"{best.method} on {best.backbone}",
+        "gap": gap,
+        "zero_shot": zero,
+        "untested": _untested(info),
+    }
+
+
+def _untested(info: DatasetInfo) -> str:
+    """Names the classes without test rows; empty where all are tested."""
+    names = info.untested
+    if not names:
+        return ""
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return (
+        f"not tested, for no test image is of it: {len(names)} of {info.num_classes} classes "
+        f"({shown})"
+    )
+
+
+def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
+    """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent.
+
+    Raises:
+      DataError: when a file has none.
+    """
+    results = {}
+    for path in paths:
+        record = read_json(path)
+        try:
+            name = str(record["headline"])
+            value = 100 * float(record["metrics"][name])
+            results[record["dataset"], record["backbone"]] = name, value
+        except (KeyError, TypeError, ValueError):
+            raise DataError(f"{path}: not a zero-shot record; delete it and run again") from None
+    return results
+
+
+def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:
+    """Makes one row a cell, for the tables of all cells."""
+    anchors = {}
+    for index, item in enumerate(shown):
+        for backbone, _ in item.cells:
+            key = (item.dataset, backbone, item.content.get("method"), item.epsilon)
+            anchors[key] = item.anchor if index < statements.STATEMENTS_SHOWN else None
+    cells = []
+    keys = ["dataset", "backbone", "method", "epsilon_token"]
+    for key, rows in summary.groupby(keys, sort=False):
+        first = rows.iloc[0]
+        name = str(first.headline)
+        values = {part: float(first[f"{name}_{part}"]) for part in ("low", "high")}
+        cells.append(
+            {
+                **dict(zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)),
+                "value": 100 * float(rows[name].mean()),
+                "low": 100 * values["low"],
+                "high": 100 * values["high"],
+                "interval": not math.isnan(values["low"]),
+                "private": bool(first.private),
+                "realised": _number(first.realised_epsilon),
+                "seeds": len(rows),
+                "anchor": anchors.get(key),
+                "command": cell_command(origin, *key),
+            }
+        )
+    return cells
+
+
+def what_was_run(
+    study: Mapping[str, Any],
+    grid: Grid,
+    infos: Mapping[str, DatasetInfo],
+    shown: Sequence[Statement],
+    summary: Any,
+) -> dict[str, Any]:
+    """Describes datasets, backbones, public data, methods and epsilons."""
+    datasets = [
+        {
+            "name": name,
+            "train": info.train_rows,
+            "test": info.test_rows,
+            "classes": info.num_classes,
+            "labels": "several labels a row" if info.multi_label else "one label a row",
+            "measure": grid.measures[name].title if name in grid.measures else "",
+            "delta": f"{grid.deltas[name]:g}" if name in grid.deltas else "none",
+            "source": one_line(dict(info.source)),
+            "untested": _untested(info),
+        }
+        for name, info in infos.items()
+    ]
+    dimensions = summary.groupby("backbone").dimension.unique()
+    backbones = [
+        {
+            "name": name,
+            "options": one_line(options),
+            "dimension": ", ".join(str(int(d)) for d in dimensions.get(name, ())),
+        }
+        for name, options in study["backbones"].items()
+    ]
+    methods = [
+        {"name": name, "head": options["head"], "options": one_line(options, skip=("head",))}
+        for name, options in study["methods"].items()
+    ]
+    return {
+        "datasets": datasets,
+        "backbones": backbones,
+        "public_data": public_data(shown),
+        "methods": methods,
+        "epsilons": ", ".join(map(str, study["epsilons"])),
+    }
+
+
+def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
+    """Writes options in one line, without those that are not set."""
+    parts = []
+    for name, value in options.items():
+        if name in skip or value in (None, [], {}, ()):
+            continue
+        if isinstance(value, Mapping):
+            inner = one_line(value)
+            parts.append(f"{name} ({inner})")
+        else:
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
+
+
+def _number(value: Any) -> str:
+    """Writes a privacy loss, rounded up; nothing where there is none."""
+    return "" if value is None or math.isnan(value) else f"{rounded_up(float(value)):g}"

@@ -1,0 +1,34 @@
+"""The files that the report is made from, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.reporting.report.tables import ReportTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The content of a report: files of other stages, and tables."""
+
+    summaries: Sequence[Path]
+    statements: Sequence[Path]  # privacy.json of the cells
+    datasets: Mapping[str, Path]  # name: dataset.json
+    manifests: Sequence[Path] = ()  # of the train splits' features
+    tables: Sequence[ReportTable] = ()
+    figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
+    zero_shot: Sequence[Path] = ()
+    captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The study, folder, call and commit that the results come from."""
+
+    study: Mapping[str, Any]  # the study as checked, defaults filled in
+    results: Path
+    call: Sequence[str] = ()  # options of `snakemake` that select the study
+    commit: str | None = None

@@ -1,0 +1,101 @@
+"""Privacy statements on the page: those that say the same of several backbones once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import canonical_json, read_json
+from dpprobe.privacy.limits import epsilon_value
+
+STATEMENTS_SHOWN = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A privacy statement, and the cells that it holds for."""
+
+    dataset: str
+    epsilon: str
+    anchor: str
+    content: Mapping[str, Any]
+    cells: Sequence[tuple[str, Path]]  # backbone, privacy.json
+    extra_not_covered: Sequence[str] = ()
+
+
+def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Statement]:
+    """Reads the statements of cells, those that say the same of several backbones once.
+
+    The paths end in <dataset>/<backbone>/<method>/eps-<epsilon>/privacy.json. Seeds are left out:
+    they differ in every cell.
+
+    Args:
+      order: of the datasets.
+    """
+    groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
+    for path in paths:
+        dataset, backbone, _, epsilon = path.parts[-5:-1]
+        record = read_json(path)
+        content = {k: v for k, v in record.items() if k not in ("seeds", "public_data")}
+        content["dataset"], content["epsilon"] = dataset, epsilon.removeprefix("eps-")
+        content["assumption"] = record.get("public_data", {}).get("assumption")
+        key = canonical_json(content)
+        groups.setdefault(key, (content, []))[1].append((backbone, path))
+    ordered = sorted(
+        groups.values(),
+        key=lambda item: (
+            order.index(item[0]["dataset"]),
+            item[0].get("method", ""),
+            epsilon_value(item[0]["epsilon"]),
+        ),
+    )  # fmt: skip
+    common = set(_shared([content.get("not_covered", ()) for content, _ in ordered]))
+    return [
+        Statement(
+            dataset=content["dataset"],
+            epsilon=content["epsilon"],
+            anchor=f"statement-{index}",
+            content=content,
+            cells=sorted(cells),
+            extra_not_covered=[t for t in content.get("not_covered", ()) if t not in common],
+        )
+        for index, (content, cells) in enumerate(ordered)
+    ]
+
+
+def common_limits(statements: Sequence[Statement]) -> list[str]:
+    """Lists the limits that all statements name."""
+    return _shared([item.content.get("not_covered", ()) for item in statements])
+
+
+def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Lists the items that all lists hold, in the order of the first."""
+    if not lists:
+        return []
+    sets = [set(texts) for texts in lists]
+    return [text for text in lists[0] if all(text in texts for texts in sets)]
+
+
+def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
+    """Lists what is assumed of each backbone's pretraining, and the check for near-duplicates."""
+    assumed: dict[tuple[str, str], dict[str, str]] = {}
+    for item in statements:
+        for backbone, path in item.cells:
+            if (item.dataset, backbone) not in assumed:
+                public = read_json(path).get("public_data", {})
+                assumed[item.dataset, backbone] = {
+                    "dataset": item.dataset,
+                    "backbone": backbone,
+                    "assumption": str(public.get("assumption", "")),
+                    "check": _near_duplicates(public.get("near_duplicate_check", "not run")),
+                }
+    return [assumed[key] for key in sorted(assumed)]
+
+
+def _near_duplicates(check: Any) -> str:
+    """Writes the result of a check for near-duplicates, or that none was run."""
+    if not isinstance(check, Mapping):
+        return str(check)
+    return f"{check['near']} of {check['private_rows']} private rows look like public ones"

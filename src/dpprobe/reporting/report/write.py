@@ -1,0 +1,128 @@
+"""Writes the report of a study."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dpprobe.artifacts import write_text
+from dpprobe.data.addresses import public_addresses
+from dpprobe.data.table import read_info
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.html_page import content_policy
+from dpprobe.reporting.report import sections, statements
+from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
+from dpprobe.reporting.report.origin import commands, provenance
+from dpprobe.reporting.report.sources import Origin, Sources
+from dpprobe.results.best_private import best_private, highlights
+from dpprobe.results.record import HEADLINES
+from dpprobe.results.summary import read_grid, read_summaries
+
+logger = logging.getLogger("dpprobe")
+
+CELLS_SHOWN = 2000
+NOT_PRIVATE = (
+    ("This report", "its test results, t-SNE pictures and fingerprints are functions of the data."),
+    ("Features and their shards", "numbers that describe each single image; keep them as safe as "
+     "the images."),
+    ("t-SNE and every other picture of features", "drawn from the features, without noise."),
+    ("Test results", "computed on the test split without noise; private where that split is."),
+    ("Training losses and learning curves", "functions of the training rows, without noise."),
+    ("Rows at epsilon inf and the non-private ceilings", "trained without any noise."),
+    ("Zero-shot and few-shot baselines", "few-shot heads are trained on private rows without "
+     "noise; zero-shot results are test results."),
+    ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
+     "private data is not covered by any promise below."),
+    ("Seeds, fingerprints and logs", "in benchmark mode the seeds give the noise away."),
+)  # fmt: skip
+
+
+def write_report(output: Path, sources: Sources, origin: Origin, *, template: Path) -> None:
+    """Writes the page.
+
+    Args:
+      output: the page; figures too large for it are linked relative to its folder.
+      template: folder of report.html.j2, style.css and script.js.
+
+    Raises:
+      DataError: when a file is not what its name says.
+    """
+    origin = replace(origin, study=public_addresses(origin.study))
+    grid = read_grid(sources.summaries)
+    summary = read_summaries(sources.summaries).to_pandas()
+    infos = {name: read_info(path) for name, path in sources.datasets.items()}
+    zero_shot = sections.read_zero_shot(sources.zero_shot)
+    promised = statements.read_statements(sources.statements, order=list(grid.measures))
+    bests = best_private(grid, zero_shot)
+    exhibits = Exhibits(sources, output.parent)
+    cells = sections.list_cells(summary, promised, origin)
+    datasets = [
+        {
+            "name": name,
+            "measure": measure,
+            "figures": exhibits.figures(name, figure_facts(bests, name)),
+            "tables": exhibits.tables(name),
+            "cells": [cell for cell in cells if cell["dataset"] == name],
+            "statements": [item for item in promised if item.dataset == name],
+        }
+        for name, measure in grid.measures.items()
+    ]
+    style = (template / "style.css").read_text(encoding="utf-8")
+    script = (template / "script.js").read_text(encoding="utf-8")
+    page = _environment(template).get_template("report.html.j2").render(
+        study=origin.study,
+        style=Markup(style),
+        script=Markup(script),
+        policy=content_policy(style, script),
+        date=_date(sources.summaries),
+        run=sections.what_was_run(origin.study, grid, infos, promised, summary),
+        bests=bests,
+        has_zero_shot=bool(zero_shot),
+        highlights=[
+            sections.headline_parts(best, infos[best.dataset]) for best in highlights(bests)
+        ],
+        datasets=datasets,
+        overview={"figures": exhibits.figures(None, {}), "tables": exhibits.tables(None)},
+        cells_left_out=max(0, len(cells) - CELLS_SHOWN),
+        statements_shown=statements.STATEMENTS_SHOWN,
+        statements_count=len(promised),
+        cells_count=len(cells),
+        not_covered=statements.common_limits(promised),
+        not_private=NOT_PRIVATE,
+        provenance=provenance(origin, infos, sources),
+        linked=exhibits.linked,
+        reproduce=commands(origin),
+        relative=lambda path: relative_path(path, output.parent),
+    )  # fmt: skip
+    write_text(output, page)
+    logger.info("%s: %.1f MB, %d cells", output, output.stat().st_size / 1e6, len(cells))
+
+
+def _environment(template: Path) -> Environment:
+    """Makes the environment of the template, with its filters."""
+    environment = Environment(
+        loader=FileSystemLoader(template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = lambda value: f"{value:.1f}"
+    environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
+    environment.filters["short"] = sections.one_line
+    environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["thousands"] = lambda value: f"{value:,}"
+    environment.globals["headlines"] = HEADLINES
+    return environment
+
+
+def _date(paths: Sequence[Path]) -> str:
+    """Writes the time of the newest summary."""
+    newest = max((path.stat().st_mtime for path in paths), default=0.0)
+    return datetime.fromtimestamp(newest, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,94 @@
+"""Figures and tables on the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import write_text
+from dpprobe.reporting.report import exhibits
+from dpprobe.reporting.report.exhibits import Exhibits
+from dpprobe.reporting.report.tables import ReportTable, study_tables
+from dpprobe.reporting.tables import Column, Table, make_row
+from tests.support.paper_tables import paper_run
+from tests.support.report_page import PNG, Made
+
+
+def test_one_dataset_has_its_table_once_and_two_have_one_of_both(tmp_path: Path) -> None:
+    one = Made(tmp_path / "one")
+    titles = [t.get("aria-label") for t in one.page().all("div") if t.get("role") == "region"]
+    assert titles.count("Results against epsilon, digits") == 1
+    assert "Results against epsilon" not in titles
+    two = Made(tmp_path / "two", ("digits", "letters"))
+    page = two.page()
+    titles = [t.get("aria-label") for t in page.all("div") if t.get("role") == "region"]
+    for title in ("Results against epsilon, digits", "Results against epsilon, letters"):
+        assert titles.count(title) == 1
+    assert titles.count("Results against epsilon") == 1
+    assert page.text.count('class="value"') == 2, "one card a dataset"
+
+
+def test_large_figures_become_links(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exhibits, "SVG_BYTES", 10)
+    page = made.page()
+    assert all((image["src"] or "").startswith("data:image/png") for image in page.all("img"))
+    monkeypatch.setattr(exhibits, "FIGURES_BYTES", 1500)
+    page = made.page()
+    assert len(page.all("img")) == 1
+    assert "Left out to keep this page small" in page.words
+    assert "Figures left out of this page" in page.words
+    assert 'href="figures/digits/tsne_pixels.png"' in page.text
+
+
+def test_a_table_that_is_a_heading_alone_is_shown(made: Made) -> None:
+    empty = Table(name="empty", title="Nothing was run", columns=(Column(title="a"),), rows=[])
+    path = made.results / "tables/digits_empty.md"
+    table = ReportTable(table=empty, files=[path], dataset="digits")
+    assert "Nothing was run" in made.page(tables=[*made.sources.tables, table]).words
+
+
+def test_tables_of_the_papers_fold_away(made: Made) -> None:
+    table = Table(
+        name="table_2", title="Table 2: accuracy of CLIP",
+        columns=(Column(title="a", align="left"), Column(title="b")), rows=[make_row("c | d", "1")],
+    )  # fmt: skip
+    paper = ReportTable(table=table, files=[made.results / "tables/papers/table_2.md"])
+    page = made.page(tables=[*made.sources.tables, paper])
+    assert "Tables of the papers" in page.words
+    assert "<caption>Table 2: accuracy of CLIP</caption>" in page.text
+    assert re.findall("<summary>(Table 2.*?)</summary>", page.text) == ["Table 2: accuracy of CLIP"]
+    assert '<td class="">c | d</td>' in page.text
+
+
+def test_private_photographs_are_not_on_the_page(made: Made) -> None:
+    figures = []
+    for suffix, content in ((".svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>"), (".png", PNG)):
+        figures.append(made.results / f"figures/digits/overlap_x{suffix}")
+        figures[-1].write_bytes(content)
+    before = len(made.page().all("img"))
+    page = made.page(figures=[*made.sources.figures, *figures])
+    assert len(page.all("img")) == before
+    assert "overlap_x" not in page.text
+
+
+def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("figures", "large"))
+    overview = made.results / "figures/tsne.svg"
+    write_text(overview, "<svg xmlns='http://www.w3.org/2000/svg'>all</svg>")
+    paper = made.results / "tables/papers/large_scale_transfer_table1.md"
+    files = [*made.table_files, paper]
+    sources = replace(
+        made.sources,
+        figures=[*made.sources.figures, overview],
+        tables=study_tables(files, made.sources.summaries, paper_run([])),
+    )
+    shown = Exhibits(sources, made.results)
+    assert [item["title"] for item in shown.figures(None, {})] == ["t-SNE"]
+    for name in ("figures", "large"):
+        titles = [item["title"] for item in shown.figures(name, {})]
+        assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
+        assert [item["folder"] for item in shown.tables(name)] == ["tables"]
+    assert {item["folder"] for item in shown.tables(None)} == {"tables", "papers"}

@@ -1,0 +1,75 @@
+"""The headline, what was run and all cells: right numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import DataError
+from dpprobe.results.summary import summarise_cells
+from tests.support.cell_files import write_cell
+from tests.support.report_page import Made
+
+
+def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    cells = [write_cell(tmp_path / "r", method=m, epsilon="inf") for m in ("sgd", "nonprivate")]
+    summary = tmp_path / "only.parquet"
+    summarise_cells(cells, summary, study="small")
+    statements = sorted((tmp_path / "r").rglob("privacy.json"))
+    page = made.page(summaries=[summary], statements=statements, tables=[], figures=[])
+    assert "No cell of this study is private" in page.words
+
+
+def test_the_best_zero_shot_result_stands_beside_the_private_one(made: Made) -> None:
+    assert "zero-shot" not in made.page().text.partition('id="run"')[0]
+    files = []
+    for backbone, value in (("clip_a", 0.61), ("clip_b", 0.72)):
+        files.append(made.results / f"zero_shot/digits/{backbone}.json")
+        write_json(
+            files[-1],
+            {"dataset": "digits", "backbone": backbone, "headline": "accuracy",
+             "metrics": {"accuracy": value}},
+        )  # fmt: skip
+    assert "Zero-shot clip_b reaches 72.0 %" in made.page(zero_shot=files).words
+    write_json(files[0], {"dataset": "digits"})
+    with pytest.raises(DataError, match="clip_a"):
+        made.page(zero_shot=files)
+
+
+def test_zero_shot_of_another_metric_says_which(made: Made) -> None:
+    files = []
+    for backbone, metric, value in (("clip_a", "auc", 0.95), ("clip_b", "accuracy", 0.72)):
+        files.append(made.results / f"zero_shot/digits/{backbone}.json")
+        write_json(
+            files[-1],
+            {"dataset": "digits", "backbone": backbone, "headline": metric,
+             "metrics": {metric: value}},
+        )  # fmt: skip
+    assert "Zero-shot clip_a reaches 95.0 % AUC" in made.page(zero_shot=files[:1]).words
+    assert "Zero-shot clip_b reaches 72.0 %" in made.page(zero_shot=files).words
+
+
+def test_classes_without_test_rows_are_named_beside_the_headline(made: Made) -> None:
+    path = made.sources.datasets["digits"]
+    record = read_json(path)
+    assert "Not tested" not in made.page().words
+    record["splits"]["test"]["per_class"][2] = 0
+    write_json(path, record)
+    words = made.page().words
+    told = "ot tested, for no test image is of it: 1 of 4 classes (two)."
+    assert words.count(told) >= 2, "in the headline and beside the dataset"
+
+
+def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
+    page = made.page()
+    for path in made.sources.statements:
+        target = Path("results") / path.relative_to(made.results).with_name("metrics.json")
+        assert f"snakemake {target} --cores all" in page.words
+    statements = [d for d in page.all("details") if d.get("class") == "statement"]
+    # two backbones share the statement of a method and epsilon
+    assert len(statements) == len(made.sources.statements) / 2 == 9
+    assert "(0.5, 1e-05)-differentially private" in page.words
+    assert "Not for release" in page.words

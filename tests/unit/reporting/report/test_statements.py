@@ -1,0 +1,51 @@
+"""Privacy statements on the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.reporting.report import statements
+from tests.support.report_page import Made
+
+
+def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("digits", "letters"))
+    for path in made.results.glob("cells/letters/pixels/*/*/privacy.json"):
+        record = read_json(path)
+        record["public_data"]["near_duplicate_check"] = {"near": 12, "private_rows": 345}
+        write_json(path, record)
+    words = re.sub(r"<[^>]+>", " ", made.page().text)
+    _, _, shown = " ".join(words.split()).partition("not covered by any guarantee")
+    found = "letters pixels The weights are fixed. 12 of 345 private rows look like public ones"
+    assert found in shown
+    for pair in ("digits pixels", "digits scattering", "letters scattering"):
+        assert f"{pair} The weights are fixed. not run" in shown
+
+
+def test_statements_that_differ_are_not_merged(made: Made) -> None:
+    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
+    record = read_json(path)
+    write_json(path, record | {"not_covered": ["the features", "what pixels show"]})
+    page = made.page()
+    assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 10
+    common, _, own = page.text.partition('class="statement"')
+    assert "what pixels show" not in common
+    assert own.count("what pixels show") == 1
+    assert own.count("training losses") == 9, "no longer common to all: each says it itself"
+
+
+def test_links_lead_to_statements_that_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets stand in the order of the study, not of the alphabet."""
+    monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
+    page = Made(tmp_path, ("zebra", "apple")).page()
+    links = {(a.get("href") or "")[1:] for a in page.all("a")}
+    links = {link for link in links if link.startswith("statement")}
+    shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
+    assert len(shown) == 9
+    assert links == shown
