@@ -32,7 +32,7 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import torchvision_datasets
-from dpprobe.study.catalog import Entry
+from dpprobe.study.catalog import DatasetEntry
 from tests.support.hub_server import TOKEN, Hub, Repository
 
 
@@ -121,7 +121,7 @@ def _publish(place: Place, name: str, data: bytes) -> str:
     return _md5(data)
 
 
-def _idx(kind: str, entry: Entry, place: Place) -> Small:
+def _idx(kind: str, entry: DatasetEntry, place: Place) -> Small:
     """MNIST's format: big-endian headers, then the bytes, packed with gzip."""
     import torchvision.datasets
 
@@ -143,7 +143,7 @@ def _idx(kind: str, entry: Entry, place: Place) -> Small:
 
 
 def _cifar(
-    kind: str, entry: Entry, place: Place, *, files: Mapping[str, int], label: str, meta: str
+    kind: str, entry: DatasetEntry, place: Place, *, files: Mapping[str, int], label: str, meta: str
 ) -> Small:
     """CIFAR's format: pickles of rows of 3,072 bytes, packed with tar and gzip."""
     import torchvision.datasets
@@ -174,25 +174,25 @@ def _cifar(
     )
 
 
-def mnist(entry: Entry, place: Place) -> Small:
+def mnist(entry: DatasetEntry, place: Place) -> Small:
     return _idx("MNIST", entry, place)
 
 
-def fashion_mnist(entry: Entry, place: Place) -> Small:
+def fashion_mnist(entry: DatasetEntry, place: Place) -> Small:
     return _idx("FashionMNIST", entry, place)
 
 
-def cifar10(entry: Entry, place: Place) -> Small:
+def cifar10(entry: DatasetEntry, place: Place) -> Small:
     files = {f"data_batch_{number}": 1 for number in range(1, 6)} | {"test_batch": 2}
     return _cifar("CIFAR10", entry, place, files=files, label="labels", meta="batches.meta")
 
 
-def cifar100(entry: Entry, place: Place) -> Small:
+def cifar100(entry: DatasetEntry, place: Place) -> Small:
     files = {"train": 2, "test": 1}
     return _cifar("CIFAR100", entry, place, files=files, label="fine_labels", meta="meta")
 
 
-def eurosat(entry: Entry, place: Place) -> Small:
+def eurosat(entry: DatasetEntry, place: Place) -> Small:
     """A zip of JPEG files in the folder 2750, one folder a class."""
     pictures = _Pictures()
     assert entry.class_names is not None
@@ -206,7 +206,7 @@ def eurosat(entry: Entry, place: Place) -> Small:
     return Small(values={"mirror": place.url}, train=40, test=10, classes=10)
 
 
-def places365(entry: Entry, place: Place) -> Small:
+def places365(entry: DatasetEntry, place: Place) -> Small:
     """The development kit's lists and two archives of images."""
     from torchvision.datasets import Places365
 
@@ -244,7 +244,7 @@ def places365(entry: Entry, place: Place) -> Small:
     return Small(values={"mirror": place.url}, train=rows, test=rows, classes=rows)
 
 
-def _archive(entry: Entry, place: Place, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _archive(entry: DatasetEntry, place: Place, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Puts an entry's one archive on the web, in place of the original."""
     (written,) = entry.options["files"]
     data = _zip(files)
@@ -254,7 +254,7 @@ def _archive(entry: Entry, place: Place, files: Mapping[str, bytes]) -> dict[str
     return {"files": [{**written, "url": url, "sha256": hashlib.sha256(data).hexdigest()}]}
 
 
-def plantdisease(entry: Entry, place: Place) -> Small:
+def plantdisease(entry: DatasetEntry, place: Place) -> Small:
     """A zip of one folder a class, one of them no class of PlantVillage."""
     pictures = _Pictures()
     assert entry.class_names is not None
@@ -267,7 +267,7 @@ def plantdisease(entry: Entry, place: Place) -> Small:
     return Small(values=_archive(entry, place, files), train=152, test=38, classes=38)
 
 
-def chest_xray(entry: Entry, place: Place) -> Small:
+def chest_xray(entry: DatasetEntry, place: Place) -> Small:
     """A zip of grey JPEG files under train and test, with what macOS adds."""
     pictures = _Pictures()
     files = {
@@ -282,7 +282,7 @@ def chest_xray(entry: Entry, place: Place) -> Small:
     return Small(values=_archive(entry, place, files), train=12, test=6, classes=2)
 
 
-def imagenet(entry: Entry, place: Place) -> Small:
+def imagenet(entry: DatasetEntry, place: Place) -> Small:
     """Parquet files as the Hub makes them, gated, and ReaL's list."""
     pictures = _Pictures()
     names = ["tench, Tinca tinca", "goldfish, Carassius auratus", "great white shark, man-eater"]
@@ -342,7 +342,7 @@ def _findings(row: int) -> list[str]:
     return [("1.0", "0.0", "-1.0", "")[(row + place) % 4] for place in range(len(FINDINGS))]
 
 
-def chexpert(entry: Entry, place: Place) -> Small:  # noqa: ARG001
+def chexpert(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
     """The small version's folder, its two tables and the table of patients."""
     pictures = _Pictures()
     columns = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *FINDINGS]
@@ -369,7 +369,7 @@ def chexpert(entry: Entry, place: Place) -> Small:  # noqa: ARG001
     return Small(values={"root": str(place.folder)}, train=8, test=4, classes=5)
 
 
-def mimic_cxr(entry: Entry, place: Place) -> Small:  # noqa: ARG001
+def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
     """The tables of MIMIC-CXR-JPG and MIMIC-IV, packed, and the folders of images."""
     pictures, root = _Pictures(), place.folder
     splits, labels, patients, admissions = [], [], [], []
@@ -409,7 +409,7 @@ def mimic_cxr(entry: Entry, place: Place) -> Small:  # noqa: ARG001
     return Small(values={"root": str(root)}, train=8, test=4, classes=5)
 
 
-BUILDERS: dict[str, Callable[[Entry, Place], Small]] = {
+BUILDERS: dict[str, Callable[[DatasetEntry, Place], Small]] = {
     builder.__name__: builder
     for builder in (
         chest_xray, chexpert, cifar10, cifar100, eurosat, fashion_mnist, imagenet, mimic_cxr,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dpprobe.errors import PrivacyError
 
-Rows = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
 
@@ -31,7 +31,7 @@ class PoissonSampler:
         self._hits = np.zeros(0, dtype=np.int64)  # ahead, counted from the next step's first row
         self._last = -1
 
-    def block(self, steps: int) -> tuple[Rows, Rows]:
+    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
         """Draws the batches of the next `steps` steps.
 
         Returns:
@@ -56,7 +56,7 @@ class PoissonSampler:
 
 def poisson_batches(
     rows: int, rate: float, steps: int, generator: np.random.Generator, *, block: int = 64
-) -> Iterator[Rows]:
+) -> Iterator[RowIndices]:
     """Yields each step's rows, ascending; at rate 1 all of them.
 
     Args:

@@ -48,7 +48,7 @@ class Citation(Options):
     url: Address
 
 
-class Entry(Options):
+class DatasetEntry(Options):
     """One dataset of the catalog."""
 
     title: Text
@@ -88,7 +88,7 @@ class Entry(Options):
     options: dict[str, Any] = Field(description="The source, and its options.")
 
     @model_validator(mode="after")
-    def _check_parts(self) -> Entry:
+    def _check_parts(self) -> DatasetEntry:
         if "source" not in self.options:
             raise ValueError("options: no source; name one")
         if (self.access != "open" or self.required) and self.steps is None:
@@ -133,7 +133,7 @@ def dataset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
-def dataset_entry(name: str) -> Entry:
+def dataset_entry(name: str) -> DatasetEntry:
     """Reads one dataset's entry.
 
     Raises:
@@ -141,7 +141,7 @@ def dataset_entry(name: str) -> Entry:
     """
     _check_name(name, dataset_names(), "dataset")
     try:
-        return Entry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
+        return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -204,7 +204,7 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Returns the JSON schema of an entry's file, for editors and for reviewers."""
-    schema = Entry.model_json_schema(mode="validation")
+    schema = DatasetEntry.model_json_schema(mode="validation")
     schema["title"] = "dpprobe dataset"
     return schema
 

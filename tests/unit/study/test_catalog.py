@@ -156,7 +156,7 @@ def broken(change: str) -> dict[str, Any]:
 )  # fmt: skip
 def test_an_entry_that_contradicts_itself_is_refused(change: str) -> None:
     with pytest.raises(ValidationError):
-        catalog.Entry.model_validate(broken(change))
+        catalog.DatasetEntry.model_validate(broken(change))
 
 
 # What naming an entry completes
