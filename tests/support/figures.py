@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from dpprobe.artifacts import read_json, write_json, write_table
 from dpprobe.reporting.figures import curves, style
-from dpprobe.results.cell_results import read_measured
+from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell, write_study
 
@@ -90,7 +90,7 @@ def varied_cells(root: Path, option: str, values: Sequence[Any]) -> list[Any]:
             record = read_json(paths[-1])
             record["options"] = changed
             write_json(paths[-1], record)
-    return read_measured(paths)
+    return read_cell_results(paths)
 
 
 def tick_texts(axes: Any) -> list[str]:

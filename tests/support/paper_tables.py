@@ -9,7 +9,7 @@ from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting import published, tables
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.write import paper_tables
-from dpprobe.results.cell_results import read_measured
+from dpprobe.results.cell_results import read_cell_results
 from tests.support.cell_files import write_cell
 
 LAMB = {"head": "lamb", "batch_size": "full", "learning_rate": 0.001, "init": "zero", "steps": 1}
@@ -31,7 +31,7 @@ def paper_run(paths: list[Path], **changes: Any) -> Run:
     """Reads cells as the results of a study."""
     facts: dict[str, Any] = {
         "study": "mine",
-        "cells": read_measured(paths),
+        "cells": read_cell_results(paths),
         "names": {},
         "backbones": {"pixels": {"family": "pixels"}, "clip": {"family": "open_clip"}},
     }

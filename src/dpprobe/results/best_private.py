@@ -1,14 +1,18 @@
-"""What a study comes down to: the best private result, and how far it is from the ceiling."""
+"""The best private result of a dataset at each epsilon, and its distance from the ceiling.
+
+The report, MLflow and the model registry take the best private result from here.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.results.record import Measure
+from dpprobe.results.record import CellRecord, Measure
 from dpprobe.results.summary import Entry, Grid
 
 
@@ -34,67 +38,108 @@ class Best:
 class _Result(Protocol):
     @property
     def mean(self) -> float: ...
+
+
+class _MaybeCeiling(_Result, Protocol):
     @property
     def ceiling(self) -> bool: ...
 
 
+_Item = TypeVar("_Item")
 _AnyResult = TypeVar("_AnyResult", bound=_Result)
+_AnyMaybeCeiling = TypeVar("_AnyMaybeCeiling", bound=_MaybeCeiling)
 
 
-def best_ceiling(results: Iterable[_AnyResult]) -> _AnyResult | None:
-    """The best non-private ceiling among the results of one dataset and backbone."""
-    ceilings = [result for result in results if result.ceiling]
-    return max(ceilings, key=lambda result: result.mean, default=None)
+def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
+    """Returns the result with the highest mean, of equals the first; None where there is none."""
+    return max(results, key=lambda result: result.mean, default=None)
+
+
+def best_ceiling(results: Iterable[_AnyMaybeCeiling]) -> _AnyMaybeCeiling | None:
+    """Returns the best non-private ceiling among the results of one dataset and backbone."""
+    return best_result(result for result in results if result.ceiling)
 
 
 def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, float]]) -> list[Best]:
-    """The best private result of each dataset and finite epsilon, in the order of the grid.
+    """Returns the best private result of each dataset and finite epsilon, in the grid's order.
 
     Args:
       zero_shot: metric and percent of each (dataset, backbone).
     """
-    found = []
-    for dataset, epsilon in grid.rows:
-        private = {
-            column: entry
-            for column in grid.columns
-            if (entry := grid.get((dataset, epsilon), column)) is not None and entry.private
-        }
-        if not private:
-            continue
-        backbone, method = max(private, key=lambda column: private[column].mean)
-        found.append(
-            Best(
-                dataset=dataset,
-                epsilon=epsilon_token(epsilon),
-                measure=grid.measures[dataset],
-                backbone=backbone,
-                method=method,
-                entry=private[backbone, method],
-                ceiling=best_ceiling(
-                    entry
-                    for (of, _, name, _), entry in grid.entries.items()
-                    if (of, name) == (dataset, backbone)
-                ),
-                zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
-            )
+    private = [
+        (row, column, entry)
+        for row in grid.rows
+        for column in grid.columns
+        if (entry := grid.get(row, column)) is not None and entry.private
+    ]
+    return [
+        Best(
+            dataset=dataset,
+            epsilon=epsilon_token(epsilon),
+            measure=grid.measures[dataset],
+            backbone=backbone,
+            method=method,
+            entry=entry,
+            ceiling=best_ceiling(
+                other
+                for (of, _, name, _), other in grid.entries.items()
+                if (of, name) == (dataset, backbone)
+            ),
+            zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
         )
-    return found
+        for (dataset, epsilon), (backbone, method), entry in _best_of_each(
+            private, key=lambda item: item[0], result=lambda item: item[2]
+        )
+    ]
+
+
+def best_private_cells(
+    cells: Iterable[tuple[Path, CellRecord]],
+) -> list[tuple[Path, CellRecord]]:
+    """Returns the best private cell of each dataset and finite epsilon.
+
+    Args:
+      cells: in the order of their paths, as the columns of a grid are, so that of equal cells both
+        choose the same.
+    """
+    private = [(path, record) for path, record in cells if record.guaranteed]
+    return _best_of_each(
+        private,
+        key=lambda item: (item[1].cell.dataset, item[1].cell.epsilon),
+        result=lambda item: item[1],
+    )
+
+
+def _best_of_each(
+    items: Iterable[_Item],
+    *,
+    key: Callable[[_Item], Hashable],
+    result: Callable[[_Item], _Result],
+) -> list[_Item]:
+    """Returns the item with the best result of each key; keys in the order they come in."""
+    groups: dict[Hashable, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [max(group, key=lambda item: result(item).mean) for group in groups.values()]
 
 
 def _best_zero_shot(
     dataset: str, measure: Measure, zero_shot: Mapping[tuple[str, str], tuple[str, float]]
 ) -> tuple[str, str, float] | None:
-    """The best of a dataset in its own metric; in another only where none has its own."""
-    own = [(name, *found) for (of, name), found in zero_shot.items() if of == dataset]
-    own = [found for found in own if found[1] == measure.headline] or own
-    return max(own, key=lambda found: found[2], default=None)
+    """Returns a dataset's best in its own metric; in another only where none has its own."""
+    results = [
+        (backbone, metric, percent)
+        for (of, backbone), (metric, percent) in zero_shot.items()
+        if of == dataset
+    ]
+    comparable = [result for result in results if result[1] == measure.headline]
+    return max(comparable or results, key=lambda result: result[2], default=None)
 
 
 def highlights(bests: Sequence[Best]) -> list[Best]:
-    """The results at the top of the page: of one dataset all, of several each at one epsilon.
+    """Returns the results at the top of the report.
 
-    That is 1, or the nearest to it.
+    Of one dataset these are all, of several each at one epsilon: 1, or the nearest to it.
     """
     if len({best.dataset for best in bests}) == 1:
         return list(bests)
@@ -107,5 +152,5 @@ def highlights(bests: Sequence[Best]) -> list[Best]:
 
 
 def from_one(epsilon: str) -> float:
-    """How far an epsilon, as cells are named by it, is from 1 on a logarithmic scale."""
+    """Returns the distance of an epsilon token from 1 on a logarithmic scale."""
     return abs(math.log(epsilon_value(epsilon)))

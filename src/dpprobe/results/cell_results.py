@@ -1,4 +1,4 @@
-"""The cells of a study as numbers with the options that made them."""
+"""The results of a study's cells, each with the options that made it, and their differences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from dpprobe.results.record import CellRecord, Measure, read_cell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One cell: its headline metric as a fraction, and what it was made with.
+class CellResult:
+    """One cell's headline metric as a fraction, with the options and rows it was made from.
 
     Attributes:
-      values: the metric of each seed; `low` and `high` the ends of its 95 % interval, None where
-        the cell has none.
+      epsilon: as a number.
+      private: True if the cell carries a guarantee.
+      ceiling: True if the cell is a non-private ceiling.
+      values: the metric of each seed.
+      low, high: the ends of its 95 % interval, None where the cell has none.
       seconds: of training all seeds; None where a search hides its number of trials.
     """
 
@@ -60,19 +63,18 @@ class Measured:
         return float(len(self.values) * options.step_count(rows) * options.batch(rows))
 
 
-def read_measured(paths: Iterable[Path]) -> list[Measured]:
-    """The cells that these `metrics.json` describe.
+def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
+    """Reads the results of the cells that these `metrics.json` describe.
 
     Raises:
       DataError: when one is missing or is not a cell's record.
     """
-    return [_measured(read_cell(path)) for path in paths]
+    return [_cell_result(read_cell(path)) for path in paths]
 
 
-def _measured(record: CellRecord) -> Measured:
-    cell, name = record.cell, record.headline
-    entry = record.summary[name]
-    return Measured(
+def _cell_result(record: CellRecord) -> CellResult:
+    cell, summary = record.cell, record.summary[record.headline]
+    return CellResult(
         dataset=cell.dataset,
         backbone=cell.backbone,
         method=cell.method,
@@ -81,10 +83,10 @@ def _measured(record: CellRecord) -> Measured:
         private=record.guaranteed,
         ceiling=record.is_ceiling,
         measure=record.measure,
-        values=tuple(seed[name] for seed in record.seeds),
-        mean=entry.mean,
-        low=entry.low,
-        high=entry.high,
+        values=tuple(seed[record.headline] for seed in record.seeds),
+        mean=summary.mean,
+        low=summary.low,
+        high=summary.high,
         delta=record.delta,
         options=record.options,
         train_rows=record.rows.train,
@@ -94,7 +96,7 @@ def _measured(record: CellRecord) -> Measured:
 
 
 def difference(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
-    """Mean of `other` minus mean of `base`, and half of its 95 % interval (Welch's t).
+    """Computes mean of `other` minus mean of `base`, and half of its 95 % interval (Welch's t).
 
     The half is None where either has one value, or neither varies.
     """

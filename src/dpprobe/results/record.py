@@ -150,6 +150,11 @@ class CellRecord(_Part):
         return self.head == CEILING_HEAD
 
     @property
+    def mean(self) -> float:
+        """The mean of the headline metric over seeds, a fraction."""
+        return self.summary[self.headline].mean
+
+    @property
     def measure(self) -> Measure:
         """What the numbers of the cell are."""
         return Measure(

@@ -24,6 +24,7 @@ from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import Schema, TensorSpec
 
 from dpprobe.artifacts import read_json
+from dpprobe.results.best_private import best_private_cells
 from dpprobe.results.record import STATEMENT_FILE, CellRecord
 from dpprobe.tracking import served_model
 from dpprobe.tracking.runs import CellFile
@@ -84,13 +85,7 @@ def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collec
 def choose(cells: Sequence[CellFile], which: bool | Sequence[str]) -> list[CellFile]:
     """Returns the cells whose heads are registered."""
     if which is True:
-        best: dict[tuple[str, str], CellFile] = {}
-        for path, record in cells:
-            cell = record.cell
-            key = (cell.dataset, cell.epsilon)
-            if record.guaranteed and (key not in best or _mean(record) > _mean(best[key][1])):
-                best[key] = path, record
-        return list(best.values())
+        return best_private_cells(cells)
     patterns = which or ()
     return [item for item in cells if any(fnmatchcase(cell_name(item[1]), p) for p in patterns)]
 
@@ -99,10 +94,6 @@ def cell_name(record: CellRecord) -> str:
     """Returns `dataset/backbone/method/eps-epsilon`."""
     cell = record.cell
     return f"{cell.dataset}/{cell.backbone}/{cell.method}/eps-{cell.epsilon}"
-
-
-def _mean(record: CellRecord) -> float:
-    return record.summary[record.headline].mean
 
 
 def _register(client: MlflowClient, name: str, path: Path, record: CellRecord, run_id: str) -> str:

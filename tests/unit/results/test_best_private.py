@@ -9,7 +9,7 @@ import pytest
 
 from dpprobe.reporting.figures import curves, style
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cell_results import read_measured
+from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.summary import read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 from tests.support.paper_tables import (
@@ -35,7 +35,7 @@ def test_of_several_ceilings_every_reader_takes_the_best(
         paper_cell(tmp_path, method="lamb", epsilon=epsilon, head="lamb", options=options)
         for epsilon in ("8", "inf")
     ]
-    best = 100 * max(cell.mean for cell in read_measured(cells) if cell.ceiling)
+    best = 100 * max(cell.mean for cell in read_cell_results(cells) if cell.ceiling)
     rows = rows_as_text(table_of(paper_run(cells), "large_scale_transfer_table2"))
     (row,) = [row for row in rows if row["Data"] == "digits" and row["ε"] == "∞"]
     assert row["Best"].startswith(f"{best:.1f} ")

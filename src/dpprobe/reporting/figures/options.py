@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from dpprobe.errors import DataError
 from dpprobe.heads.gradient_options import INIT_DEVIATION
 from dpprobe.reporting.figures import style
-from dpprobe.results.cell_results import Measured
+from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique, varied
 
 OPTION_TITLES = {"batch_size": "batch size", "init_scale": "scale of the initial weights"}
@@ -24,7 +24,7 @@ OPTION_LABELS = {
 
 
 def option_figure(
-    cells: Sequence[Measured], option: str, *, dataset: str, svg: Path, png: Path
+    cells: Sequence[CellResult], option: str, *, dataset: str, svg: Path, png: Path
 ) -> None:
     """Draws test results against an option, from methods that differ in it alone.
 
@@ -72,7 +72,7 @@ def option_figure(
 
 
 def _draw_option(
-    axes: Axes, cells: Sequence[Measured], option: str, epsilons: Sequence[float]
+    axes: Axes, cells: Sequence[CellResult], option: str, epsilons: Sequence[float]
 ) -> None:
     """Draws one line an epsilon; a scale of 0 stands left of the logarithmic axis."""
     places = {cell.method: _place(cell, option) for cell in cells}
@@ -104,7 +104,7 @@ def _draw_option(
     axes.grid(axis="y")
 
 
-def _place(cell: Measured, option: str) -> float:
+def _place(cell: CellResult, option: str) -> float:
     """Returns the number that an option of a cell is drawn at."""
     if option == "batch_size":
         return float(cell.batch_size or 0)
@@ -114,7 +114,7 @@ def _place(cell: Measured, option: str) -> float:
     return float(cell.dimension**-0.5 if kind == "lecun_normal" else scale or INIT_DEVIATION)
 
 
-def _tick(value: float, cells: Sequence[Measured], option: str) -> str:
+def _tick(value: float, cells: Sequence[CellResult], option: str) -> str:
     """Returns the text of a tick."""
     if option == "batch_size":
         full = value == max(cell.train_rows for cell in cells)

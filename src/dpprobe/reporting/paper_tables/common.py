@@ -11,7 +11,7 @@ from typing import Any
 from dpprobe.baselines.records import read_few_shot, read_zero_shot
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
-from dpprobe.results.cell_results import Measured, read_measured
+from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import unique
 from dpprobe.study.study import Study
 
@@ -46,7 +46,7 @@ class Run:
     """
 
     study: str
-    cells: Sequence[Measured]
+    cells: Sequence[CellResult]
     names: Mapping[str, str]
     backbones: Mapping[str, Mapping[str, Any]]
     methods: Sequence[str] = ()
@@ -74,7 +74,7 @@ class Run:
         """
         return cls(
             study=study.study,
-            cells=read_measured(metrics),
+            cells=read_cell_results(metrics),
             names=study.published_names(),
             backbones={
                 name: options.extraction_params() for name, options in study.backbones.items()
@@ -148,11 +148,6 @@ def source_cell(published: Published, citation: str) -> TableCell:
     return TableCell(text=published.citations[citation].short, citation=citation)
 
 
-def best_result(cells: Iterable[Measured]) -> Measured | None:
-    """Returns the result with the highest mean."""
-    return max(cells, key=lambda cell: cell.mean, default=None)
-
-
 def printed_cell(number: Number | None) -> TableCell:
     """Makes the cell of a published number."""
     if number is None:
@@ -161,7 +156,7 @@ def printed_cell(number: Number | None) -> TableCell:
     return TableCell(text=number.text, value=value)
 
 
-def measured_cell(cell: Measured | None) -> TableCell:
+def measured_cell(cell: CellResult | None) -> TableCell:
     """Makes the cell of a measured result."""
     if cell is None:
         return BLANK
@@ -199,7 +194,7 @@ def epsilon_cell(value: Any) -> TableCell:
     return TableCell(text=f"{value:g}", value=value)
 
 
-def deltas_text(cells: Iterable[Measured]) -> str:
+def deltas_text(cells: Iterable[CellResult]) -> str:
     """Writes ", δ 1e-05" for a note; nothing where the cells have no delta."""
     deltas = unique(cell.delta for cell in cells if cell.delta is not None)
     return f", δ {' or '.join(f'{value:g}' for value in deltas)}" if deltas else ""

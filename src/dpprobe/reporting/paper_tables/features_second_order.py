@@ -6,7 +6,6 @@ from dpprobe.reporting.paper_tables.common import (
     FEATURES,
     TITLES,
     Run,
-    best_result,
     deltas_text,
     epsilon_cell,
     make_table,
@@ -17,6 +16,7 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.reporting.published import Published
 from dpprobe.reporting.tables import BLANK, Table, make_row
+from dpprobe.results.best_private import best_result
 from dpprobe.study.ablations import unique
 
 SECOND_ORDER = ("least_squares", "newton", "feature_covariance")

@@ -10,7 +10,6 @@ from dpprobe.reporting.paper_tables.common import (
     FOUNDATION,
     TITLES,
     Run,
-    best_result,
     deltas_text,
     epsilon_cell,
     make_table,
@@ -23,7 +22,8 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.reporting.published import Number, PrintedTable, Published, Row
 from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
-from dpprobe.results.cell_results import Measured
+from dpprobe.results.best_private import best_result
+from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique
 
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
@@ -161,7 +161,7 @@ class _PrivateResults:
         return [measured_cell(self._results.get((*place, *column))) for column in self.columns]
 
 
-def _place(cell: Measured) -> _Place:
+def _place(cell: CellResult) -> _Place:
     return cell.dataset, cell.epsilon, metric_name(cell.measure.headline)
 
 

@@ -12,7 +12,6 @@ from dpprobe.reporting.paper_tables.common import (
     TITLES,
     TRANSFER,
     Run,
-    best_result,
     deltas_text,
     epsilon_cell,
     make_table,
@@ -24,8 +23,8 @@ from dpprobe.reporting.paper_tables.common import (
 )
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row, mean_cell
-from dpprobe.results.best_private import best_ceiling
-from dpprobe.results.cell_results import Measured, difference
+from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.cell_results import CellResult, difference
 from dpprobe.study.ablations import best_base, changes, families, unique
 
 # Gradient heads as the papers write them.
@@ -183,8 +182,8 @@ def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     return rows
 
 
-def _by_batch_size(cells: Sequence[Measured]) -> dict[int, list[Measured]]:
-    sizes: dict[int, list[Measured]] = {}
+def _by_batch_size(cells: Sequence[CellResult]) -> dict[int, list[CellResult]]:
+    sizes: dict[int, list[CellResult]] = {}
     for cell in cells:
         if cell.batch_size:
             sizes.setdefault(cell.batch_size, []).append(cell)
@@ -336,7 +335,7 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     return rows
 
 
-def _one_change_away(run: Run, first: Measured) -> list[tuple[str, Measured]]:
+def _one_change_away(run: Run, first: CellResult) -> list[tuple[str, CellResult]]:
     """Finds the cells that differ in one option of method or backbone, and describes it."""
     neighbours = []
     for other in run.cells:
@@ -353,7 +352,7 @@ def _one_change_away(run: Run, first: Measured) -> list[tuple[str, Measured]]:
     return neighbours
 
 
-def _gap(first: Measured, other: Measured) -> TableCell:
+def _gap(first: CellResult, other: CellResult) -> TableCell:
     """Makes the cell of a difference, with its sign."""
     gap, half = difference(first.values, other.values)
     scale, digits = (1.0, 3) if first.measure.headline == "auc" else (100.0, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json
-from dpprobe.results.cell_results import read_measured
+from dpprobe.results.cell_results import read_cell_results
 from tests.support.paper_tables import (
     paper_cell,
     paper_run,
@@ -146,7 +146,9 @@ def test_shots_stand_beside_zero_shot_and_private_heads(tmp_path: Path) -> None:
         "62.5 ± 0.0", "50.0 ± 0.0", "75.0 ± 0.0", "90.0 ± 0.0",
     ]  # fmt: skip
     means = [
-        cell.mean for cell in read_measured(cells) if cell.epsilon == 8 and cell.backbone == "clip"
+        cell.mean
+        for cell in read_cell_results(cells)
+        if cell.epsilon == 8 and cell.backbone == "clip"
     ]
     assert row["DP, ε 8"].startswith(f"{100 * max(means):.1f} ")
     assert row["DP, published (ε)"] == "92.7 (0.5)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpprobe.artifacts import read_json
-from dpprobe.results.cell_results import difference, read_measured
+from dpprobe.results.cell_results import difference, read_cell_results
 from tests.support.paper_tables import (
     LAMB,
     ablation_cells,
@@ -73,7 +73,7 @@ def test_the_ablation_has_one_change_a_row_and_its_difference(tmp_path: Path) ->
         "preprocessing size 224 → 256",
     ]  # fmt: skip
     assert differences["no change"] == ""
-    base, clip = (cell.values for cell in read_measured(paths[:2]))
+    base, clip = (cell.values for cell in read_cell_results(paths[:2]))
     gap, half = difference(base, clip)
     assert half is not None
     assert differences["max grad norm default → 10"] == f"{100 * gap:.1f} ± {100 * half:.1f}"
@@ -104,7 +104,7 @@ def test_a_sweep_of_learning_rates_shows_its_best_and_says_so(tmp_path: Path) ->
         )
         for rate, quality in ((0.1, 1.0), (0.2, 4.0), (0.3, 0.5))
     ]  # fmt: skip
-    best = 100 * max(cell.mean for cell in read_measured(cells))
+    best = 100 * max(cell.mean for cell in read_cell_results(cells))
     for name, column in (("table2", "2^6"), ("table3", "Private")):
         table = table_of(paper_run(cells), f"large_scale_transfer_{name}")
         (row,) = [row for row in rows_as_text(table) if row["Data"] == "digits"]
