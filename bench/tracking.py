@@ -1,10 +1,10 @@
-"""How long MLflow takes to take in a study of 2,000 cells: first, unchanged, one dataset changed.
+"""Measures how long the ingest of 2,000 cells takes: first, unchanged, one dataset changed.
 
     python bench/tracking.py [--cells 2000] [--output bench/results/tracking.md]
 
 Eight datasets of made-up cells, each with five seeds, 1,000 test rows and ten classes; figures and
-tables are small files. Each ingest is a process of its own for each dataset, as the workflow's is.
-Beside it, in the same run, what MLflow itself needs at the least: `create_run`, one `log_batch` and
+tables are small files. Each dataset is ingested by a process of its own, as in the workflow. The
+same run also measures the least that MLflow itself needs: `create_run`, one `log_batch` and
 `set_terminated` for as many runs.
 """
 
@@ -76,7 +76,7 @@ def make(root: Path, dataset: str, methods: int) -> int:
 
 
 class Spent(NamedTuple):
-    """Of child processes: what a clock shows, and what the processor did."""
+    """The time of child processes, by the clock and by the processor."""
 
     seconds: float
     processor: float
@@ -92,7 +92,7 @@ class Spent(NamedTuple):
 
 
 def ingest_all(root: Path, names: list[str]) -> tuple[Spent, dict[str, dict[str, Any]]]:
-    """What all datasets take, one after the other, and their receipts."""
+    """Ingests all datasets, one after the other; returns the time and their receipts."""
     started = Spent.now()
     for name in names:
         arguments = json.dumps({"root": str(root), "dataset": name})
@@ -105,7 +105,7 @@ def ingest_all(root: Path, names: list[str]) -> tuple[Spent, dict[str, dict[str,
 
 
 def bare(root: Path, runs: int) -> Spent:
-    """What as many runs take without anything of ours, in a database of their own."""
+    """Writes as many runs to a new database by MLflow alone; returns the time."""
     store = f"sqlite:///{root}/bare.db"
     started = Spent.now()
     subprocess.run(
@@ -131,7 +131,7 @@ def measure(root: Path, cells: int) -> str:
 
 
 def change(root: Path, dataset: str) -> None:
-    """Another result in each cell of a dataset, as after a retrained backbone."""
+    """Changes the result of each cell of a dataset, as a retrained backbone would."""
     for path in root.glob(f"cells/{dataset}/*/*/*/metrics.json"):
         record = json.loads(path.read_text())
         record["content_hash"] = "changed" + record["content_hash"][7:]

@@ -92,7 +92,7 @@ class Study:
 
 
 def make_template(root: Path) -> Path:
-    """A study's files beside a database with its tables and no run; tests take copies."""
+    """Writes a study's files beside a database with no run, for tests to copy."""
     initialise(f"sqlite:///{root}/mlflow.db")
     write_dataset_info(root / "dataset.json")
     write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))

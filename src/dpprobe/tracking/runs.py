@@ -60,7 +60,7 @@ CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
 
 @dataclass(frozen=True, kw_only=True)
 class RunContents:
-    """All of one run, ready to be written.
+    """The contents of one run, ready to be written.
 
     Attributes:
       key: names the result that the run shows.

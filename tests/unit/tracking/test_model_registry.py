@@ -1,4 +1,4 @@
-"""Heads in the model registry: the right ones, loadable, with their promise."""
+"""Heads in the model registry: the right ones, loadable, with their guarantee."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_tags_tell_the_runs_apart(study: Study) -> None:
     assert summary.data.tags["backbone"] == "pixels"
 
 
-def test_a_note_begins_with_one_line_and_holds_the_promise(study: Study) -> None:
+def test_a_note_begins_with_one_line_and_holds_the_guarantee(study: Study) -> None:
     study.ingest()
     notes = {
         key: run.data.tags["mlflow.note.content"].splitlines() for key, run in study.runs().items()

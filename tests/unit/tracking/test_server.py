@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """A writer for each study and dataset, all at once; their receipts."""
+    """Starts a writer for each study and dataset, all at once; returns their receipts."""
     writers = {}
     for study in STUDIES:
         for dataset in DATASETS:

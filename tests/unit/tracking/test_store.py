@@ -115,7 +115,7 @@ def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password
 
 @pytest.fixture
 def login_server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A server that wants a login, and its certificate, which no browser knows."""
+    """Serves a page that wants a login; yields its address and its certificate, not trusted yet."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mlflow.hospital")])
     today = datetime.now(UTC)
