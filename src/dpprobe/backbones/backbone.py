@@ -26,13 +26,13 @@ class Backbone:
       weights_sha256: of the checkpoint file, or of the state dict; None without weights.
       architecture: the model's name as its library resolves it; None for families without.
       pretrained_tag: of the library's own weights; None for a checkpoint or random weights.
-      trained: whether its weights come from training on data, public by assumption.
+      trained: True if its weights come from training on data, public by assumption.
       fingerprint: of all that decides the features: options, preprocessing, weights, versions.
       transform: image -> uint8 or float32 [channels, height, width]; can be sent to another
-        process. What is left for the device, such as the normalisation of uint8, `forward` does.
+        process. `forward` does the rest on the device, such as the normalisation of uint8.
       train_transform: the same for rows of a train split where theirs differs (a random crop);
         its second argument is the SHA-256 of the encoded image, which alone seeds it.
-      forward: what the transform gives, stacked [batch, channels, height, width], on any device
+      forward: transformed images, stacked [batch, channels, height, width], on any device
         -> float32 [batch, dimension] on the backbone's device, in inference mode. It does not
         wait for the device, and several threads may call it at once.
       layers: name -> width of the features of each block that was asked for; empty by default.
@@ -57,13 +57,13 @@ class Backbone:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """How a backbone runs; none of it but `precision` decides more than features' last digits.
+    """The way a backbone runs; only `precision` changes more than the features' last digits.
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.
       precision: of a network's forward pass; auto is float32 on a CPU, float16 on a GPU. Families
         are given neither of the two words auto.
-      compiled: whether a network passes through torch.compile.
+      compiled: True to pass a network through torch.compile.
     """
 
     device: str = "auto"

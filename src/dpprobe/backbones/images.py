@@ -19,7 +19,7 @@ SIXTEEN_BITS = 65535
 
 
 def convert(image: Image.Image, mode: Mode) -> Image.Image:
-    """The image in 8-bit grey ("L") or colour ("RGB").
+    """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
     Palettes are resolved, alpha is dropped, grey is repeated over the colours. 16-bit grey is
     scaled to 8 bits: Pillow's own conversion clips it, so that nearly all of it turns white.
@@ -107,14 +107,14 @@ class InceptionCrop:
         return functional.pil_to_tensor(part)
 
 
-# What the inception crop keeps of an image's area, and the width to height it may have.
+# The part of an image's area that the inception crop keeps, and its width to height.
 CROP_AREA = (0.08, 1.0)
 CROP_RATIO = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 
 
 def crop_box(width: int, height: int, *, seed: int, sha256: bytes) -> tuple[int, int, int, int]:
-    """Top, left, height and width of an image's inception crop."""
+    """Returns top, left, height and width of an image's inception crop."""
     digest = hashlib.sha256(f"{seed}:".encode() + sha256).digest()
     generator = np.random.default_rng(int.from_bytes(digest, "big"))
     low, high = (math.log(ratio) for ratio in CROP_RATIO)

@@ -11,7 +11,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
 
-Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
 
 # The remedy where a library could not fetch its weights.
@@ -22,7 +22,7 @@ NO_NETWORK = (
 
 
 class Views(Block):
-    """What of an image enters a network, and how often."""
+    """The part of an image that enters a network, and its mirror image."""
 
     size: int | None = Field(
         None,
@@ -32,9 +32,7 @@ class Views(Block):
     mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
         None, description="For all channels or each."
     )
-    std: Deviation | tuple[Deviation, ...] | None = Field(
-        None, description="For all channels or each."
-    )
+    std: Scale | tuple[Scale, ...] | None = Field(None, description="For all channels or each.")
     crop: Literal["centre", "inception"] = Field(
         "centre",
         description="inception: of each training image one random part, 8 to 100 % of its area, "
@@ -60,13 +58,13 @@ class Views(Block):
         return self
 
     def resolved_views(self) -> dict[str, Any]:
-        """The crop and the views, as they stand beside what the library resolves."""
+        """Returns the crop and the views, to stand beside the options that the library resolves."""
         seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
         return {"crop": self.crop, **seed, "flip": self.flip}
 
 
 class NetworkOptions(BackboneOptions):
-    """What every network takes."""
+    """The options of every network."""
 
     network: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""What the networks of all libraries share: the forward pass and the blocks inside.
+"""The forward pass of the networks of all libraries, and the features of the blocks inside.
 
 Images come as bytes. They are scaled and normalised on the device, in float32, with torchvision's
 own arithmetic: a quarter of the bytes to move, and one pass less for the processor that decodes.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
 # keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
 CPU_PIXELS = 16 * 128 * 128
-# Where networks keep what is a block of theirs: ViTs and MobileNets, ConvNeXts and NFNets.
+# The attributes that hold a network's blocks: of ViTs and MobileNets, of ConvNeXts and NFNets.
 _BLOCK_LISTS = ("blocks", "stages")
 
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -63,7 +63,7 @@ def prepare(
       size: its height and width.
       mean: a channel, subtracted from values in 0..1.
       std: a channel, divided by.
-      flip: whether features are the mean over the image and its mirror image.
+      flip: True to take the mean of the features of the image and of its mirror image.
 
     Raises:
       ConfigError: when it does not take such images, gives no feature rows, has no such layers,
@@ -133,7 +133,7 @@ class _Pass:
         )
 
     def _normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """Bytes scaled and normalised; what is float already is taken as normalised."""
+        """Scales and normalises bytes; images that are float already count as normalised."""
         if images.dtype != torch.uint8:
             return images.contiguous(memory_format=torch.channels_last)
         values = images.to(torch.float32, memory_format=torch.channels_last)
@@ -182,7 +182,7 @@ class _Compiled:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A network's blocks, how many tokens stand before the patches, whether a class token leads."""
+    """A network's blocks, the number of tokens before the patches, True if a class token leads."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -191,7 +191,7 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class _Tap:
-    """Where one layer's features come from: what enters (`entry`) or leaves a block."""
+    """The place of one layer's features: the input (`entry`) or the output of a block."""
 
     name: str
     module: torch.nn.Module
@@ -201,7 +201,7 @@ class _Tap:
 
 
 class Tapped(torch.nn.Module):
-    """A network that gives what some of its blocks compute beside its features, in one pass."""
+    """A network that gives features of some of its blocks beside its own, in one pass."""
 
     def __init__(self, model: torch.nn.Module, taps: Sequence[_Tap], name: str) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_T
 
 
 def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
-    """The blocks of a ViT in order, or the stages of a convolutional network."""
+    """Finds the blocks of a ViT in order, or the stages of a convolutional network."""
     model = getattr(model, "visual", model)  # open_clip's tower,
     model = getattr(model, "trunk", model)  # and the timm model that may be in it
     if getattr(model, "output_fmt", "NCHW") == "NHWC":
@@ -271,11 +271,11 @@ def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
     if hasattr(transformer, "resblocks"):  # open_clip's own ViT, always with a class token
         return _Blocks(list(transformer.resblocks), 1, True)
     for attribute in _BLOCK_LISTS:
-        found = getattr(model, attribute, None)
-        if isinstance(found, torch.nn.Sequential | torch.nn.ModuleList) and len(found):
+        blocks = getattr(model, attribute, None)
+        if isinstance(blocks, torch.nn.Sequential | torch.nn.ModuleList) and len(blocks):
             prefix = int(getattr(model, "num_prefix_tokens", 0))
             class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
-            return _Blocks(list(found), prefix, class_token)
+            return _Blocks(list(blocks), prefix, class_token)
     stages = [
         stage
         for index in range(1, 9)
@@ -288,7 +288,7 @@ def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
 
 
 def state_sha256(model: torch.nn.Module) -> str:
-    """SHA-256 over the names, types, shapes and values of all weights."""
+    """Computes the SHA-256 over the names, types, shapes and values of all weights."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
@@ -297,6 +297,6 @@ def state_sha256(model: torch.nn.Module) -> str:
 
 
 def line(error: Exception) -> str:
-    """The error's text on one line, cut where it lists a whole model."""
+    """Returns an error's text on one line, cut where it lists a whole model."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     import torch
 
-# The models that open_clip knows, their tags and what activation each was trained with, after the
-# version that knows them; see `list_names`.
+# The models that open_clip knows, with their tags and the activation each was trained with, after
+# the version that knows them; see `list_names`.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -154,8 +154,8 @@ class Options(NetworkOptions):
     def reads_text(self) -> bool:
         """Tokenizers of the Hugging Face Hub need its package transformers."""
         model = (known_models() or {}).get(self.architecture)
-        own = model is not None and model.tokenizer == OWN
-        return own or find_spec("transformers") is not None
+        included = model is not None and model.tokenizer == OWN
+        return included or find_spec("transformers") is not None
 
     def warnings(self) -> list[str]:
         if self.reads_text:
@@ -170,14 +170,14 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """The options without the checkpoint's path; they cannot be read back without one."""
+        """Returns the options without the checkpoint's path; they cannot be read back so."""
         values = super().extraction_params()
         del values["checkpoint"]
         return values
 
 
 class KnownModel(NamedTuple):
-    """What open_clip's list says of a model: its activation, and that of each of its weights.
+    """An entry of open_clip's list: a model's activation, and that of each of its weights.
 
     `tokenizer` is "own" where open_clip brings it, "hub" where the Hugging Face Hub does.
     """
@@ -188,7 +188,7 @@ class KnownModel(NamedTuple):
 
 
 def _split(model: str) -> tuple[str, str | None]:
-    """Name and tag of `name.tag`; names of the Hub and of folders have no tag."""
+    """Splits `name.tag` into name and tag; names of the Hub and of folders have no tag."""
     name, _, tag = ("", "", "") if ":" in model else model.partition(".")
     return (name, tag or None) if name else (model, None)
 
@@ -203,7 +203,7 @@ def _remedy(name: str, known: Mapping[str, KnownModel]) -> str:
 
 
 def known_models() -> dict[str, KnownModel] | None:
-    """What `NAMES` says; None where it is not of the installed open_clip."""
+    """Reads `NAMES`; None where it is not of the installed open_clip."""
     first, *lines = NAMES.read_text(encoding="utf-8").splitlines()
     try:
         if first != f"{LIBRARY} {version(LIBRARY)}":
@@ -221,7 +221,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 
 def list_names() -> str:
-    """What belongs into `NAMES` for the installed open_clip."""
+    """Returns the text of `NAMES` for the installed open_clip."""
     import open_clip
     from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 
@@ -238,14 +238,14 @@ def list_names() -> str:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """The image tower of an open_clip model; the text tower is dropped.
+    """Loads the image tower of an open_clip model; the text tower is dropped.
 
     Raises:
       ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
         it does not have, or an image size that it does not take.
     """
-    from dpprobe.backbones import networks
-    from dpprobe.backbones.images import InceptionCrop, ToBytes
+    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones.images import InceptionCrop, ToBytes  # heavy: torch
 
     model = _create(options)
     visual, activation = model.visual, _described_activation(model)
@@ -310,8 +310,8 @@ class TextEncoder:
     Attributes:
       encode: sentences -> float32 [sentences, dimension] unit rows, on the device.
       dimension: of the space that image and text embeddings share.
-      logit_scale: what cosines are multiplied with, exp of the model's parameter.
-      logit_bias: what is added then; None where the model has none.
+      logit_scale: the factor of the cosines, exp of the model's parameter.
+      logit_bias: added to their product with it; None where the model has none.
       weights_sha256: as the image tower's: of the checkpoint's file, or of all weights.
       fingerprint: of all that decides text embeddings.
     """
@@ -325,7 +325,7 @@ class TextEncoder:
 
 
 def load_text(options: Options, runtime: Runtime) -> TextEncoder:
-    """The text tower of the same model, in float32.
+    """Loads the text tower of the same model, in float32.
 
     Raises:
       ConfigError: as `load`; when the tokenizer cannot be loaded.
@@ -367,7 +367,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
 
 def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
-    """open_clip's tokenizer, with an error where OpenAI's would cut a sentence off.
+    """Returns open_clip's tokenizer, with an error where OpenAI's would cut a sentence off.
 
     Raises:
       ConfigError: when it needs a package or a file that is not there; for a long sentence.
@@ -402,11 +402,11 @@ def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
 
 
 def _create(options: Options) -> Any:
-    """The whole model, with its weights, on the CPU."""
+    """Creates the whole model, with its weights, on the CPU."""
     import open_clip
     import torch
 
-    from dpprobe.backbones.networks import line
+    from dpprobe.backbones.networks import line  # heavy: torch
 
     views = options.preprocessing
     overrides: dict[str, Any] = views.model_dump(
@@ -443,7 +443,7 @@ def _create(options: Options) -> Any:
 
 
 def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
-    from dpprobe.backbones.networks import state_sha256
+    from dpprobe.backbones.networks import state_sha256  # heavy: torch
 
     if options.checkpoint is not None:
         return artifacts.sha256_file(resolve_path(options.checkpoint))
@@ -451,7 +451,7 @@ def _weights_sha256(options: Options, part: torch.nn.Module) -> str:
 
 
 def _described_activation(model: Any) -> str:
-    """The activation of the towers as built; timm's image towers and ResNets have their own."""
+    """Returns the activation of the towers as built; ResNets and timm's towers have others."""
     from open_clip.transformer import QuickGELU
 
     return _activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -460,7 +460,7 @@ def _described_activation(model: Any) -> str:
 def _steps(
     resolved: Mapping[str, Any],
 ) -> tuple[Callable[[Any], torch.Tensor], list[float], list[float]]:
-    """open_clip's own evaluation transform up to bytes, with the mean and std that would follow."""
+    """Returns open_clip's evaluation transform up to bytes, and the mean and std that follow it."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from torchvision.transforms import Compose, Normalize, PILToTensor
 
@@ -471,7 +471,7 @@ def _steps(
 
 
 def _tower(visual: Any) -> torch.nn.Module:
-    """The image tower, giving embeddings alone: some give their tokens beside."""
+    """Wraps the image tower so that it gives embeddings alone: some give their tokens beside."""
     import torch
 
     class Tower(torch.nn.Module):
@@ -480,8 +480,8 @@ def _tower(visual: Any) -> torch.nn.Module:
             self.visual = visual
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            found = self.visual(images)
-            embedded: torch.Tensor = found[0] if isinstance(found, tuple) else found
+            output = self.visual(images)
+            embedded: torch.Tensor = output[0] if isinstance(output, tuple) else output
             return embedded
 
     return Tower()

@@ -16,7 +16,7 @@ BACKBONE_NOTES = frozenset({"catalog", "dimension"})
 class BackboneOptions(Options, ABC):
     """A frozen feature extractor; `family` selects the module that loads it."""
 
-    # Whether it is a neural network, which gains from threads.
+    # True for a neural network, which gains from threads.
     network: ClassVar[bool] = False
 
     family: str
@@ -31,30 +31,30 @@ class BackboneOptions(Options, ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises ConfigError when what the options name is missing. Cheap: reads no weights."""
+        """Raises ConfigError when a named file or model is missing. Cheap: reads no weights."""
 
     def input_files(self) -> tuple[str, ...]:
-        """Files whose change makes the features stale."""
+        """Returns the files whose change makes the features stale."""
         return ()
 
     @property
     def reads_text(self) -> bool:
-        """Whether it has a text encoder that this environment can run."""
+        """True if it has a text encoder that this environment can run."""
         return False
 
     @property
     def random_crops(self) -> bool:
-        """Whether training images enter by a part that depends on their bytes."""
+        """True if training images enter by a part that depends on their bytes."""
         return False
 
     def warnings(self) -> list[str]:
-        """What a user should know beforehand, one line each. Cheap."""
+        """Returns what a user should know beforehand, one line each. Cheap."""
         return []
 
     def text_params(self) -> dict[str, Any]:
-        """The options that decide text embeddings, JSON-compatible."""
+        """Returns the options that decide text embeddings, JSON-compatible."""
         return self.extraction_params()
 
     def extraction_params(self) -> dict[str, Any]:
-        """The options that decide the features, JSON-compatible: not where an input file lies."""
+        """Returns the options that decide the features, JSON-compatible: without files' places."""
         return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))

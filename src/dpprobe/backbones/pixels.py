@@ -1,4 +1,4 @@
-"""The image itself as features: what a backbone must beat."""
+"""The image itself as features: the baseline that a backbone must beat."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Options(BackboneOptions):
     std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
 
     def check(self) -> None:
-        """Nothing to look for."""
+        """Passes: there is nothing to look for."""
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Pixels as a backbone; `dimension` is None unless a size is given."""
-    from dpprobe.backbones.images import ToTensor
+    """Makes a backbone of the pixels; its `dimension` is None unless a size is given."""
+    from dpprobe.backbones.images import ToTensor  # heavy: torch
 
     channels = 1 if options.color == "gray" else 3
     preprocessing: dict[str, Any] = {

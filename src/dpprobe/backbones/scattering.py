@@ -36,13 +36,13 @@ class Options(BackboneOptions):
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """Scattering as a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 features."""
+    """Makes a backbone of channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2 coefficients."""
     import torch
 
     # kymatio.torch fails to import beside SciPy >= 1.17, by its 3-D part; this module does not.
     from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
-    from dpprobe.backbones.images import ToTensor
+    from dpprobe.backbones.images import ToTensor  # heavy: torch
 
     preprocessing: dict[str, Any] = {
         "color": options.color,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The architectures that timm knows, after the version that knows them; see `list_architectures`.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# What the options themselves decide.
+# Arguments that the options themselves decide.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 
 
@@ -87,7 +87,7 @@ class Options(NetworkOptions):
         self.check_checkpoint()
 
     def _check_name(self) -> None:
-        """Only where the names are those of the timm that is installed, without importing it."""
+        """Checks the name where the known ones are those of the installed timm; imports nothing."""
         known = known_architectures()
         architecture = self.model.partition(".")[0]
         if known is None or ":" in self.model or architecture in known:
@@ -97,7 +97,7 @@ class Options(NetworkOptions):
         raise ConfigError(f"model: timm knows no {architecture!r}; {remedy}")
 
     def extraction_params(self) -> dict[str, Any]:
-        """The options without the checkpoint's path.
+        """Returns the options without the checkpoint's path.
 
         They cannot be read back without one: that would be a model of random weights.
         """
@@ -107,7 +107,7 @@ class Options(NetworkOptions):
 
 
 def known_architectures() -> frozenset[str] | None:
-    """The names in `ARCHITECTURES`; None where they are not those of the installed timm."""
+    """Reads the names in `ARCHITECTURES`; None where they are not those of the installed timm."""
     first, *names = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
     try:
         return frozenset(names) if first == f"timm {version('timm')}" else None
@@ -116,7 +116,7 @@ def known_architectures() -> frozenset[str] | None:
 
 
 def list_architectures() -> str:
-    """What belongs into `ARCHITECTURES` for the installed timm."""
+    """Returns the text of `ARCHITECTURES` for the installed timm."""
     import timm
     from timm.models import _registry
 
@@ -125,7 +125,7 @@ def list_architectures() -> str:
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
-    """A timm model without its classifier.
+    """Loads a timm model without its classifier.
 
     Raises:
       ConfigError: for a name timm does not know, a checkpoint that does not fit the model, layers
@@ -134,8 +134,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
 
-    from dpprobe.backbones import networks
-    from dpprobe.backbones.images import InceptionCrop, ToBytes
+    from dpprobe.backbones import networks  # heavy: torch
+    from dpprobe.backbones.images import InceptionCrop, ToBytes  # heavy: torch
 
     model = _create(options)
     if options.checkpoint is None:
@@ -194,21 +194,21 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def _name(options: Options, model: Any) -> tuple[str, str | None]:
-    """The architecture that timm chose, and the tag of the weights if they are timm's."""
+    """Returns the architecture that timm chose, and the tag of the weights if they are timm's."""
     resolved = model.pretrained_cfg
     architecture = resolved.get("architecture") or options.model.partition(".")[0]
     return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
 def _create(options: Options) -> Any:
-    """The model with its weights.
+    """Creates the model with its weights.
 
     A checkpoint has the model's own resolution, or that of `preprocessing.size`.
     """
     import timm
     import torch
 
-    from dpprobe.backbones.networks import line
+    from dpprobe.backbones.networks import line  # heavy: torch
 
     arguments = dict(options.model_args)
     if options.checkpoint is not None:
@@ -240,7 +240,7 @@ def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
     Raises:
       ConfigError: when patches do not tile such images.
     """
-    from dpprobe.backbones.networks import line
+    from dpprobe.backbones.networks import line  # heavy: torch
 
     embed: Any = getattr(model, "patch_embed", None)
     patch = getattr(embed, "patch_size", None)
@@ -264,7 +264,7 @@ def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:
 
 
 def _preprocessing(options: Options, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What timm resolves from the model, with the study's overrides; JSON-compatible."""
+    """Returns the preprocessing that timm resolves, with the study's overrides; JSON-compatible."""
     channels = options.model_args.get("in_chans", resolved["input_size"][0])
     given = options.preprocessing.model_dump(
         exclude_none=True, exclude={"crop", "crop_seed", "flip"}

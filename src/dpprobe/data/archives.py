@@ -30,16 +30,16 @@ logger = logging.getLogger("dpprobe")
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# What macOS adds to archives; no content of the dataset.
+# Added to archives by macOS; no content of the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20
-# How zip, tar and their compressions say that an archive is damaged.
+# The errors of zip, tar and their compressions for a damaged archive.
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, struct.error)
 
 
 def folder_name(name: str) -> str | None:
-    """The folder that an archive's content goes to: its name without suffix; None for others."""
+    """Returns the folder of an archive's content: its name without suffix; None for other files."""
     for suffix in (ZIP_SUFFIX, *TAR_SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
@@ -93,7 +93,7 @@ def extract(archive: Path, directory: Path, *, sha256: str | None = None) -> Non
 
 
 def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
-    """Whether a folder holds what was unpacked from this archive, by number and size of files."""
+    """Returns True if a folder holds this archive's content, by number and size of files."""
     if not directory.is_dir() or not mark.is_file():
         return False
     try:
@@ -106,7 +106,7 @@ def _is_whole(directory: Path, mark: Path, state: dict[str, str]) -> bool:
 
 
 def _contents(folder: Path) -> dict[str, int]:
-    """How many files a folder holds, and how many bytes they have together."""
+    """Counts the files of a folder and the bytes that they have together."""
     files, size = 0, 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -163,7 +163,7 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def _explained(archive: Path, directory: Path) -> Iterator[None]:
-    """Turns what damaged archives and full disks raise into one line."""
+    """Turns the errors of damaged archives and full disks into one line."""
     try:
         yield
     except _DAMAGE as error:

@@ -23,7 +23,11 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
 def check_columns(options: ManifestOptions, split: SplitName) -> None:
-    """That all columns are there, before any row is read."""
+    """Checks that all columns are there, before any row is read.
+
+    Raises:
+      ConfigError: naming the option and the column that is missing.
+    """
     file = options.file(split)
     known = list(read_header(options, file, split))
     if options.split_column is not None and options.split_column not in known:
@@ -62,7 +66,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
 
 
 def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, ...]:
-    """The names of a file's columns.
+    """Reads the names of a file's columns.
 
     Raises:
       ConfigError: when it is missing, cannot be read, or two columns have one name.
@@ -85,7 +89,7 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
 
 @contextmanager
 def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
-    """The records of a file, its header first.
+    """Opens the records of a file, its header first.
 
     Raises:
       ConfigError: naming the line, when it cannot be read.

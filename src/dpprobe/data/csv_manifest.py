@@ -42,13 +42,13 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     """Writes the split tables of a manifest.
 
     Args:
-      options: what is read.
+      options: the manifest's.
       directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:
       ConfigError: when a file cannot be read as the options say.
-      DataError: when rows are not what they should be, all of them told at once.
+      DataError: for faulty rows, all of them told at once.
     """
     from dpprobe.data import csv_rows, table  # heavy: numpy, pandas and pyarrow
 

@@ -1,4 +1,4 @@
-"""The options of a CSV manifest: its files, its columns, and what is made of them."""
+"""The options of a CSV manifest: its files, its columns, and the columns made of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Join(Block):
 
 
 class ManifestOptions(DatasetOptions):
-    """The options of a CSV manifest, apart from what reads its files."""
+    """The options of a CSV manifest, without the parts that read its files."""
 
     paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
 
@@ -233,17 +233,17 @@ class ManifestOptions(DatasetOptions):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
 
     def has_test(self) -> bool:
-        """Whether the manifest itself says what is tested on."""
+        """Returns True if the manifest itself says which rows are tested on."""
         return self.test is not None or self.split_column is not None
 
     def names(self) -> tuple[str, ...]:
-        """The classes, or the labels."""
+        """Returns the classes, or the labels."""
         names = self.class_names or self.label_columns
         assert names is not None  # see _faults
         return names
 
     def groups(self) -> dict[str, Group]:
-        """Column of the split tables -> where its values come from."""
+        """Returns the subgroups: column of the split tables -> the column of its values."""
         given = self.group_columns
         pairs = given.items() if isinstance(given, dict) else ((name, name) for name in given)
         return {
@@ -252,14 +252,14 @@ class ManifestOptions(DatasetOptions):
         }
 
     def locate(self, name: str) -> Path:
-        """A path as it is written here: relative to `root`, unless it is absolute."""
+        """Returns a path that is written here: relative to `root`, unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)
 
     def row_limit(self) -> Limit:
         return self.limit
 
     def input_files(self) -> tuple[str, ...]:
-        """The CSV files. The images are not among them: they are refused by their hash."""
+        """Returns the CSV files, without the images: a changed one is refused by its hash."""
         files = [self.file(name) for name in self.splits()] + [join.file for join in self.joins]
         return tuple(dict.fromkeys(str(self.locate(file)) for file in files))
 
@@ -270,23 +270,23 @@ class ManifestOptions(DatasetOptions):
         return len(self.names())
 
     def splits(self) -> tuple[SplitName, ...]:
-        """The splits that have a file of their own."""
+        """Returns the splits that have a file each."""
         return ("train",) if self.test is None else ("train", "test")
 
     def file(self, split: SplitName) -> str:
-        """A split's file, as written."""
+        """Returns a split's file, as written."""
         written = self.train if split == "train" else self.test
         assert written is not None
         return written
 
     def path_columns(self) -> tuple[str, ...]:
-        """The columns that a path is made of."""
+        """Returns the columns that a path is made of."""
         if self.path_template is None:
             return (self.path_column or "path",)
         return tuple(column for _, column, _ in template_parts(self.path_template) if column)
 
     def columns(self) -> dict[str, str]:
-        """Every column that is read, those of keys apart -> the option that names it."""
+        """Returns every column that is read, but the keys of joins -> the option that names it."""
         option = "path_template" if self.path_template else "path_column"
         wanted = dict.fromkeys(self.path_columns(), option)
         for name in ("label_column", "id_column", "split_column", "patient_column"):

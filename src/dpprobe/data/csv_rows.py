@@ -1,7 +1,7 @@
 """The rows of a CSV manifest: read, joined, filtered, split, and given to the tables' writer.
 
-What is wrong with a file as a whole is a `ConfigError` before any image is read. What is wrong
-with single rows is kept as small codes and told by the tables' report, with everything else.
+A fault of a file as a whole is a `ConfigError` before any image is read. Faults of single rows are
+kept as small codes and told by the tables' report, with all others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("dpprobe")
 BATCH_ROWS = 128
 SHOWN = 5
 LINE = "\0line"  # no column of a file can have this name
-# What blank numbers are written as.
+# Spellings of a blank number.
 BLANKS = frozenset({"", "na", "n/a", "nan", "none", "null", "unknown", "?"})
 # Codes of a label beside 0 and 1 (or, with one label a row, the class's number).
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
@@ -52,12 +52,12 @@ class ManifestRows:
     codes: np.ndarray
 
     def take(self, rows: np.ndarray | slice) -> ManifestRows:
-        """Some of the rows: those of a slice, or those where a mask is true."""
+        """Takes some of the rows: those of a slice, or those where a mask is true."""
         return ManifestRows(file=self.file, frame=self.frame.iloc[rows], codes=self.codes[rows])
 
 
 def count(options: ManifestOptions) -> tuple[int, int]:
-    """The rows of the train and of the test table. No image is looked at.
+    """Counts the rows of the train and of the test table. No image is looked at.
 
     Raises:
       ConfigError: when a file cannot be read as it should.
@@ -77,7 +77,7 @@ def count(options: ManifestOptions) -> tuple[int, int]:
 
 
 def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
-    """The rows of both tables.
+    """Reads the rows of both tables.
 
     Raises:
       ConfigError: when a file cannot be read as it should, or no row is left.
@@ -93,7 +93,7 @@ def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
 def load(
     options: ManifestOptions, needed: set[str], *, quiet: bool = False
 ) -> dict[SplitName, ManifestRows]:
-    """The needed columns of the manifest's splits; of "train" alone where it has no other."""
+    """Reads the needed columns of the manifest's splits, or of "train" where it is the only one."""
     if options.split_column is None:
         return {
             name: _use(options, name, _read(options, name, needed, quiet=quiet), quiet=quiet)
@@ -104,21 +104,21 @@ def load(
     names: tuple[SplitName, ...] = ("train", "test")
     for name in names:
         values = options.train_values if name == "train" else options.test_values
-        own = frame[frame[options.split_column].isin([str(value) for value in values])]
-        if own.empty:
-            found = sorted(frame[options.split_column].unique())
+        rows = frame[frame[options.split_column].isin([str(value) for value in values])]
+        if rows.empty:
+            written = sorted(frame[options.split_column].unique())
             raise ConfigError(
                 f"{name}_values: {options.train}: no row of column {options.split_column!r} "
-                f"says {' or '.join(map(str, values))}; it says {', '.join(found[:SHOWN])}"
+                f"says {' or '.join(map(str, values))}; it says {', '.join(written[:SHOWN])}"
             )
-        parts[name] = _use(options, name, own, quiet=quiet)
+        parts[name] = _use(options, name, rows, quiet=quiet)
     return parts
 
 
 def _use(
     options: ManifestOptions, name: SplitName, frame: pd.DataFrame, *, quiet: bool
 ) -> ManifestRows:
-    """The rows that filters, labels and the limit leave."""
+    """Returns the rows that filters, labels and the limit leave."""
     file = options.file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
@@ -147,7 +147,7 @@ def _use(
 def _read(
     options: ManifestOptions, name: SplitName, needed: set[str], *, quiet: bool
 ) -> pd.DataFrame:
-    """One split's file with what is extracted and joined, in the order of its lines."""
+    """Reads one split's file with its extracted and joined columns, in the order of its lines."""
     file = options.file(name)
     made = {column: options.extract[column] for column in options.extract}
     joins: list[Join] = []
@@ -158,8 +158,8 @@ def _read(
             wanted |= join.keys.keys()
     used = {column: made[column] for column in made if column in wanted}
     header = read_header(options, file, name)
-    own = {column for column in header if column in wanted}
-    frame = _read_file(options, file, own | {extract.column for extract in used.values()})
+    columns = {column for column in header if column in wanted}
+    frame = _read_file(options, file, columns | {extract.column for extract in used.values()})
     for column, extract in used.items():
         values = frame[extract.column].str.extract(extract.pattern, expand=False)
         if values.isna().any():
@@ -175,7 +175,7 @@ def _read(
 
 
 def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.DataFrame:
-    """Columns of a file as text, and the line of each row; empty lines are passed over."""
+    """Reads columns of a file as text, and the line of each row; empty lines are passed over."""
     header = read_header(options, file, file)
     places = [(header.index(name), name) for name in sorted(columns)]
     values: dict[str, list[str]] = {name: [] for _, name in places}
@@ -203,7 +203,7 @@ def _read_file(options: ManifestOptions, file: str, columns: set[str]) -> pd.Dat
 def _join(
     options: ManifestOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
-    """A left join that keeps the rows and their order."""
+    """Joins another file's columns; keeps the rows and their order."""
     keys = join.keys
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
@@ -242,7 +242,7 @@ def _key(row: pd.Series, columns: Sequence[str]) -> str:
 
 
 def _codes(options: ManifestOptions, frame: pd.DataFrame) -> np.ndarray:
-    """The labels as numbers; negative where they are none."""
+    """Returns the labels as numbers; negative where they are none."""
     if options.label_columns is None:
         assert options.label_column is not None
         names = options.names()
@@ -264,7 +264,7 @@ def _is_index(name: str) -> bool:
 
 
 def _meaning(options: ManifestOptions, column: str, text: str) -> int:
-    """The code of one label of several."""
+    """Returns the code of one label of several."""
     if text.lower() in BLANKS:
         return {"zeros": 0, "drop": DROP, "error": BLANK}[options.missing]
     try:
@@ -280,7 +280,7 @@ def _meaning(options: ManifestOptions, column: str, text: str) -> int:
 
 
 def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
-    """What the split is stratified by: the class, or nothing where there are several labels."""
+    """Returns each row's stratum: its class, or the same for all where there are several labels."""
     if options.label_columns is not None:
         return [0] * len(rows.codes)
     labels: list[int] = rows.codes[:, 0].tolist()
@@ -288,7 +288,7 @@ def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
 
 
 def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
-    """bool [rows]: a stratified split of the rows, or one of the patients.
+    """Chooses the test rows, bool [rows], by a stratified split of the rows or of the patients.
 
     A patient's stratum is the class that most of their images have, the first of these.
     """
@@ -299,7 +299,7 @@ def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
     classes: dict[str, Counter[int]] = {}
     for patient, label in zip(patients, strata, strict=True):
         classes.setdefault(patient, Counter())[label] += 1
-    most = [min(found, key=lambda label: (-found[label], label)) for found in classes.values()]
+    most = [min(counts, key=lambda label: (-counts[label], label)) for counts in classes.values()]
     sides = dict(zip(classes, _choose(options, list(classes), most), strict=True))
     return np.array([sides[patient] for patient in patients], dtype=bool)
 
@@ -315,7 +315,7 @@ def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 
 
 def _paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
-    """Each row's path as the manifest has it; empty where a column it is made of is blank."""
+    """Returns each row's path as the manifest has it; empty where a column of it is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     if options.path_template is None:
         return next(iter(columns.values()))
@@ -327,7 +327,7 @@ def _paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 def batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """What the tables are written of. Both splits' rows must be known."""
+    """Yields batches for the tables. Both splits' rows must be known."""
     both: set[str] = set()
     if options.patient_column is not None:
         sides = [set(rows.frame[options.patient_column]) for rows in parts.values()]
@@ -370,7 +370,7 @@ def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.T
 def _labels(
     options: ManifestOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """The labels; None, and a fault that says why, where there is none."""
+    """Returns the labels; None, and a fault that says why, where there is none."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
     for row, label in np.argwhere(rows.codes < 0).tolist():
@@ -398,21 +398,21 @@ def _label_fault(options: ManifestOptions, column: str, text: str, code: int) ->
 
 
 def _group(group: Group, values: list[str], faults: list[list[tuple[str, str]]]) -> list[str]:
-    """A subgroup's values: as they are, or the ranges that they fall in."""
+    """Returns a subgroup's values: as they are, or the ranges that they fall in."""
     if not group.bins:
         return values
-    found = []
+    ranges = []
     for fault, value in zip(faults, values, strict=True):
         try:
-            found.append(bin_name(value, group.bins))
+            ranges.append(bin_name(value, group.bins))
         except ValueError:
             fault.append(("value", f"{group.column} is {value!r}, which is no number"))
-            found.append("")
-    return found
+            ranges.append("")
+    return ranges
 
 
 def bin_name(value: str, bins: Sequence[float]) -> str:
-    """The range a number falls in: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
+    """Returns the range of a number: `<18`, `18-39`, `>=40` of [18, 40]; empty for a blank.
 
     Raises:
       ValueError: when the value is neither blank nor a number.

@@ -14,22 +14,22 @@ REMEDY = "make room, or choose a data_dir on another disk"
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room, or no more that this user may take."""
+    """Returns True if the disk is full, or this user's share of it."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def megabytes(size: int) -> str:
-    """A size for a person to read."""
+    """Returns a size for a person to read."""
     return f"{size / MEGABYTE:.1f} MB" if size >= MEGABYTE / 10 else f"{size} bytes"
 
 
 @contextmanager
 def explained(folder: Path, doing: str) -> Iterator[None]:
-    """Turns what a full disk raises into one line.
+    """Turns the error of a full disk into one line.
 
     Args:
-      folder: where is written.
-      doing: what for, such as "the split tables were written".
+      folder: the place of the files.
+      doing: the work, such as "the split tables were written".
 
     Raises:
       DataError: when the disk fills up inside.

@@ -1,8 +1,8 @@
 """Files from the web: resumed, retried, verified, and whole or absent under their own names.
 
-What has arrived of a file stands beside it as `.<name>.partial`, and `.<name>.partial.json` says of
-what. A transfer that broke, in this process or an earlier one, goes on from there, unless the
-server's file has changed in between.
+The part of a file that has arrived stands beside it as `.<name>.partial`, and its description as
+`.<name>.partial.json`. A transfer that broke, in this process or an earlier one, goes on from
+there, unless the server's file has changed in between.
 
 The loop of tries stays ours: `urllib3.Retry` and tenacity repeat one request, and here each try
 asks for another range with If-Range, and bytes that arrived reset the count. The lock is one on the
@@ -64,7 +64,7 @@ REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How often a transfer is tried, and how long is waited.
+    """The number of tries of a transfer, and the waits between them.
 
     Attributes:
       attempts: tries in a row that bring less than a megabyte.
@@ -105,14 +105,14 @@ class Fetched:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a download folder holds: `receipt.json`."""
+    """The content of a download folder: `receipt.json`."""
 
     files: tuple[Fetched, ...]
     params: Mapping[str, Any] | None
     revision: str | None
 
     def sha256(self, name: str) -> str:
-        """The recorded SHA-256 of a file.
+        """Returns the recorded SHA-256 of a file.
 
         Raises:
           DataError: for a file that was not downloaded.
@@ -160,11 +160,11 @@ def read_receipt(directory: Path) -> Receipt:
 
 
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
-    """Reads `receipt.json` and looks whether each file is there with its size.
+    """Reads `receipt.json` and checks that each file is there with its size.
 
     Args:
       directory: the download folder.
-      params: what is to be there, `DatasetOptions.download_params()`.
+      params: `DatasetOptions.download_params()` of the study.
 
     Raises:
       DataError: when a file is not there, or something else was downloaded.
@@ -178,9 +178,9 @@ def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Recei
         )
     for file in receipt.files:
         path = directory / file.name
-        found = path.stat().st_size if path.is_file() else None
-        if found != file.bytes:
-            state = "missing" if found is None else f"{found} bytes"
+        size = path.stat().st_size if path.is_file() else None
+        if size != file.bytes:
+            state = "missing" if size is None else f"{size} bytes"
             raise DataError(
                 f"{path}: {state}, where {file.bytes} bytes were downloaded; "
                 f"delete {directory / RECEIPT} and run again"
@@ -211,13 +211,14 @@ def fetch(
       sha256, md5: hex, either or both; with neither, the content is recorded but not verified.
       bytes: the size, where it is known.
       headers: for the first host only as far as Authorization is concerned.
-      name: `Fetched.name`; the file's own name where absent.
+      name: `Fetched.name`; the last part of `path` where absent.
       revision: recorded.
       policy: tries and waits; `POLICY` where absent.
 
     Raises:
-      DownloadError: naming the file, the address and the remedy. What had arrived is kept for the
-        next attempt, except content with a wrong checksum: it becomes `<name>.wrong-checksum`.
+      DownloadError: naming the file, the address and the remedy. The part that had arrived is kept
+        for the next attempt, except content with a wrong checksum: it becomes
+        `<name>.wrong-checksum`.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise DownloadError(f"{path.name}: {public_url(url)} is no http or https address")
@@ -230,16 +231,16 @@ def fetch(
         headers=dict(headers or {}),
         policy=policy or POLICY,
     )
-    found = _kept(wanted)
-    if found is None:
+    digests = _kept(wanted)
+    if digests is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _Partial(path) as partial:
-            found = _fetch_verified(wanted, partial)
-            _finish(wanted, partial, found)
+            digests = _fetch_verified(wanted, partial)
+            _finish(wanted, partial, digests)
     return Fetched(
         name=name or path.name,
         bytes=path.stat().st_size,
-        sha256=found["sha256"],
+        sha256=digests["sha256"],
         url=public_url(url),
         revision=revision,
     )
@@ -247,7 +248,7 @@ def fetch(
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """What `fetch` was asked for."""
+    """The arguments of `fetch`."""
 
     url: str
     path: Path
@@ -273,13 +274,13 @@ class _Wanted:
 
     @property
     def record(self) -> Path:
-        """What a fetch without a declared checksum found, beside the file."""
+        """The record of a fetch without a declared checksum, beside the file."""
         return self.path.with_name(f".{self.path.name}.fetched.json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _State:
-    """What a partial file is a part of."""
+    """The file that a partial file is a part of."""
 
     url_hash: str
     etag: str | None
@@ -324,7 +325,7 @@ class _Partial:
         self.state = self._read_state()
         if self.state is None:
             self._file.truncate(0)
-        # What an earlier process left may end in another version of the file.
+        # The bytes of an earlier process may end in another version of the file.
         self.spliced = self.size > 0
         return self
 
@@ -389,7 +390,7 @@ class _Partial:
 
 
 def _kept(wanted: _Wanted) -> dict[str, str] | None:
-    """The digests of the file where it is there already and is the right one."""
+    """Returns the digests of the file where it is there already and is the right one."""
     if not wanted.path.is_file():
         return None
     size = wanted.path.stat().st_size
@@ -415,7 +416,7 @@ def _recorded(wanted: _Wanted, size: int) -> dict[str, str] | None:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    """SHA-256 and MD5, hex, in one pass."""
+    """Computes SHA-256 and MD5, hex, in one pass."""
     hashes = {
         "sha256": hashlib.sha256(),
         "md5": hashlib.md5(usedforsecurity=False),
@@ -436,7 +437,7 @@ def _mismatch(wanted: _Wanted, digests: Mapping[str, str]) -> str | None:
 
 
 def _fetch_verified(wanted: _Wanted, partial: _Partial) -> dict[str, str]:
-    """Completes the partial file and holds it against what was declared."""
+    """Completes the partial file and compares it with the declared checksums."""
     restarted = False
     while True:
         _transfer(wanted, partial)
@@ -483,7 +484,7 @@ def _finish(wanted: _Wanted, partial: _Partial, digests: Mapping[str, str]) -> N
 
 
 def _transfer(wanted: _Wanted, partial: _Partial) -> None:
-    """Requests what is missing until all is there, or too many tries brought nothing."""
+    """Requests the missing part until all is there, or too many tries brought nothing."""
     policy = wanted.policy
     furthest, failures = partial.size, 0
     with requests.Session() as session:
@@ -519,7 +520,7 @@ def _kept_part(partial: _Partial) -> str:
 
 
 def _request(session: requests.Session, wanted: _Wanted, partial: _Partial) -> None:
-    """One request for what is missing.
+    """Makes one request for the missing part.
 
     Raises:
       _Transient: when another try may help.
@@ -560,7 +561,7 @@ def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def _resumable(wanted: _Wanted, partial: _Partial) -> int:
-    """The bytes that are here and can be built on; without any the partial file is emptied."""
+    """Returns the number of bytes that can be built on; without any the partial file is emptied."""
     state = partial.state
     if partial.size == 0 or state is None:
         return 0
@@ -593,7 +594,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
 
 
 def _retry_after(response: requests.Response) -> float | None:
-    """Seconds, from either form of the header."""
+    """Returns the seconds to wait, from either form of the header."""
     written = response.headers.get("Retry-After", "").strip()
     if written.isdecimal():
         return float(written)
@@ -606,11 +607,11 @@ def _retry_after(response: requests.Response) -> float | None:
 
 
 def _content_range(response: requests.Response) -> tuple[int | None, int | None]:
-    """The first byte and the whole size, as Content-Range has them."""
-    found = re.fullmatch(
+    """Returns the first byte and the whole size, as Content-Range has them."""
+    match = re.fullmatch(
         r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip()
     )
-    first, total = found.groups() if found else (None, None)
+    first, total = match.groups() if match else (None, None)
     return (
         int(first) if first is not None else None,
         int(total) if total not in (None, "*") else None,
@@ -652,7 +653,7 @@ def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial, of
 
 
 def _describe(response: requests.Response, wanted: _Wanted, offset: int) -> _State:
-    """What the answer says of the whole file."""
+    """Reads from the answer's headers which file it is of, and its size."""
     length = response.headers.get("Content-Length", "")
     total = int(length) if length.isdecimal() else None
     if response.status_code == HTTPStatus.PARTIAL_CONTENT:
@@ -667,7 +668,7 @@ def _describe(response: requests.Response, wanted: _Wanted, offset: int) -> _Sta
 
 
 def _continues(response: requests.Response, partial: _Partial, state: _State, offset: int) -> bool:
-    """Whether a 206 is of the file that the partial one is of, from where it ends."""
+    """Returns True if a 206 continues the partial file: of the same file, from its end on."""
     before = partial.state
     assert before is not None
     pairs = [(before.etag, state.etag), (before.total, state.total)]
@@ -678,7 +679,7 @@ def _continues(response: requests.Response, partial: _Partial, state: _State, of
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:
-    """The body as it is sent; what has arrived when it breaks has been given out."""
+    """Yields the body as it is sent; the bytes before a break have been given out."""
     while True:
         try:
             chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)
@@ -692,13 +693,13 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
 def _refuse_page(
     response: requests.Response, first: bytes, wanted: _Wanted, *, resumed: bool
 ) -> None:
-    """Refuses a web page that comes in place of a file; what is here already is kept."""
+    """Refuses a web page that comes in place of a file; the part that is here is kept."""
     if wanted.path.name.lower().endswith(PAGE_SUFFIXES):
         return
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     start = first[:512].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     looks = not resumed and start.startswith((b"<!doctype html", b"<html"))
-    # What a server calls a page need not be one: a checksum says it better.
+    # A server may call a file a page: a checksum decides better.
     if looks or (kind in PAGE_TYPES and not wanted.checksums):
         raise DownloadError(
             f"{wanted.where}: the address gives a web page now, not the file: perhaps a login, a "
@@ -751,7 +752,7 @@ def _write(
 
 
 def _connection_fault(error: requests.RequestException, wanted: _Wanted) -> Exception:
-    """What a request that got no answer is: worth another try or not."""
+    """Returns the error for a request without answer: transient where another try may help."""
     permanent = {
         requests.exceptions.SSLError: "its certificate is not accepted; correct the clock, the "
         "machine's certificates or the address",
@@ -766,7 +767,7 @@ def _connection_fault(error: requests.RequestException, wanted: _Wanted) -> Exce
 
 
 def _reason(error: BaseException) -> str:
-    """Why a connection failed, without the address, which a library's own text would show."""
+    """Returns why a connection failed, without the address, which a library's text would show."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, socket.gaierror):
@@ -786,7 +787,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what stands behind it: causes, reasons and wrapped errors."""
+    """Yields an error and those behind it: causes, reasons and wrapped errors."""
     pending, seen = [error], set()
     while pending:
         one = pending.pop(0)

@@ -1,9 +1,9 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
-The Hub's own library lists the files and reads their checksums. The bytes are fetched by
-`dpprobe.data.downloads`, which goes on where an interrupted run stopped and holds each file
-against the SHA-256 that the Hub states: `hf_hub_download` drops what it has when it fails (seen in
-huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never written
+The Hub's library lists the files and reads their checksums. The bytes are fetched by
+`dpprobe.data.downloads`, which goes on where an interrupted run stopped and compares each file with
+the SHA-256 that the Hub states: `hf_hub_download` drops the bytes that it has when it fails (seen
+in huggingface_hub 2.4). The token is that of HF_TOKEN or of `hf auth login`; it is never written
 anywhere.
 """
 
@@ -109,7 +109,7 @@ class Options(parquet.ColumnOptions):
     @field_validator("endpoint")
     @classmethod
     def _check_endpoint(cls, value: str | None) -> str | None:
-        # What was written is not shown: it may hold a password.
+        # The address is not shown: it may hold a password.
         if value is not None and "@" in urlsplit(value).netloc:
             raise ValueError("a user name or token in the address; set HF_TOKEN instead")
         return value
@@ -130,7 +130,7 @@ class Options(parquet.ColumnOptions):
         return {**params, **self._accepted_params()}
 
     def _accepted_params(self) -> dict[str, Any]:
-        """The accepted labels by content: an address may hold a token."""
+        """Returns the accepted labels by content: an address may hold a token."""
         labels = self.accepted_labels
         return {"accepted_labels": None if labels is None else {"sha256": labels.sha256}}
 
@@ -141,7 +141,7 @@ class Options(parquet.ColumnOptions):
         return self.expected_rows()
 
     def multi_label(self) -> bool:
-        """As written; held against the files once they are here."""
+        """Returns `several_labels`, which is compared with the files once they are here."""
         return self.several_labels
 
     def count_classes(self) -> int | None:
@@ -149,7 +149,7 @@ class Options(parquet.ColumnOptions):
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches the files that `train` and `test` name, each held against the Hub's checksum.
+    """Fetches the files that `train` and `test` name, and compares each with the Hub's checksum.
 
     Raises:
       ConfigError: for a repository or a commit that is not there, a pattern without a file, a
@@ -158,7 +158,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
     """
     from huggingface_hub import HfApi, get_token
 
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     token = get_token()
     api = HfApi(endpoint=options.endpoint, token=token or False, library_name="dpprobe")
@@ -190,8 +190,8 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _matching(patterns: parquet.Paths, names: Sequence[str], options: Options) -> list[str]:
-    """The files that patterns name, in the order of the patterns, then of the names."""
-    found: list[str] = []
+    """Returns the files that patterns name, in the order of the patterns, then of the names."""
+    files: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
         if not matches:
@@ -201,20 +201,20 @@ def _matching(patterns: parquet.Paths, names: Sequence[str], options: Options) -
                 f"{options.repo} at {options.revision}: no file {pattern}; it has "
                 f"{', '.join(tables[:_SHOWN]) or 'none'}{more}: correct the pattern"
             )
-        found += matches
-    return found
+        files += matches
+    return files
 
 
 def _fetch(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """One file, held against the checksum that the Hub states where it is to be had.
+    """Fetches one file and compares it with the checksum that the Hub states at its address.
 
     The listing would state it, too, but hides it of gated files.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise DownloadError(
@@ -255,7 +255,7 @@ def _fetch(
 
 
 def _git_blob(path: Path) -> str:
-    """The checksum that the Hub states for a small file, which is not in its large-file store."""
+    """Computes git's checksum, which the Hub states for files outside its large-file store."""
     data = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
@@ -263,7 +263,7 @@ def _git_blob(path: Path) -> str:
 def _ask(
     question: Callable[[], Answer], options: Options, *, address: str, token: str | None
 ) -> Answer:
-    """The Hub's answer, asked for again where it may come later.
+    """Asks the Hub, and asks again where the answer may come later.
 
     Raises:
       ConfigError, DownloadError: as `download`.
@@ -323,7 +323,7 @@ def _fault(error: BaseException | None) -> str:
 
 
 def _explain(error: Any, options: Options, *, token: str | None) -> ConfigError | DownloadError:
-    """What a refusal means to a person, and what to do. Nothing of the request is quoted."""
+    """Returns an error that says the remedy. It quotes nothing of the request."""
     from huggingface_hub import errors
 
     page = f"https://huggingface.co/datasets/{options.repo}"
@@ -363,7 +363,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       ConfigError: when a column is missing, or classes are not named.
       DataError: when a file is not there, or its rows cannot be a dataset.
     """
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     receipt = downloads.check_receipt(downloaded, params=options.download_params())
     names = [
@@ -373,8 +373,8 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     ]
 
     def located(patterns: parquet.Paths) -> tuple[str, ...]:
-        found = _matching(patterns, names, options)
-        return tuple(str(downloaded / _FILES / name) for name in found)
+        matches = _matching(patterns, names, options)
+        return tuple(str(downloaded / _FILES / name) for name in matches)
 
     shared = {name: getattr(options, name) for name in parquet.ColumnOptions.model_fields}
     local = parquet.Options(

@@ -55,24 +55,24 @@ class Options(DatasetOptions):
         self.source_state()
 
     def input_files(self) -> tuple[str, ...]:
-        """Every folder that is searched; `source_state` tells whether an image changed in it."""
+        """Returns every folder that is searched; `source_state` changes with the images in them."""
         return tuple(sorted(str(folder) for folder, _ in self._walk()))
 
     def source_state(self) -> str:
-        """A hash of the images' names, sizes and times: of one replaced in place, too."""
+        """Hashes the images' names, sizes and times: an image replaced in place changes it."""
         root = resolve_path(self.path)
         states = []
         for folder, entries in self._walk():
             place = folder.relative_to(root)
             for entry in entries:
                 try:
-                    found = entry.stat()
+                    status = entry.stat()
                 except OSError as error:
                     raise ConfigError(
                         f"path: {entry.path}: {error.strerror}; restore it or remove it"
                     ) from error
                 states.append(
-                    f"{(place / entry.name).as_posix()}\0{found.st_size}\0{found.st_mtime_ns}"
+                    f"{(place / entry.name).as_posix()}\0{status.st_size}\0{status.st_mtime_ns}"
                 )
         return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
 
@@ -100,7 +100,7 @@ class Options(DatasetOptions):
 
 
 class Listing(NamedTuple):
-    """What a folder holds: split -> class name -> files relative to the folder, sorted."""
+    """The images of a folder: split -> class name -> files relative to the folder, sorted."""
 
     files: dict[str, dict[str, list[str]]]
     class_names: tuple[str, ...]
@@ -172,9 +172,9 @@ def _list_files(root: Path, folder: Path) -> list[str]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """A folder and all below it, each with its files.
+    """Yields a folder and all below it, each with its files.
 
-    What begins with a dot is passed over, and what Windows puts beside images.
+    Names that begin with a dot are passed over, and the files that Windows puts beside images.
 
     Raises:
       ConfigError: for a folder that cannot be listed.
@@ -205,15 +205,15 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     Every file is read once, for the fingerprint; a row's id is its path under the folder.
 
     Args:
-      options: what is read.
+      options: the folder's.
       directory: where the tables go.
       recorded: the options that the study wrote, where another source made these.
 
     Raises:
       ConfigError: when the folder is not laid out as it should be.
-      DataError: when images are not what they should be, all of them told at once.
+      DataError: for faulty images, all of them told at once.
     """
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     listing = list_images(options)
     root = resolve_path(options.path)
@@ -250,7 +250,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
 
 
 def _batches(rows: dict[str, list[tuple[str, int]]], root: Path) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     for name in table.SPLITS:
         for start in range(0, len(rows[name]), BATCH_ROWS):

@@ -41,8 +41,8 @@ DATASET_NOTES = frozenset(
 class DatasetOptions(Options, ABC):
     """A dataset; `source` selects the module that reads it."""
 
-    # The options that are paths, such as "joins.*.file"; and whether one is put under the download
-    # folder by a source that downloads, or is relative to one that is.
+    # The options that are paths, such as "joins.*.file". A source that downloads puts a path that
+    # "moves" under the download folder; one that "stays" is relative to such a path.
     paths: ClassVar[Mapping[str, Literal["moves", "stays"]]] = {}
 
     source: str
@@ -93,41 +93,41 @@ class DatasetOptions(Options, ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises ConfigError when what the options name is not there. Cheap: no image is read."""
+        """Raises ConfigError when a file that they name is not there. Cheap: no image is read."""
 
     def download_params(self) -> dict[str, Any] | None:
-        """The options that decide what is downloaded, JSON-compatible; None where nothing is."""
+        """Returns the options that decide the download, JSON-compatible; None without one."""
         return None
 
     def input_files(self) -> tuple[str, ...]:
-        """Files and folders whose change makes the split tables stale."""
+        """Returns the files and folders whose change makes the split tables stale."""
         return ()
 
     def source_state(self) -> str | None:
-        """A hash that changes with files that `input_files` does not list one by one.
+        """Returns a hash that changes with the files that `input_files` does not list one by one.
 
         None where it lists them all. Cheap: asked at each start of Snakemake, reads no image.
         """
         return None
 
     def preparation_params(self) -> dict[str, Any]:
-        """The options that decide the split tables, JSON-compatible."""
+        """Returns the options that decide the split tables, JSON-compatible."""
         return self.model_dump(mode="json", exclude=set(DATASET_NOTES))
 
     def text_params(self) -> dict[str, Any]:
-        """The options that decide what a text encoder reads, JSON-compatible."""
+        """Returns the options that decide the sentences for a text encoder, JSON-compatible."""
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
 
     def row_limit(self) -> Limit:
-        """How many rows of what is named are used at most."""
+        """Returns the largest number of rows that are used of each split."""
         return Limit()
 
     def has_test(self) -> bool:
-        """Whether the source itself says what is tested on; otherwise a rule splits its rows."""
+        """Returns True if the source says which rows are tested on; else a rule splits them."""
         return True
 
     def expected(self) -> Expected:
-        """`expect`, as far as a limit leaves it."""
+        """Returns `expect`, as far as a limit leaves it."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
@@ -136,33 +136,33 @@ class DatasetOptions(Options, ABC):
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
     def expected_rows(self) -> tuple[int, int] | None:
-        """The rows of the train and the test table where `expect` says both."""
+        """Returns the rows of the train and the test table where `expect` says both."""
         sizes = self.expected()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
 
     @abstractmethod
     def count_rows(self) -> tuple[int, int] | None:
-        """The rows that the train and the test table will hold, found cheaply.
+        """Counts the rows that the train and the test table will hold. Cheap.
 
-        None where only a download tells; what depends on them is then checked after it.
+        None where only a download tells; the checks that need them then follow it.
         """
 
     def multi_label(self) -> bool:
-        """Whether a row may have several labels. Cheap."""
+        """Returns True if a row may have several labels. Cheap."""
         return False
 
     def count_classes(self) -> int | None:
-        """The number of classes, or of labels; None where only preparing the data tells. Cheap."""
+        """Counts the classes, or the labels; None where only preparing the data tells. Cheap."""
         return None
 
 
 def headline_metric(
     metric: str | None, *, num_classes: int | None, multi_label: bool
 ) -> Literal["accuracy", "auc"]:
-    """The metric that stands for a cell in tables and figures.
+    """Returns the metric that stands for a cell in tables and figures.
 
     Args:
-      metric: the dataset's own choice.
+      metric: the dataset's choice.
       num_classes: None where it is not known yet; the choice is then believed.
 
     Raises:

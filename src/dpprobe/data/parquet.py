@@ -48,7 +48,7 @@ class AcceptedLabels(Block):
 
 
 class ColumnOptions(DatasetOptions):
-    """What parquet files in the Hugging Face image convention are read by, wherever they lie."""
+    """The columns, classes and limits of parquet files in the Hugging Face image convention."""
 
     image_column: str = Field("image", description="A struct of `bytes` and `path`.")
     label_column: str = Field("label", description="Integers, or lists of 0 and 1.")
@@ -161,20 +161,20 @@ class Options(ColumnOptions):
         files: list[Path] = []
         for pattern in [written] if isinstance(written, str) else written:
             path = resolve_path(pattern)
-            found = [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
-            if not found:
+            matches = [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+            if not matches:
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
-            files.extend(found)
+            files.extend(matches)
         return files
 
 
 def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
-    """Checks the options that only make sense with a test split of its own.
+    """Checks the options that only make sense with a test split.
 
     Args:
       limit: of the rows.
-      test: whether there is such a split.
-      accepted: whether accepted labels are named.
+      test: True if there is such a split.
+      accepted: True if accepted labels are named.
 
     Raises:
       ConfigError: naming the one that has nothing to work on.
@@ -186,7 +186,7 @@ def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:
 
 
 class Header(NamedTuple):
-    """What a file says before any row is read."""
+    """The description that a file carries, without its rows."""
 
     path: Path
     multi_label: bool
@@ -222,14 +222,14 @@ def _header(options: Options, path: Path) -> Header:
     feature = _label_feature(schema, options.label_column)
     multi_label = _is_multi_label(schema.field(options.label_column).type, feature, path)
     names = feature.get("names")
-    own = (schema.metadata or {}).get(b"dpprobe")
-    if names is None and own is not None:
-        names = json.loads(own).get("class_names")
+    ours = (schema.metadata or {}).get(b"dpprobe")
+    if names is None and ours is not None:
+        names = json.loads(ours).get("class_names")
     return Header(path, multi_label, tuple(names) if names else None, rows)
 
 
 def _label_feature(schema: pa.Schema, column: str) -> dict[str, Any]:
-    """What the Hugging Face metadata says of the label column; empty where it says nothing."""
+    """Returns the Hugging Face metadata of the label column; empty where there is none."""
     written = (schema.metadata or {}).get(b"huggingface")
     features = json.loads(written).get("info", {}).get("features", {}) if written else {}
     feature = features.get(column, {})
@@ -264,18 +264,18 @@ def prepare(
     """Writes the split tables of parquet files.
 
     Args:
-      options: what to read.
+      options: the files'.
       directory: where the tables go.
       recorded: the options that dataset.json names as the source, where they are others: those of
         a source that has put the files where `options` finds them.
-      revision: the version of what was read, for dataset.json.
+      revision: the version of the files, for dataset.json.
 
     Raises:
       ConfigError: when a file or a column is missing.
       DataError: when a row has no label, no image, an id twice, or a label without a class; when
         accepted labels do not fit the test rows.
     """
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     options.check()
     header = _header(options, options._files("train")[0])
@@ -308,7 +308,7 @@ def prepare(
 
 
 def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
-    """One list of labels an image, in the order of the images' numbers."""
+    """Reads one list of labels an image, in the order of the images' numbers."""
     where = f"accepted_labels: {file}"
     try:
         lists = json.loads(resolve_path(file).read_text(encoding="utf-8"))
@@ -327,14 +327,14 @@ def _read_accepted(file: str, *, num_classes: int) -> list[list[int]]:
 
 
 def _accepted(lists: list[list[int]], path: str | None, *, row: str) -> list[int]:
-    """The labels that count as right for one test row."""
-    found = _IMAGENET_VALIDATION.search(path or "")
-    if found is None:
+    """Returns the labels that count as right for one test row."""
+    match = _IMAGENET_VALIDATION.search(path or "")
+    if match is None:
         raise DataError(
             f"{row}: its image's path {path!r} does not say which validation image of ImageNet it "
             "is (ILSVRC2012_val_ and eight digits); remove accepted_labels"
         )
-    number = int(found.group(1))
+    number = int(match.group(1))
     if not 1 <= number <= len(lists):
         raise DataError(
             f"{row}: image {number} is beyond the {len(lists)} that accepted_labels holds; name "
@@ -355,7 +355,7 @@ def _ids(options: Options, name: SplitName) -> list[str]:
 
 
 def _column(options: Options, name: SplitName, column: str) -> list[Any]:
-    """One column of a split's files, up to the split's limit; not for images."""
+    """Reads one column of a split's files, up to the split's limit; not for images."""
     values: list[Any] = []
     for batch in _stream(options, name, [column], rows=65_536):
         values.extend(batch.column(0).to_pylist())
@@ -383,7 +383,7 @@ def _stream(
 def _accepted_of(
     accepted: list[list[int]], name: SplitName, paths: pa.Array, start: int
 ) -> list[list[int]]:
-    """One list a row: nothing is said of training rows."""
+    """Returns one list a row; those of training rows are empty."""
     if name == "train":
         return [[] for _ in range(len(paths))]
     return [
@@ -398,7 +398,7 @@ def _batches(
     tested: list[bool] | None,
     accepted: list[list[int]] | None,
 ) -> Iterator[tuple[str, pa.Table]]:
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     columns = [options.image_column, options.label_column, *options.group_columns]
     for name in options._splits():

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset, gathered while its tables are written and told at once.
+"""The faults of a dataset, gathered while its tables are written and told at once.
 
 The first of each kind are kept for the error's text; all of them are streamed to `problems.csv`,
 so the memory taken does not grow with their number.
@@ -22,7 +22,7 @@ FILE_NAME = "problems.csv"
 COLUMNS = ("split", "row", "id", "path", "problem", "detail")
 SHOWN = 20
 
-# kind -> what one is, what several are, what to do. Their order is that of the report.
+# kind -> name of one, name of several, remedy. Their order is that of the report.
 KINDS: dict[str, tuple[str, str, str]] = {
     "missing": ("missing image", "missing images", "restore the file or remove the row"),
     "unreadable": ("unreadable image", "unreadable images", "replace it or remove the row"),
@@ -91,7 +91,7 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """One thing that is wrong, with a row or with a split as a whole."""
+        """Adds one problem of a row, or of a split as a whole."""
         if self._rows is None:
             self._rows = self._open()
         number = "" if row is None else str(row)
@@ -104,16 +104,16 @@ class Problems:
             self._shown[kind].append(f"{where}: {detail}" if where else detail)
 
     def error(self) -> DataError:
-        """All of it: one line where there is one problem, a list by kind where there are more."""
+        """Returns all problems: one line where there is one, otherwise a list by kind."""
         self._complete = True
         total = sum(self.counts.values())
-        found = {kind: count for kind, count in self.counts.items() if count}
+        present = {kind: count for kind, count in self.counts.items() if count}
         if total == 1:
-            ((kind, _),) = found.items()
+            ((kind, _),) = present.items()
             return DataError(f"{self._shown[kind][0]}; {KINDS[kind][2]}")
-        parts = [f"{count} {KINDS[kind][count > 1]}" for kind, count in found.items()]
+        parts = [f"{count} {KINDS[kind][count > 1]}" for kind, count in present.items()]
         lines = [f"{self.path.parent}: {', '.join(parts)}; all of them stand in {self.path}"]
-        for kind, count in found.items():
+        for kind, count in present.items():
             lines.append(f"{count} {KINDS[kind][count > 1]} ({KINDS[kind][2]}):")
             lines += [f"  {line}" for line in self._shown[kind]]
             if count > SHOWN:

@@ -1,4 +1,4 @@
-"""What a CLIP text encoder reads for each class: templates with the class's words put in."""
+"""The sentences of each class for a CLIP text encoder: templates with the class's words put in."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VOWELS = frozenset("aeiou")
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, as ImageNet's folders are called
-# The set of a study's own templates.
+# The set of templates that a study writes itself.
 OWN = "own"
 
 
 def prompt_sets() -> dict[str, dict[str, Any]]:
-    """The sets of `resources/prompts.yaml`, by name."""
+    """Reads the sets of `resources/prompts.yaml`, by name."""
     sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
     return sets
 
@@ -40,7 +40,7 @@ def check(prompts: str | Sequence[str]) -> None:
 
 
 def templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
-    """The templates of a set, or one's own as they are.
+    """Returns the templates of a set, or given templates as they are.
 
     Raises:
       ConfigError: as `check`.
@@ -58,7 +58,7 @@ def templates(prompts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def words(class_names: Sequence[str], prompt_names: Mapping[str, str] | str) -> tuple[str, ...]:
-    """What stands for each class.
+    """Returns the words for each class.
 
     Args:
       class_names: in the order of the labels; an underscore is read as a space.
@@ -96,7 +96,7 @@ def _imagenet_words(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def article(word: str) -> str:
-    """ "an" before a vowel, "a" before all else: by letter, but for the usual exceptions."""
+    """Returns "an" before a vowel, "a" otherwise: by letter, but for the usual exceptions."""
     spoken = word.lower()
     if SILENT_H.match(spoken):
         return "an"
@@ -104,7 +104,7 @@ def article(word: str) -> str:
 
 
 def sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
-    """For each class, its sentence by each template."""
+    """Returns for each class its sentence by each template."""
     return [[template.format(c=word, a=article(word)) for template in templates] for word in words]
 
 
@@ -122,18 +122,18 @@ def _check_templates(templates: Sequence[str]) -> None:
         raise ConfigError("prompts: an empty list; write a template with {c} for the class")
     for template in templates:
         try:
-            found = [
+            fields = [
                 name for _, name, _, _ in string.Formatter().parse(template) if name is not None
             ]
         except ValueError as error:
             raise ConfigError(
                 f"prompts: {template!r}: {error}; write {{c}} for the class"
             ) from None
-        if "c" not in found:
+        if "c" not in fields:
             raise ConfigError(
                 f"prompts: {template!r} has no {{c}}; write it where the class stands"
             )
-        for name in found:
+        for name in fields:
             if name not in FIELDS:
                 raise ConfigError(
                     f"prompts: {template!r}: {{{name}}} says nothing; write {{c}} for the class, "

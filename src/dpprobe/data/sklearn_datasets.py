@@ -35,7 +35,7 @@ class Options(DatasetOptions):
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
     def check(self) -> None:
-        """Nothing to look for: the images come with scikit-learn."""
+        """Passes: the images come with scikit-learn."""
 
     def count_rows(self) -> tuple[int, int]:
         return split.count_rows(CLASS_ROWS[self.name], self.test_fraction)
@@ -52,7 +52,7 @@ def prepare(options: Options, directory: Path) -> None:
     """
     from sklearn.datasets import load_digits
 
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     images, labels = load_digits(return_X_y=True)
     labels = [int(label) for label in labels]
@@ -88,7 +88,7 @@ def prepare(options: Options, directory: Path) -> None:
 
 
 def _png(pixels: object) -> bytes:
-    """Grey values 0..16 as an 8-bit PNG."""
+    """Encodes grey values 0..16 as an 8-bit PNG."""
     import numpy as np
     from PIL import Image
 

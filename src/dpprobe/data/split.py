@@ -1,7 +1,7 @@
-"""A deterministic, stratified split for sources that have no test set of their own.
+"""A deterministic, stratified split for sources without a test set.
 
-Where each row goes depends on its id, the seed and the sizes of the strata, on nothing else: not
-on the order of the rows, and not on a random generator's version.
+The side of a row depends on its id, the seed and the sizes of the strata, on nothing else: not on
+the order of the rows, and not on a random generator's version.
 
 Note for the privacy statement: the unit of privacy is a row of the resulting *train* table as it
 stands. Adding one row to the source can also move one other row of the same class across the
@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 
 def count_test(rows: int, fraction: float) -> int:
-    """How many of a class's rows are tested on: the fraction, rounded to the nearest.
+    """Counts the rows of a class that are tested on: the fraction, rounded to the nearest.
 
     At least one row and at most all but one; a class of one row is trained on.
     One more row raises the count by at most one.
@@ -27,7 +27,7 @@ def count_test(rows: int, fraction: float) -> int:
 
 
 def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
-    """The rows that `choose_test` leaves for training and takes, from the sizes of the classes."""
+    """Counts training and test rows of `choose_test`, from the sizes of the classes."""
     sizes = list(class_rows)
     tested = sum(count_test(rows, fraction) for rows in sizes)
     return sum(sizes) - tested, tested
@@ -36,7 +36,7 @@ def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
 def choose_test(
     ids: Sequence[str], strata: Sequence[Hashable], *, fraction: float, seed: int
 ) -> list[bool]:
-    """Which rows are tested on.
+    """Chooses the rows that are tested on.
 
     Within each stratum rows are ranked by SHA-256 of (seed, id), and the smallest are taken: as
     many as `count_test` says.

@@ -73,7 +73,7 @@ class SplitInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What `dataset.json` says."""
+    """The content of `dataset.json`."""
 
     class_names: tuple[str, ...]
     multi_label: bool
@@ -123,7 +123,7 @@ def make_batch(
       groups: column name -> n values, written as strings.
       accepted: n lists of the labels that count as right, which may be empty, or None for a row
         that accepts its own label; None where the set has no such lists.
-      faults: what the source found wrong with each row, (kind of `problems.KINDS`, detail); a
+      faults: the problems that the source saw in each row, (kind of `problems.KINDS`, detail); a
         label may then be None.
       origins: where each row stands in the source, such as its file and line, for the report.
     """
@@ -168,26 +168,26 @@ def write_dataset(
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
-    Every row is checked, and all that is wrong is reported at once: see `problems`. Then nothing
-    stands under a final name but the report, `problems.csv`.
+    Every row is checked, and all problems are reported at once: see `problems`. Nothing then stands
+    under a final name but the report, `problems.csv`.
 
     Args:
       directory: where the three files go.
       batches: (split name, rows of `make_batch`) in any order.
-      options: recorded as the source, without what is no property of the data, such as delta;
-        its `expect`, `duplicates`, `missing_classes` and `verify` decide what is checked.
+      options: recorded as the source, without those that are no property of the data, such as
+        delta; its `expect`, `duplicates`, `missing_classes` and `verify` decide the checks.
       class_names: one a class, in the order of the labels.
-      multi_label: whether labels are lists of 0 and 1.
+      multi_label: True if labels are lists of 0 and 1.
       groups: names of the subgroup columns.
-      accepted: whether the batches say which labels count as right; not for multi-label.
+      accepted: True if the batches say which labels count as right; not for multi-label.
       rows: how many rows the batches hold together, for the progress.
       embed: copy images that the batches give as paths into the tables.
       revision: of the source, as it was resolved.
-      chosen_test: whether the test split is the source's own: a class that is missing from it is
+      chosen_test: True if the source itself has the test split: a class that is missing from it is
         then a problem, as `missing_classes` says, and a warning where a rule made the split.
 
     Raises:
-      DataError: when any row, or the dataset as a whole, is not what it should be.
+      DataError: when a row, or the dataset as a whole, has a problem.
     """
     assert not (accepted and multi_label)
     if len(class_names) < 2 or len(set(class_names)) != len(class_names):
@@ -231,11 +231,11 @@ def write_dataset(
 
 
 class _Checks:
-    """What is checked of a dataset as a whole.
+    """The checks of a dataset as a whole.
 
     Attributes:
-      twins: how many images stand in both splits, byte for byte.
-      repeated: how many training rows hold an image that an earlier one holds.
+      twins: the number of images in both splits, byte for byte.
+      repeated: the number of training rows whose image an earlier one holds.
       untested: the classes without test rows.
     """
 
@@ -251,25 +251,25 @@ class _Checks:
         # A hash and a reference a row.
         self._seen: dict[str, dict[bytes, str]] = {name: {} for name in SPLITS}
 
-    def look_for_twins(self, split: str, images: Iterable[_Found]) -> None:
+    def look_for_twins(self, split: str, images: Iterable[_CheckedImage]) -> None:
         """Finds images of the other split; whatever the order of the rows, each is found."""
-        own, (other,) = self._seen[split], [each for each in SPLITS if each != split]
+        seen, (other,) = self._seen[split], [each for each in SPLITS if each != split]
         for image in images:
             if image.sha256 is None:
                 continue
-            self.repeated += split == "train" and image.sha256 in own
+            self.repeated += split == "train" and image.sha256 in seen
             twin = self._seen[other].get(image.sha256)
             if twin is not None:
-                self.twins += image.sha256 not in own
+                self.twins += image.sha256 not in seen
                 detail = f"the same bytes as {other} id {twin}"
                 if self._options.duplicates == "error":
                     _add(self._problems, "duplicate", detail, split=split, image=image)
                 elif self.twins <= SHOWN:
                     logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
-            own.setdefault(image.sha256, image.id)
+            seen.setdefault(image.sha256, image.id)
 
     def finish(self, writers: Mapping[str, _SplitWriter]) -> None:
-        """Checks what can be known only at the end."""
+        """Checks the classes and sizes, which are known only at the end."""
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%d images stand in train and in test", self.twins)
         if self.repeated:
@@ -283,12 +283,12 @@ class _Checks:
                 self._problems.add("class", "no row", split=name)
             else:
                 self._check_classes(name, writer.per_class)
-        found = {name: (f"{name}: ", writer.rows, "rows") for name, writer in writers.items()}
-        found["classes"] = ("", len(self._shape.class_names), "classes")
-        for name, (where, count, what) in found.items():
+        sizes = {name: (f"{name}: ", writer.rows, "rows") for name, writer in writers.items()}
+        sizes["classes"] = ("", len(self._shape.class_names), "classes")
+        for name, (where, count, unit) in sizes.items():
             expected = getattr(self._options.expected(), name)
             if expected not in (None, count):
-                self._problems.add("size", f"{where}{count} {what}, {expected} expected")
+                self._problems.add("size", f"{where}{count} {unit}, {expected} expected")
 
     def _check_classes(self, split: str, per_class: np.ndarray) -> None:
         names = [self._shape.class_names[k] for k in np.flatnonzero(per_class == 0)]
@@ -334,8 +334,8 @@ def _describe(
     }
 
 
-class _Found(NamedTuple):
-    """What was found out about one row's image; `fault` is a kind of problem and its detail."""
+class _CheckedImage(NamedTuple):
+    """One row's image after it was read; `fault` is a kind of problem and its detail."""
 
     row: int
     id: str
@@ -346,7 +346,7 @@ class _Found(NamedTuple):
     fault: tuple[str, str] | None
 
 
-def _add(problems: Problems, kind: str, detail: str, *, split: str, image: _Found) -> None:
+def _add(problems: Problems, kind: str, detail: str, *, split: str, image: _CheckedImage) -> None:
     """Notes a problem of one row."""
     detail = f"{image.origin}: {detail}" if image.origin else detail
     problems.add(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
@@ -366,21 +366,21 @@ class _Reader:
         self._decode = decode
         self._keep = keep
 
-    def read(self, batch: pa.Table, *, first: int) -> list[_Found]:
-        """The images of a batch whose first row is the table's row `first`."""
+    def read(self, batch: pa.Table, *, first: int) -> list[_CheckedImage]:
+        """Reads the images of a batch whose first row is the table's row `first`."""
         rows = range(first, first + batch.num_rows)
         columns = [_optional(batch, name) for name in ("image", "id", "origin")]
         return list(self._pool.map(self._look, rows, *columns))
 
     def _look(
         self, row: int, image: dict[str, Any] | None, row_id: str | None, origin: str | None
-    ) -> _Found:
+    ) -> _CheckedImage:
         path: str = image["path"] or "" if image else ""
         data: bytes | None = image["bytes"] if image else None
         digest, fault = None, None
         if data is None and not path:
             fault = ("missing", "no image")
-            return _Found(row, row_id or "", path, origin or "", None, None, fault)
+            return _CheckedImage(row, row_id or "", path, origin or "", None, None, fault)
         try:
             if data is None:
                 data = Path(path).read_bytes()
@@ -394,11 +394,11 @@ class _Reader:
         except _ImageError as error:
             fault = ("unreadable", str(error))
         kept = data if self._keep else None
-        return _Found(row, row_id or "", path, origin or "", digest, kept, fault)
+        return _CheckedImage(row, row_id or "", path, origin or "", digest, kept, fault)
 
 
 class _Shape(NamedTuple):
-    """What the two tables of a dataset have in common."""
+    """The part of a dataset that its two tables have in common."""
 
     class_names: tuple[str, ...]
     multi_label: bool
@@ -430,10 +430,10 @@ class _Shape(NamedTuple):
         if self.multi_label:
             inner = {"dtype": "int8", "_type": "Value"}
             features["label"] = {"feature": inner, "_type": "Sequence"}
-        own = {"class_names": list(self.class_names), "multi_label": self.multi_label}
+        ours = {"class_names": list(self.class_names), "multi_label": self.multi_label}
         metadata = {
             "huggingface": json.dumps({"info": {"features": features}}),
-            "dpprobe": json.dumps(own),
+            "dpprobe": json.dumps(ours),
         }
         return pa.schema(fields, metadata=metadata)
 
@@ -466,8 +466,8 @@ class _SplitWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, batch: pa.Table) -> list[_Found]:
-        """Checks a batch and, while nothing was wrong, writes it; what its images are."""
+    def write(self, batch: pa.Table) -> list[_CheckedImage]:
+        """Checks a batch and, while there is no problem, writes it; returns its images."""
         if batch.num_rows == 0:
             return []
         images = self._reader.read(batch, first=self.rows)
@@ -484,19 +484,19 @@ class _SplitWriter:
         self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
         self._writer.close()
 
-    def _check(self, batch: pa.Table, images: Sequence[_Found]) -> list[Any]:
-        """The labels; what is wrong with the rows goes to the problems."""
+    def _check(self, batch: pa.Table, images: Sequence[_CheckedImage]) -> list[Any]:
+        """Returns the labels, and adds the rows' problems."""
         given = _optional(batch, "faults")
         accepted = _optional(batch, "accepted")
         labels = batch.column("label").to_pylist()
-        for image, label, own, right in zip(images, labels, given, accepted, strict=True):
-            faults = [(kind, detail) for kind, detail in own or ()]
+        for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
+            faults = [(kind, detail) for kind, detail in of_source or ()]
             known = {kind for kind, _ in faults}  # the source says more of these than the value
-            found = [image.fault, self._id_fault(image.id), self._label_fault(label)]
-            if found[-1] is None:
+            checks = [image.fault, self._id_fault(image.id), self._label_fault(label)]
+            if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
-                found.append(self._accepted_fault(right))
-            faults += [fault for fault in found if fault is not None and fault[0] not in known]
+                checks.append(self._accepted_fault(right))
+            faults += [fault for fault in checks if fault is not None and fault[0] not in known]
             for kind, detail in faults:
                 _add(self._problems, kind, detail, split=self.name, image=image)
         return labels
@@ -525,13 +525,15 @@ class _SplitWriter:
             wanted = f"a number from 0 to {classes - 1}"
         return None if good else ("label", f"label {value} is not {wanted}")
 
-    def _append(self, batch: pa.Table, images: Sequence[_Found], labels: Sequence[Any]) -> None:
+    def _append(
+        self, batch: pa.Table, images: Sequence[_CheckedImage], labels: Sequence[Any]
+    ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
         accepted = self._accepted(batch, labels)
         for row, image in enumerate(images):
             assert image.sha256 is not None  # an image without one is a problem
-            own_groups = [column[row] for column in groups]
-            record = [image.id, labels[row], own_groups, image.sha256.hex()]
+            row_groups = [column[row] for column in groups]
+            record = [image.id, labels[row], row_groups, image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
             self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
         columns = {
@@ -554,7 +556,7 @@ class _SplitWriter:
             self._flush()
 
     def _accepted(self, batch: pa.Table, labels: Sequence[Any]) -> list[Any]:
-        """The labels that count as right: a row's own where the batch says nothing."""
+        """Returns the labels that count as right: the row's label where the batch says nothing."""
         given = _optional(batch, "accepted")
         if not self._shape.accepted:
             return given
@@ -570,14 +572,14 @@ class _SplitWriter:
 
 
 def _optional(batch: pa.Table, name: str) -> list[Any]:
-    """A column's values; None for each row where the batch has no such column."""
+    """Returns a column's values; None for each row where the batch has no such column."""
     if name in batch.schema.names:
         return list(batch.column(name).to_pylist())
     return [None] * batch.num_rows
 
 
 def read_image_file(path: str, *, where: str = "image") -> bytes:
-    """The bytes of an image file.
+    """Reads the bytes of an image file.
 
     Raises:
       DataError: naming `where` and the path, when it cannot be read.
@@ -652,16 +654,16 @@ class SplitTable:
             ) from error
         if b"dpprobe_fingerprint" not in metadata:
             raise DataError(f"{path}: not a split table; prepare the dataset again")
-        own = json.loads(metadata[b"dpprobe"])
+        ours = json.loads(metadata[b"dpprobe"])
         self.rows = sum(self._group_rows)
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
-        self.class_names: tuple[str, ...] = tuple(own["class_names"])
-        self.multi_label: bool = own["multi_label"]
+        self.class_names: tuple[str, ...] = tuple(ours["class_names"])
+        self.multi_label: bool = ours["multi_label"]
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
         self._has_accepted = "accepted" in schema.names
 
     def labels(self) -> np.ndarray:
-        """int64 [rows], or int8 [rows, classes] for multi-label."""
+        """Reads the labels: int64 [rows], or int8 [rows, classes] for multi-label."""
         values = self._column("label")
         if not self.multi_label:
             return np.asarray(values.to_numpy(), dtype=np.int64)
@@ -674,19 +676,19 @@ class SplitTable:
         return self._column("id").to_pylist()
 
     def image_hashes(self) -> list[bytes]:
-        """The SHA-256 of each row's encoded image."""
+        """Reads the SHA-256 of each row's encoded image."""
         return self._column("image_sha256").to_pylist()
 
     def groups(self) -> dict[str, list[str]]:
-        """Subgroup column name -> one string a row, empty where unknown."""
+        """Reads the subgroups: column -> one string a row, empty where unknown."""
         return {name: self._column(name).to_pylist() for name in self.group_names}
 
     def accepted(self) -> list[list[int]] | None:
-        """The labels that count as right, a list a row; None where the set has no such lists."""
+        """Reads the labels that count as right, a list a row; None where there are none."""
         return self._column("accepted").to_pylist() if self._has_accepted else None
 
     def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
-        """Rows start..stop in order; in memory is one small batch at a time."""
+        """Yields rows start..stop in order; one small batch at a time is in memory."""
         first, base = 0, 0
         while first < len(self._group_rows) and base + self._group_rows[first] <= start:
             base += self._group_rows[first]
@@ -714,7 +716,7 @@ class SplitTable:
 
 
 def decode(image: EncodedImage, *, split: str) -> Image.Image:
-    """The image, decoded, upright where its EXIF data says how it was held.
+    """Decodes an image; it is upright where its EXIF data says how it was held.
 
     Raises:
       DataError: naming split, row, id and path, when the file cannot be read, is not the one
@@ -736,11 +738,11 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
 
 
 class _ImageError(Exception):
-    """Why an encoded image is not one that can be used."""
+    """The reason why an encoded image cannot be used."""
 
 
 def _open(data: bytes, *, small: bool = False) -> Image.Image:
-    """An image, decoded; `small` may make one of fewer pixels of it, and finds the same faults."""
+    """Decodes an image; `small` may give fewer pixels, and raises the same errors."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -755,7 +757,7 @@ def _open(data: bytes, *, small: bool = False) -> Image.Image:
     except UnidentifiedImageError as error:
         begins = f"it begins with {data[:16]!r}" if data else "it is empty"
         raise _ImageError(f"cannot be decoded (no known kind of image: {begins})") from error
-    except Exception as error:  # Pillow's readers raise whatever their parsing runs into
+    except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _ImageError(f"cannot be decoded ({line})") from error
     raise _ImageError(f"{frames} images in one file")

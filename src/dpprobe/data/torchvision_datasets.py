@@ -41,7 +41,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 # Rows of each class, in the order of their names.
 EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
-# What torchvision makes under its root, and what a `path` must therefore hold.
+# The folders that torchvision makes under its root, and that a `path` must therefore hold.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "MNIST": ("MNIST/raw",),
     "FashionMNIST": ("FashionMNIST/raw",),
@@ -151,7 +151,7 @@ class Remote(NamedTuple):
 
 
 def remotes(name: str) -> list[Remote]:
-    """The files of a dataset, as torchvision's own class has them."""
+    """Returns the files of a dataset, as torchvision's class has them."""
     if name == "EuroSAT":
         return [Remote(EUROSAT_URL, EUROSAT_MD5)]
     cls = _torchvision(name)
@@ -171,22 +171,22 @@ def _torchvision(name: str) -> Any:
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches a dataset's files, held against torchvision's MD5, and unpacks them.
+    """Fetches a dataset's files, compares them with torchvision's MD5, and unpacks them.
 
     Raises:
       DownloadError: for a file that cannot be fetched or is another one.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     fetched = []
     for remote in remotes(options.name):
         url = remote.url
         if options.mirror is not None:
             url = f"{options.mirror.rstrip('/')}/{remote.file}"
-        found = downloads.fetch(url, directory / remote.file, md5=remote.md5)
-        fetched.append(found)
-        _unpack(options, directory, found)
+        file = downloads.fetch(url, directory / remote.file, md5=remote.md5)
+        fetched.append(file)
+        _unpack(options, directory, file)
     return fetched
 
 
@@ -204,7 +204,7 @@ def _unpack(options: Options, directory: Path, file: Fetched) -> None:
 
 
 class _Roots(NamedTuple):
-    """Where torchvision's root is, and where the images of Places365 are."""
+    """The folders of torchvision's root and of the images of Places365."""
 
     root: Path
     images: dict[str, Path]
@@ -238,7 +238,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
       DataError: when torchvision finds a file missing or damaged, or a row is not what it should
         be.
     """
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     if downloaded is None:
         options.check()
@@ -256,7 +256,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path | None = None
 
 
 def _open(name: str, root: Path, **arguments: Any) -> Any:
-    """torchvision's dataset over files that are there."""
+    """Opens torchvision's dataset over files that are there."""
     try:
         return _torchvision(name)(root, download=False, **arguments)
     except (RuntimeError, OSError, EOFError, ValueError) as error:
@@ -268,7 +268,7 @@ def _open(name: str, root: Path, **arguments: Any) -> Any:
 
 
 def _prepare_arrays(options: Options, directory: Path, root: Path) -> None:
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     parts = {name: _open(options.name, root, train=name == "train") for name in table.SPLITS}
 
@@ -327,7 +327,7 @@ def _prepare_places(options: Options, directory: Path, roots: _Roots) -> None:
     parts: dict[str, _Files] = {}
     for name, part in PLACES_SPLITS.items():
         dataset = _open("Places365", roots.root, split=part, small=True)
-        # torchvision's paths begin with the folder that its own download would have made.
+        # torchvision's paths begin with the folder that its download would have made.
         rows = _relative(dataset.imgs, dataset.images_dir)
         parts[name] = _Files(roots.images[name], rows)
         numbers = dataset.class_to_idx
@@ -347,7 +347,7 @@ def _write_files(
     *,
     chosen_test: bool,
 ) -> None:
-    from dpprobe.data import table
+    from dpprobe.data import table  # heavy: numpy and pyarrow
 
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for name, part in parts.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The local sources.
 LAYOUTS = ("csv", "imagefolder", "parquet")
-# What a dataset has whatever its source; written beside `layout`, not in it.
+# The options of every source; written beside `layout`, not in it.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 SHA256_PATTERN = "^[0-9a-f]{64}$"
 RESERVED = ("receipt.json",)
@@ -134,10 +134,10 @@ class Options(DatasetOptions):
         return self
 
     def check(self) -> None:
-        """Nothing to look for before the download."""
+        """Passes: before the download there is nothing to look for."""
 
     def download_params(self) -> dict[str, Any]:
-        """The files by content: where they come from may change."""
+        """Returns the files by content: their addresses may change."""
         return {
             "files": [
                 {"name": file.file_name, "sha256": file.sha256, "folder": file.folder}
@@ -161,7 +161,7 @@ class Options(DatasetOptions):
         return self.expected_rows()
 
     def multi_label(self) -> bool:
-        """As the layout says; of parquet files `several_labels`, held against them later."""
+        """Returns the layout's answer; of parquet files `several_labels`, which must fit them."""
         known = self._known_labels()
         return self.several_labels if known is None else known
 
@@ -175,12 +175,12 @@ class Options(DatasetOptions):
         return dataset_options(self.layout)
 
     def _known_labels(self) -> bool | None:
-        """Whether rows have several labels; None where only the files tell."""
+        """Returns True if rows have several labels; None where only the files tell."""
         layout = self._layout()
         return None if layout.source == "parquet" else layout.multi_label()
 
     def located(self, downloaded: Path) -> DatasetOptions:
-        """The layout's options, its paths inside the download folder."""
+        """Returns the layout's options, its paths inside the download folder."""
 
         def move(path: str, _: str, fate: str) -> str:
             return str(downloaded / path) if fate == "moves" else path
@@ -201,7 +201,7 @@ _Change = Callable[[str, str, str], str]
 
 
 def _with_paths(layout: DatasetOptions, change: _Change) -> dict[str, Any]:
-    """A layout's values, with its paths changed."""
+    """Returns a layout's values, with its paths changed."""
     values = layout.model_dump(mode="json")
     for key, fate in layout.paths.items():
         first, *inner = key.split(".")
@@ -210,7 +210,7 @@ def _with_paths(layout: DatasetOptions, change: _Change) -> dict[str, Any]:
 
 
 def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: _Change) -> Any:
-    """A value with the paths in it changed; `inner` leads to them."""
+    """Returns a value with the paths in it changed; `inner` leads to them."""
 
     def go(value: Any, inner: list[str], key: str) -> Any:
         return _changed(value, inner, key=key, fate=fate, change=change)
@@ -244,14 +244,14 @@ def download(options: Options, directory: Path) -> list[Fetched]:
       DownloadError: for a file that cannot be fetched or is another one.
       DataError: for an archive that cannot be unpacked.
     """
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     fetched = []
     for file in options.files:
         path = directory / file.file_name
-        found = downloads.fetch(file.url, path, sha256=file.sha256)
-        fetched.append(found)
-        _unpack(file, directory, found.sha256)
+        received = downloads.fetch(file.url, path, sha256=file.sha256)
+        fetched.append(received)
+        _unpack(file, directory, received.sha256)
     return fetched
 
 
@@ -267,7 +267,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
       ConfigError: when the files are not laid out as `layout` says.
       DataError: when a file is missing, or a row is not what it should be.
     """
-    from dpprobe.data import downloads
+    from dpprobe.data import downloads  # heavy: requests
 
     receipt = downloads.check_receipt(downloaded, params=options.download_params())
     for file in options.files:

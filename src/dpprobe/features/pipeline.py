@@ -3,7 +3,7 @@
 Rows travel in pieces of at most `PIECE_ROWS`. On a CPU each of the job's threads decodes a piece
 and passes it through the model with one torch thread of its own: no thread waits for another, and
 several small passes are faster than one that is divided. On a GPU the threads decode into pinned
-memory, and what the GPU has computed is fetched while it computes the next batch. Processes may
+memory, and a batch's features are fetched while the GPU computes the next one. Processes may
 decode in place of the threads.
 
 A library's products may differ in their last bits with the number of rows. Every pass therefore has
@@ -81,7 +81,7 @@ class Clock:
 
     @property
     def waited(self) -> float:
-        """Seconds in which what computes did not: it waited for rows, or for the others' last."""
+        """Seconds in which threads that compute waited: for rows, or at the end for each other."""
         busy = sum(self.seconds.get(part, 0.0) for part in self.busy)
         return max(0.0, self.threads * self.wall - busy)
 
@@ -111,7 +111,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows, or what was wrong with one of them.
+    """Decoded images of consecutive rows, or the fault of one of them.
 
     Errors travel as values: an exception from a process would arrive with its traceback as its
     message.
@@ -123,7 +123,7 @@ class Piece:
     seconds: float
 
     def pin_memory(self) -> Piece:
-        """What the DataLoader calls to move a piece into memory that a GPU copies from."""
+        """Moves the images into memory that a GPU copies from; the DataLoader calls it."""
         return self if self.images is None else replace(self, images=self.images.pin_memory())
 
 
@@ -148,7 +148,7 @@ def extract_rows(
       batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
       threads: that decode, and on a CPU compute.
       workers: processes that decode instead.
-      on_gpu: whether the backbone's device is a GPU.
+      on_gpu: True if the backbone's device is a GPU.
       clock: receives rows and seconds.
 
     Raises:
@@ -213,7 +213,7 @@ class Decoder(Dataset[Any]):
             return self._transformed(picture, image)
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
-        except Exception as error:  # a transform raises whatever its libraries run into
+        except Exception as error:  # a transform's libraries raise errors of any kind
             line = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
                 f"{where}: an image of mode {picture.mode}, {picture.width} x {picture.height}, "
@@ -285,9 +285,9 @@ def _identity(piece: Any) -> Any:
 def in_order(
     work: Callable[[A], B], items: Iterable[A], *, threads: int, ahead: int
 ) -> Generator[B]:
-    """What `work` gives for each item, in the items' order, from a pool of threads.
+    """Yields `work` of each item, in the items' order, from a pool of threads.
 
-    At most `ahead` items have been taken and not handed out. What `work` raises is raised here in
+    At most `ahead` items have been taken and not handed out. An error of `work` is raised here in
     its turn; then, and when the generator is closed, no further item is begun, and those under
     way are waited for.
     """
@@ -303,18 +303,18 @@ def in_order(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # what new threads of this process will have
+        torch.set_num_threads(before)  # for new threads of this process
 
 
 def _forward(backbone: Backbone, images: torch.Tensor, rows: int) -> Outputs:
-    """One pass of exactly `rows` rows; what fills it up is dropped again."""
-    own = len(images)
-    if own < rows:
-        images = torch.cat([images, images[-1:].expand(rows - own, *images.shape[1:])])
+    """Passes exactly `rows` rows through the model; rows that fill it up are dropped again."""
+    given = len(images)
+    if given < rows:
+        images = torch.cat([images, images[-1:].expand(rows - given, *images.shape[1:])])
     if backbone.forward_layers is None:
-        return backbone.forward(images)[:own], {}
+        return backbone.forward(images)[:given], {}
     features, layers = backbone.forward_layers(images)
-    return features[:own], {name: values[:own] for name, values in layers.items()}
+    return features[:given], {name: values[:given] for name, values in layers.items()}
 
 
 @dataclass(frozen=True)
@@ -387,7 +387,7 @@ class _Launched:
 def _on_gpu(
     pieces: Generator[Piece], backbone: Backbone, batch_size: int, sizes: _Sizes, clock: Clock
 ) -> Generator[Features]:
-    """Each batch is launched before the one before it is fetched, so that the GPU stays busy."""
+    """Launches each batch before it fetches the one before, so that the GPU stays busy."""
     before: _Launched | None = None
     with closing(pieces):
         for batch in _batches(pieces, batch_size, sizes, clock):

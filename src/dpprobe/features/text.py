@@ -100,7 +100,7 @@ def write_text_embeddings(
     """Writes the text embeddings of one dataset's classes by one backbone.
 
     A safetensors file with the tensor "weights", which a head takes as its `init_file`, and the
-    key "dpprobe" of its metadata: JSON that says what made it (`read_text_embeddings`).
+    key "dpprobe" of its metadata: JSON with the prompts and fingerprints (`read_text_embeddings`).
 
     Args:
       path: the file; it is whole or absent.
