@@ -70,8 +70,8 @@ def report(summary: pd.DataFrame) -> str:
         lines.append(f"| {name} | " + " | ".join(texts) + " |")
     lines.append("")
     for token, least in WANTED.items():
-        found = table[best[token], token][0]
-        lines.append(f"- epsilon {token}: {best[token]} {found:.1f} (wanted {least:g} or more)")
+        reached = table[best[token], token][0]
+        lines.append(f"- epsilon {token}: {best[token]} {reached:.1f} (wanted {least:g} or more)")
     gap = ceiling - table[best["8"], "8"][0]
     lines.append(
         f"- epsilon 8: {best['8']}, {gap:.1f} points below the ceiling {ceiling:.1f} "

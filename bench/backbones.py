@@ -115,7 +115,7 @@ def its_own(options: Any) -> Library:
 
 
 def normalised(backbone: Backbone, batch: torch.Tensor) -> torch.Tensor:
-    """What enters our network: bytes, scaled and normalised as `networks` does it."""
+    """Returns the input of our network: bytes, scaled and normalised as `networks` does it."""
     described = backbone.preprocessing
     mean, std = (torch.tensor(described[key]).view(-1, 1, 1) for key in ("mean", "std"))
     return batch.float().div_(255).sub_(mean).div_(std)

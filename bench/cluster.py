@@ -1,4 +1,4 @@
-"""What a cluster's time goes into: `bench/results/cluster.md`.
+"""Measures what a cluster's time goes into: `bench/results/cluster.md`.
 
 Runs the training jobs of a study on a real Slurm of one node: a job a cell, as a workflow does that
 does not batch them (at one epsilon); a job a (dataset, backbone, epsilon), as this one does; and

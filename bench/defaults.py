@@ -1,4 +1,4 @@
-"""How far the second-order heads' defaults are from the best settings, on public features alone.
+"""Holds the second-order heads' defaults against the best settings, on public features alone.
 
 No private dataset is looked at, CIFAR-10 least of all: its accuracy is what the defaults are later
 judged by. Features are
@@ -122,8 +122,8 @@ def gaussians(rows: int, dimension: int, classes: int, apart: float) -> Features
 
     def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
         labels = torch.randint(0, classes, (count,), generator=generator)
-        own = means[labels] + spread * torch.randn(count, dimension, generator=generator)
-        return torch.relu(own @ turn + 0.5 / math.sqrt(dimension)), labels
+        rows = means[labels] + spread * torch.randn(count, dimension, generator=generator)
+        return torch.relu(rows @ turn + 0.5 / math.sqrt(dimension)), labels
 
     return Features(*draw(rows), *draw(3000))
 
@@ -138,12 +138,12 @@ def embedded(which: str, checkpoint: str) -> Features:
     images = list(digits() if which == "digits" else crops())
     parts: list[tuple[torch.Tensor, torch.Tensor]] = []
     for start in range(0, len(images), 16):
-        own = images[start : start + 16]
-        pixels = np.stack([np.asarray(image.resize((128, 128), BICUBIC)) for image, _ in own])
+        chunk = images[start : start + 16]
+        pixels = np.stack([np.asarray(image.resize((128, 128), BICUBIC)) for image, _ in chunk])
         batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
         with torch.inference_mode():
-            found = torch.as_tensor(backbone.forward(batch)).float()
-        parts.append((found, torch.tensor([label for _, label in own])))
+            features = torch.as_tensor(backbone.forward(batch)).float()
+        parts.append((features, torch.tensor([label for _, label in chunk])))
     features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
     print(f"{which}: {len(images)} images in {time.process_time() - started:.0f} s", flush=True)
     held = len(images) // 4  # the last quarter: of digits, images of which no other copy is seen
@@ -172,7 +172,7 @@ def crops(count: int = 10_000) -> Iterator[tuple[Image.Image, int]]:
     """Crops near one of 60 places, turned, mirrored, recoloured, at 32 px."""
     generator = np.random.default_rng(1)
     hopper = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
-    photos = [Image.fromarray(own) for own in load_sample_images().images]
+    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
     photos.append(Image.open(hopper).convert("RGB"))
     for label in generator.integers(0, 60, count):
         photo, place = photos[label // 20], label % 20
@@ -181,8 +181,8 @@ def crops(count: int = 10_000) -> Iterator[tuple[Image.Image, int]]:
         y = (place // 5 + generator.normal(0.5, 0.35)) * height
         half = math.exp(generator.uniform(math.log(25), math.log(65)))
         wide = photo.crop(square(x, y, 2 * half)).rotate(generator.uniform(-20, 20), BICUBIC)
-        own = wide.crop(square(2 * half, 2 * half, half)).resize((32, 32), BICUBIC)
-        pixels = np.asarray(own) / 255
+        crop = wide.crop(square(2 * half, 2 * half, half)).resize((32, 32), BICUBIC)
+        pixels = np.asarray(crop) / 255
         if generator.random() < 0.5:
             pixels = pixels[:, ::-1]
         pixels = pixels ** math.exp(generator.normal(0, 0.35)) * np.exp(
@@ -207,19 +207,19 @@ def table(head: str, sets: dict[str, Features], seeds: int, cache: Path) -> list
     for name, data in sets.items():
         for epsilon in EPSILONS:
             default = accuracy(head, data, epsilon, {}, seeds, cache)
-            found = {
+            varied = {
                 f"{key} {value if key != 'ridge' else f'{value} times the rule'}": accuracy(
                     head, data, epsilon, {key: value}, seeds, cache
                 )
                 for key, values in VARIED[head].items()
                 for value in values
             }
-            what = max(found, key=lambda key: found[key])
-            regret = max(0.0, found[what] - default)
+            what = max(varied, key=lambda key: varied[key])
+            regret = max(0.0, varied[what] - default)
             regrets.append(regret)
             lines.append(
                 f"| {name} | {len(data.train):,} | {data.train.shape[1]} | {data.classes} | "
-                f"{epsilon:g} | {default:.1f} | {max(default, found[what]):.1f} | {regret:.1f} | "
+                f"{epsilon:g} | {default:.1f} | {max(default, varied[what]):.1f} | {regret:.1f} | "
                 f"{what.replace('|', '/') if regret else 'nothing'} |"
             )
             print(lines[-1], flush=True)

@@ -1,4 +1,4 @@
-"""How executors take what goes wrong on a real Slurm: `bench/results/executors.md`.
+"""Compares how executors take faults of a real Slurm: `bench/results/executors.md`.
 
 The profile's executor, and Snakemake's own Slurm plugin with its settings for such a cluster, run
 the same cases on a cluster of one node, with and without an accounting database. The plugin is
@@ -54,7 +54,7 @@ ALLOCATE = "python3 -c \"import time; block = b'x' * 700_000_000; time.sleep(4)\
 
 
 class Fault(Exception):
-    """What an executor did wrong, in a few words."""
+    """A fault of an executor, in a few words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Executor:
     name: str
     scripts: Path
     profile: Callable[[bool], str]  # given whether there is an accounting database
-    own: bool = False
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def attempt(case: Callable[[Site], str], executor: Executor, cluster: Cluster) -
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         directory = Path(folder).resolve()
         profile = str(ROOT / "slurm")
-        if not executor.own:
+        if not executor.ours:
             (directory / "profile").mkdir()
             text = executor.profile(cluster.accounting)
             (directory / "profile/config.yaml").write_text(text)
@@ -336,7 +336,7 @@ def main() -> None:
     if SYSTEM_CONFIG.exists():
         sys.exit(f"{SYSTEM_CONFIG} exists: run this where there is no Slurm")
     here = Path(sys.executable).parent
-    executors = [Executor(name="this profile", scripts=here, profile=lambda _: "", own=True)]
+    executors = [Executor(name="this profile", scripts=here, profile=lambda _: "", ours=True)]
     versions = [version(here)]
     if arguments.plugin_environment:
         there = arguments.plugin_environment.resolve() / "bin"

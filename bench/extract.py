@@ -202,7 +202,7 @@ class Measured:
             pass
 
     def loop(self, batch_size: int) -> None:
-        """What one writes with timm in a quarter of an hour."""
+        """Extracts as one writes it with timm in a quarter of an hour."""
         device = self.options.device
         images = TimmImages(self.dataset / "train.parquet", self.backbone)
         loader = DataLoader(
@@ -412,7 +412,10 @@ def accuracies(
     )
     seeds = [cell_seed("bench", index) for index in range(count)]
     scores = heads.scores(heads.fit(method, training, plan, seeds), test.numpy())
-    return [100 * metrics.evaluate(own, labels[1], link=method.link)["accuracy"] for own in scores]
+    return [
+        100 * metrics.evaluate(seed_scores, labels[1], link=method.link)["accuracy"]
+        for seed_scores in scores
+    ]
 
 
 # tables
@@ -436,10 +439,10 @@ def speeds(cases: list[Measured], options: argparse.Namespace) -> list[str]:
         "|---" * len(titles) + "|",
     ]
     for measured in cases:
-        own = measured.engines[EXTRACT]
+        ours = measured.engines[EXTRACT]
         others = [engine for name, engine in measured.engines.items() if name != EXTRACT]
-        cells = [str(Ratio.of(engine, own)) for engine in others]
-        rate = measured.case.rows / own.median
+        cells = [str(Ratio.of(engine, ours)) for engine in others]
+        rate = measured.case.rows / ours.median
         row = [str(measured.case), f"{measured.case.rows:,}", *cells, f"{rate:.0f}"]
         lines.append("| " + " | ".join(row) + " |")
     lines.append("")

@@ -150,7 +150,7 @@ def parsed() -> argparse.Namespace:
 
 
 class Available:
-    """Which peers are installed, here or in the other environment, and how to run them."""
+    """The peers that are installed, here or in the other environment, and the way to run them."""
 
     def __init__(self, stack: ExitStack, options: argparse.Namespace) -> None:
         self.versions: dict[str, str | None] = {}
@@ -165,8 +165,8 @@ class Available:
         for title, peer in PEERS.items():
             self.versions[title] = None
             for number, worker in enumerate(workers):
-                if self.versions[title] is None and (found := worker.version(peer.adapter)):
-                    self.versions[title] = found
+                if self.versions[title] is None and (installed := worker.version(peer.adapter)):
+                    self.versions[title] = installed
                     if number or peer.apart:
                         self._remotes[title] = worker
 
@@ -296,16 +296,16 @@ def note(text: str) -> None:
 
 def used_memory(settings: Sequence[Setting], options: argparse.Namespace) -> dict[Key, float]:
     """Bytes above the features, by (set, case or head, engine)."""
-    found = {}
+    peaks = {}
     for setting in settings:
         for key, work, warm in memory_cases(setting, options):
-            found[key] = memory.above(work, warm, options.device)
+            peaks[key] = memory.above(work, warm, options.device)
         note(f"memory {setting.name}")
-    return found
+    return peaks
 
 
 def memory_cases(setting: Setting, options: argparse.Namespace) -> Iterator[tuple[Key, Work, Work]]:
-    """What is measured, and the same on a few numbers."""
+    """Returns the work that is measured, and the same on a few numbers."""
     tiny = setting.tiny()
     for case in CASES:
         if case not in options.parts:

@@ -1,4 +1,4 @@
-"""What the machine itself can do, measured like an engine: products, normals, gathers, launches."""
+"""Measures the machine's own limits like an engine: products, normals, gathers, launches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rates(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
 
 
 def units(dimension: int) -> dict[str, float]:
-    """What one call of each of `rates` does: floating-point operations, normals, bytes, ops."""
+    """Counts the work in one call of each of `rates`: operations, normals, bytes, launches."""
     amounts = {f"normals, {library}": float(_NORMALS) for library in ("torch", "NumPy", "dpprobe")}
     amounts |= {f"square, {library}": 2.0 * SQUARE**3 for library in ("torch", "NumPy")}
     return amounts | {"gather": 32 * 4.0 * dimension, "op": 1.0}

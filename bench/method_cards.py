@@ -99,10 +99,10 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
     from dpprobe.results import metrics
 
     torch.set_num_threads(1)
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         features = {split: extract(study, split, Path(folder)) for split in ("train", "test")}
-        rows, labels = (own.numpy() for own in features["test"])
+        rows, labels = (column.numpy() for column in features["test"])
         data = TrainingSet(*features["train"], num_classes=10)
         for name, method in study.methods.items():
             for token in study.epsilons if method.private else (INFINITE,):
@@ -118,14 +118,14 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
                 identity = {"method": name, "epsilon": token, "seed": study.seed}
                 seeds = [cell_seed(identity, index) for index in range(study.seeds)]
                 scores = heads.scores(heads.fit(method, data, plan, seeds), rows)
-                found[name, token] = Seeds(
+                results[name, token] = Seeds(
                     tuple(
-                        100 * metrics.evaluate(own, labels, link=method.link)["accuracy"]
-                        for own in scores
+                        100 * metrics.evaluate(seed_scores, labels, link=method.link)["accuracy"]
+                        for seed_scores in scores
                     )
                 )
-                print(f"{name:24} {token:>4} {found[name, token]}", flush=True)
-    return found
+                print(f"{name:24} {token:>4} {results[name, token]}", flush=True)
+    return results
 
 
 def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
@@ -183,7 +183,7 @@ def read_csv(text: str) -> Measured:
 # Tables
 
 
-def filled(text: str, found: Mapping[str, str]) -> str:
+def filled(text: str, sections: Mapping[str, str]) -> str:
     """A page with what stands between its markers written anew.
 
     Raises:
@@ -191,7 +191,7 @@ def filled(text: str, found: Mapping[str, str]) -> str:
     """
 
     def fill(match: re.Match[str]) -> str:
-        return f"{match[1]}\n\n{found[match[2]]}\n\n<!-- end -->"
+        return f"{match[1]}\n\n{sections[match[2]]}\n\n<!-- end -->"
 
     return re.sub(r"(<!-- (\w+): .*? -->).*?<!-- end -->", fill, text, flags=re.DOTALL)
 
@@ -221,9 +221,9 @@ def options_table(cls: type[Block]) -> str:
     for name, field in cls.model_fields.items():
         if name in ("head", "kind"):
             continue
-        own = schema[name]
-        text = " ".join(own.get("description", MEANINGS.get(name, "")).split())
-        rows.append([f"`{name}`", default(cls, name, field), allowed(cls, name, own), text])
+        described = schema[name]
+        text = " ".join(described.get("description", MEANINGS.get(name, "")).split())
+        rows.append([f"`{name}`", default(cls, name, field), allowed(cls, name, described), text])
     return table(["option", "default", "may be", "meaning"], rows)
 
 
@@ -252,7 +252,7 @@ def spelt(value: Any) -> str:
 
 
 def allowed(cls: type[Block], name: str, schema: Mapping[str, Any]) -> str:
-    """What may be written, from the option's JSON schema."""
+    """Describes the allowed values, from the option's JSON schema."""
     if name == "normalize":
         return "[a kind](../configuration.md#normalisation)"
     if name == "base":
@@ -276,8 +276,8 @@ def limits(schema: Mapping[str, Any], noun: str) -> str:
     """Of numbers: from 0 to 1; above 0, below 1."""
     words = {"exclusiveMinimum": "above", "minimum": "from"}
     words |= {"exclusiveMaximum": "below", "maximum": "to"}
-    found = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
-    return " ".join([noun, *found]).replace(" above 0 below ", " between 0 and ")
+    bounds = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
+    return " ".join([noun, *bounds]).replace(" above 0 below ", " between 0 and ")
 
 
 def normalisations() -> str:
@@ -287,8 +287,8 @@ def normalisations() -> str:
         options = []
         for name, field in cls.model_fields.items():
             if name != "kind":
-                own = "" if field.is_required() else f" ({spelt(field.default)})"
-                options.append(f"`{name}`{own}")
+                default_text = "" if field.is_required() else f" ({spelt(field.default)})"
+                options.append(f"`{name}`{default_text}")
         text = (cls.__doc__ or "").split("\n\n")[0]
         rows.append(
             [f"`{kind}`", " ".join(text.split()), ", ".join(options), "yes" if cls.priced else "no"]
@@ -297,7 +297,7 @@ def normalisations() -> str:
 
 
 def releases_table(study: Study, head: str) -> str:
-    """What the study's method of this name releases, and its noise at epsilon 1."""
+    """Describes the releases of a method of the study, and its noise at epsilon 1."""
     method = study.methods[head]
     (dataset,) = study.datasets.values()
     counted = dataset.count_rows()
@@ -344,8 +344,8 @@ def accuracy_rows(study: Study, head: str, measured: Measured) -> str:
     rows = [best, ceiling_row(study, measured)]
     if head == CEILING:
         return table(["epsilon", *tokens], rows[::-1])
-    own = [name for name, method in study.methods.items() if method.head == head]
-    return table(["epsilon", *tokens], [*(row(study, name, measured) for name in own), *rows])
+    names = [name for name, method in study.methods.items() if method.head == head]
+    return table(["epsilon", *tokens], [*(row(study, name, measured) for name in names), *rows])
 
 
 def row(study: Study, name: str, measured: Measured) -> list[str]:
@@ -436,15 +436,15 @@ def draw_card(axes: Any, study: Study, measured: Measured, head: str) -> None:
     for other in private_heads():
         if other != head:
             x, seeds = line(study, measured, other)
-            axes.plot(x, [own.mean for own in seeds], color="#B4B4B4", linewidth=1.0)
+            axes.plot(x, [seed.mean for seed in seeds], color="#B4B4B4", linewidth=1.0)
     if head == CEILING:
         axes.set_title("nonprivate, and the private heads in grey", pad=10)
         return
     x, seeds = line(study, measured, head)
-    means = [own.mean for own in seeds]
-    reach = [INTERVAL_5 * own.deviation for own in seeds]
-    low = [max(0.0, mean - own) for mean, own in zip(means, reach, strict=True)]
-    high = [min(100.0, mean + own) for mean, own in zip(means, reach, strict=True)]
+    means = [seed.mean for seed in seeds]
+    reach = [INTERVAL_5 * seed.deviation for seed in seeds]
+    low = [max(0.0, mean - half) for mean, half in zip(means, reach, strict=True)]
+    high = [min(100.0, mean + half) for mean, half in zip(means, reach, strict=True)]
     axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(
         x, means, color=COLOURS[0], linewidth=2.4, marker="o", markersize=6,
@@ -463,7 +463,7 @@ def draw_heads(figure: Any, axes: Any, study: Study, measured: Measured) -> None
         x, seeds = line(study, measured, name)
         dashes, marker = styles[index]
         axes.plot(
-            x, [own.mean for own in seeds], color=COLOURS[index], linestyle=dashes, marker=marker,
+            x, [seed.mean for seed in seeds], color=COLOURS[index], linestyle=dashes, marker=marker,
             markeredgecolor="white", markeredgewidth=0.5, label=name,
         )  # fmt: skip
     figure.legend(loc="outside right upper", handlelength=3.2)

@@ -13,7 +13,7 @@ from clock import Engine, Ratio, number
 
 
 class Key(NamedTuple):
-    """What was measured: a set of data, a case or "second" or "limit", an engine."""
+    """The key of a measurement: a set of data, a case or "second" or "limit", an engine."""
 
     data: str
     case: str
@@ -176,25 +176,25 @@ def against(
 
 
 def steps(engines: Engines, versions: Mapping[str, str | None]) -> list[str]:
-    found = columns(engines)
-    if not found:
+    cases = columns(engines)
+    if not cases:
         return []
     rows = [
-        "| | " + " | ".join(f"{name}, {TITLES[case]}" for name, case in found) + " |",
-        "|---|" + "---|" * len(found),
-        f"| {OURS} |" + " 1 |" * len(found),
+        "| | " + " | ".join(f"{name}, {TITLES[case]}" for name, case in cases) + " |",
+        "|---|" + "---|" * len(cases),
+        f"| {OURS} |" + " 1 |" * len(cases),
     ]
     for title, version in versions.items():
         if version is None:
-            rows.append(f"| {title} |" + " not installed |" * len(found))
+            rows.append(f"| {title} |" + " not installed |" * len(cases))
             continue
-        cells = [cell(engines, Key(*column, title), Key(*column, OURS)) for column in found]
+        cells = [cell(engines, Key(*column, title), Key(*column, OURS)) for column in cases]
         rows.append(f"| {title} | {' | '.join(cells)} |")
     rows += ["", "Five seeds: dpprobe trains them in one pass, a peer one after the other.", ""]
     rows += rows[:2]
-    cells = [cell(engines, Key(*column, FIVE), Key(*column, OURS)) for column in found]
+    cells = [cell(engines, Key(*column, FIVE), Key(*column, OURS)) for column in cases]
     rows.append(f"| {FIVE}, times one seed | {' | '.join(cells)} |")
-    cells = [cell(engines, Key(*column, HOOKS), Key(*column, FIVE), 5.0) for column in found]
+    cells = [cell(engines, Key(*column, HOOKS), Key(*column, FIVE), 5.0) for column in cases]
     rows.append(f"| {HOOKS}, times {FIVE} | {' | '.join(cells)} |")
     return rows
 
@@ -239,8 +239,8 @@ def limit(engines: Engines) -> list[str]:
 def units(engines: Engines, name: str) -> dict[str, float]:
     """Seconds of one operation, normal, byte, launch, in the fastest round."""
     amounts = limits.units(SETS[name].dimension)
-    found = {rate: engines.get(Key(name, "limit", rate)) for rate in amounts}
-    return {rate: engine.fastest / amounts[rate] for rate, engine in found.items() if engine}
+    measured = {rate: engines.get(Key(name, "limit", rate)) for rate in amounts}
+    return {rate: engine.fastest / amounts[rate] for rate, engine in measured.items() if engine}
 
 
 def rates(engines: Engines) -> Iterator[str]:
@@ -264,8 +264,8 @@ def each(unit: Mapping[str, float], kind: str, name: str, scale: Callable[[float
 
 
 def second_order(engines: Engines) -> list[str]:
-    found = [key for key in engines if key[1] == "second" and key[2] in SECOND_ORDER]
-    if not found:
+    keys = [key for key in engines if key[1] == "second" and key[2] in SECOND_ORDER]
+    if not keys:
         return []
     rows = [
         "Everything from raw features on: lengths of rows, normalisation, Gram matrix, noise, "
@@ -274,7 +274,7 @@ def second_order(engines: Engines) -> list[str]:
         "| | over X^T X and Cholesky | over X^T X and eigh | over one triangle and eigh |",
         "|---|---|---|---|",
     ]
-    for name, case, head in found:
+    for name, case, head in keys:
         cells = [against(engines, name, head, part) for part in ("Cholesky", "eigh")]
         if Key(name, case, TRIANGLE) in engines:
             cells.append(against(engines, name, head, "eigh", TRIANGLE))
@@ -282,7 +282,7 @@ def second_order(engines: Engines) -> list[str]:
     rows += ["", "One triangle is what NumPy computes of X^T X. In units of the whole X^T X:", ""]
     parts = [part for part in (TRIANGLE, "Cholesky", "eigh") if Key(name, case, part) in engines]
     rows += ["| | " + " | ".join(parts) + " |", "|---|" + "---|" * len(parts)]
-    for name in dict.fromkeys(key.data for key in found):
+    for name in dict.fromkeys(key.data for key in keys):
         whole = engines[Key(name, "second", GRAM)].median
         shares = [engines[Key(name, "second", part)].median / whole for part in parts]
         rows.append(f"| {name} | {' | '.join(f'{share:.2f}' for share in shares)} |")

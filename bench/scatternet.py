@@ -99,13 +99,13 @@ def accuracy_lines(study: Study) -> list[str]:
 def _row(study: Study, cell: Cell) -> str:
     results = ROOT / study.results_dir
     folder = results / "cells" / cell.dataset / cell.backbone / cell.method / f"eps-{cell.epsilon}"
-    found = artifacts.read_json(folder / "metrics.json")["summary"]["accuracy"]
+    summary = artifacts.read_json(folder / "metrics.json")["summary"]["accuracy"]
     path = results / "calibration" / cell.dataset / f"eps-{cell.epsilon}.json"
     plan = plans.read_plans(path).plans[cell.method]
     noise = {item.name: f"{item.noise_multiplier:.3f}" for item in plan.mechanisms}
-    accuracy = f"{100 * found['mean']:.2f}"
-    if found["std"]:  # what has no noise has the same head for every seed
-        accuracy += f" ± {100 * found['std']:.2f} ({found['count']} seeds)"
+    accuracy = f"{100 * summary['mean']:.2f}"
+    if summary["std"]:  # what has no noise has the same head for every seed
+        accuracy += f" ± {100 * summary['std']:.2f} ({summary['count']} seeds)"
     epsilon = f"{plan.realised_epsilon:.3f} ({plan.accountant})" if plan.private else "inf"
     return (
         f"| ours, {cell.method} | {epsilon} | {noise.get('gradients', '')} | "
@@ -196,11 +196,11 @@ def measure_images(study: Study, rows: int) -> dict[str, Any]:
         "encodings": {
             name: {
                 "pixel_change": changes[name],
-                "accuracy": float(found.mean()),
-                "difference": float((found - base).mean()),
-                "standard_error": float((found - base).std() / math.sqrt(len(base))),
+                "accuracy": float(correct.mean()),
+                "difference": float((correct - base).mean()),
+                "standard_error": float((correct - base).std() / math.sqrt(len(base))),
             }
-            for name, found in hits.items()
+            for name, correct in hits.items()
         },
     }
 
@@ -240,19 +240,19 @@ def encoded(image: Image.Image, encoding: str) -> np.ndarray:
 
 
 def image_lines() -> list[str]:
-    found = artifacts.read_json(IMAGES)
+    record = artifacts.read_json(IMAGES)
     lines = [
         "## What JPEG costs",
         "",
         "Our images are CIFAR-10's as JPEG of quality 75 with colour at half resolution; the "
         "published ones are not encoded. Logistic regression without privacy on the scattering of "
-        f"the first {found['rows']:,} training images (penalty {found['penalty']:g}), tested on "
-        f"{found['rows']:,}, with all of them encoded once more:",
+        f"the first {record['rows']:,} training images (penalty {record['penalty']:g}), tested on "
+        f"{record['rows']:,}, with all of them encoded once more:",
         "",
         "| encoded once more | RMS change of a pixel, of 255 | accuracy | difference |",
         "|---|---|---|---|",
     ]
-    for name, item in found["encodings"].items():
+    for name, item in record["encodings"].items():
         lines.append(
             f"| {'no' if name == 'as they are' else name} | {item['pixel_change']:.1f} | "
             f"{100 * item['accuracy']:.2f} | {100 * item['difference']:+.2f} ± "

@@ -21,7 +21,7 @@ Run = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a peer is to do.
+    """The work of a peer.
 
     Attributes:
       rows, classes: of the data.
