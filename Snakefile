@@ -8,8 +8,8 @@ from snakemake.utils import min_version
 min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
 
 
-# A study given with --configfile replaces the default one. Snakemake would merge the two, and a
-# study of one dataset would silently train on the default's as well.
+# A study given with --configfile replaces the default one. Snakemake would merge the two
+# (snakemake/snakemake#730), and a study of one dataset would silently train on the default's as well.
 if not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"

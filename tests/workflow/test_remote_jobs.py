@@ -50,3 +50,23 @@ def test_what_nobody_noted_down_is_not_taken_for_current(
     workspace.run(small, "--unlock")
     small["datasets"]["digits"]["test_fraction"] = 0.4
     assert workspace.planned(small, "data", "--rerun-incomplete")["prepare_data"] == 1
+
+
+def test_a_job_that_never_started_leaves_finished_cells_alone(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    workspace.run(small, "heads")
+    cell = workspace.cell("sgd", "2")
+    before = {path.name: path.read_bytes() for path in cell.iterdir()}
+    for name, answer in {"submit.sh": "17", "status.sh": "failed"}.items():
+        (workspace.directory / name).write_text(f"#!/bin/sh\necho {answer}\n")
+        (workspace.directory / name).chmod(0o755)
+    small["seed"] = 1
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
+    words += ["--cluster-generic-submit-cmd", "./submit.sh"]
+    words += ["--cluster-generic-status-cmd", "./status.sh"]
+    failed = workspace.run(small, "heads", *words, check=False)
+    assert failed.returncode
+    assert "Error in rule train_heads" in failed.stdout
+    assert {path.name: path.read_bytes() for path in cell.iterdir()} == before
+    assert workspace.planned(small, "heads")["train_heads"] == 1

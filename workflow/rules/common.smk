@@ -53,7 +53,7 @@ METHOD_OPTIONS = {
 VARIED_OPTIONS = [option for option in VARIED if varied(METHOD_OPTIONS, option)]
 
 
-# What <data>, <results>, <logs> and <benchmarks> stand for at the start of a rule's paths.
+# Folders that rules' paths begin with: <data>, <results>, <logs> and <benchmarks>.
 pathvars:
     data=STUDY.data_dir,
     results=STUDY.results_dir,

@@ -59,7 +59,7 @@ rule write_manifest:
         "../../scripts/write_manifest.py"
 
 
-# What a text encoder makes of the class names: public, and the start of a zero-shot classifier.
+# A text encoder's embeddings of the class names: public, and the start of a zero-shot classifier.
 rule embed_text:
     input:
         info="<data>/{dataset}/dataset.json",

@@ -18,7 +18,8 @@ def keep_restored(restore):
 # Where jobs run elsewhere, a failed one puts its old cells back by itself, and one that never started has not
 # touched them. The main process then looks for its own backup, finds none, and would delete finished cells.
 # Upstream: snakemake/snakemake#3843 deletes files marked with update() that have no backup.
-# Test: tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
+# Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
+# tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
 if workflow.is_main_process:
     PersistenceBase.restore_output = keep_restored(PersistenceBase.restore_output)
 
@@ -36,6 +37,9 @@ if workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
 
 
+# A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
+# Upstream: snakemake/snakemake#4254 asks for a flag, force(), for such a case.
+# Test: tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 def make_again(file):
     """Has the job that makes a file run, although nothing that Snakemake compares has changed.
 
@@ -43,10 +47,6 @@ def make_again(file):
     the file a target.
     """
     workflow.dag.forcefiles.add(file)
-
-
-# Upstream: snakemake/snakemake#4254 asks for a flag that says it.
-# Test: tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
 
 
 # cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.
