@@ -174,9 +174,10 @@ def poisson_epsilon(
 def _trade_off(profile: Profile) -> tuple[Array, Array, Callable[[float], float]]:
     """Bounds T from above by the lower envelope of lines exp(e) z + delta_Q(e), for some e >= 0.
 
-    c is the largest value of a ratio of two linear functions of z (negative binomial) or of a
-    difference of two (Poisson). Between adjacent vertices of the envelope either is largest at an
-    end, so that the vertices are enough. Slopes below 1 are not needed: there both decrease in z.
+    c follows from the largest ratio of two functions of z (negative binomial) or from their largest
+    difference (Poisson). Both functions are linear between adjacent vertices of the envelope, where
+    ratio and difference are largest at an end: so the vertices are enough. Slopes below 1 are not
+    needed: there ratio and difference decrease in z.
 
     Returns:
       The vertices' z, the envelope at them, and a function that computes it at any z.
