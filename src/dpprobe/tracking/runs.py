@@ -20,6 +20,7 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
 from dpprobe.results.metrics import THRESHOLDS
@@ -398,7 +399,7 @@ def _confusion(path: Path, record: CellRecord) -> dict[str, str]:
     title = f"{cell.dataset}, {cell.method} on {cell.backbone}, ε = {cell.epsilon}"
     return {
         "confusion/counts.csv": confusion.confusion_csv(counts, names),
-        "confusion/matrix.svg": confusion.confusion_svg(counts, names, title=title),
+        "confusion/matrix.svg": confusion_svg(counts, names, title=title),
     }
 
 
