@@ -1,4 +1,4 @@
-"""What our HTML pages have in common: they load nothing, and run no script but their own."""
+"""The Content-Security-Policy of our HTML pages: they load nothing and run one script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 
 
 def content_policy(style: str, script: str) -> str:
-    """A Content-Security-Policy: images within the page, this style and this script, no more."""
+    """Writes a policy that allows images within the page, this style and this script only."""
     return (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'"

@@ -1,7 +1,7 @@
-"""Numbers that others published, with their sources: what our tables and figures stand beside.
+"""Numbers that others published, with their sources, for our tables and figures.
 
-They are written in `resources/published.yaml` as the papers' tables have them; here they become a
-flat list, each number with all that is known of it.
+`resources/published.yaml` has them as the papers' tables do; here they become a flat list, each
+number with all that is known of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class Citation(Options):
-    """A work that a number comes from; `note` says what is not known of it."""
+    """A work that a number comes from; `note` says which of its parts are not known."""
 
     short: Text = Field(description="What a legend or a table writes.")
     authors: Text
@@ -56,7 +56,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """What may be said of a whole table, of a row or of a column; absent where it is not."""
+    """Facts of a whole table, of a row or of a column; each may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None
@@ -76,7 +76,7 @@ class Column(Facts):
 
 
 class Row(Facts):
-    """One row of a printed table; `values` by column, a blank left out."""
+    """One row of a printed table, its values by column; blanks are left out."""
 
     row: Text
     values: dict[Key, float | Literal["random chance"]] = Field(min_length=1)
@@ -106,15 +106,15 @@ class PrintedTable(Facts):
 
 
 class Number(Options):
-    """One published number and where it stands.
+    """One published number and its place in the papers.
 
     Attributes:
       value: percent for an accuracy or its change, a fraction for an AUC, images a second and core
         for throughput; NaN where the paper writes words.
       printed: what the paper writes where that is no number.
-      paper, table, row, column: where it was read.
-      citation: whose result it is.
-      epsilon: inf without privacy; a pair is a range; None where it says nothing.
+      paper, table, row, column: the place where it was read.
+      citation: the work whose result it is.
+      epsilon: inf without privacy; a pair is a range; None where the paper states none.
       delta: None where the paper does not state it for this number.
     """
 
@@ -143,8 +143,8 @@ class Number(Options):
         return None
 
     @property
-    def what(self) -> str | None:
-        """What tells a result from others of its work: its model, else its column."""
+    def model_or_column(self) -> str | None:
+        """The model, else the column, that tells a result from others of its work."""
         return self.model or (None if self.column_title == "Accuracy" else self.column_title)
 
     @property
@@ -196,14 +196,14 @@ class Published(Options):
         )
 
     def of_table(self, paper: str, table: str) -> PrintedTable:
-        """One table as printed."""
-        for found in self.tables:
-            if (found.paper, found.table) == (paper, table):
-                return found
+        """Returns one table as printed."""
+        for printed in self.tables:
+            if (printed.paper, printed.table) == (paper, table):
+                return printed
         raise KeyError((paper, table))
 
     def select(self, **wanted: Any) -> list[Number]:
-        """The numbers whose attributes are these."""
+        """Returns the numbers whose attributes have these values."""
         return [
             number
             for number in self.numbers
@@ -211,30 +211,30 @@ class Published(Options):
         ]
 
     def points(self, dataset: str, metric: str) -> list[Number]:
-        """What a figure of a dataset marks: private results of one epsilon each.
+        """Returns the private results of one finite epsilon each that a figure of a dataset marks.
 
-        Of what a work says of one model (or column) at one epsilon the best stands: the others are
-        its sweeps and ablations. Fully tuned networks are left out where that is said: what is
-        measured here is the last layer alone.
+        Of the results of a work for one model (or column) at one epsilon only the best is
+        returned: the others are its sweeps and ablations. Networks that are said to be fully tuned
+        are left out, since a study trains the last layer alone.
         """
-        found: dict[tuple[Any, ...], Number] = {}
+        best: dict[tuple[Any, ...], Number] = {}
         for number in self.select(dataset=dataset, metric=metric):
             if number.single_epsilon is None or math.isnan(number.value) or number.tuning == "full":
                 continue
-            key = (number.citation, number.what, number.single_epsilon)
-            if key not in found or number.value > found[key].value:
-                found[key] = number
-        return list(found.values())
+            key = (number.citation, number.model_or_column, number.single_epsilon)
+            if key not in best or number.value > best[key].value:
+                best[key] = number
+        return list(best.values())
 
 
 def _number(table: PrintedTable, row: Row, key: str) -> Number:
-    """One number with what its column, else its row, else its table says."""
+    """Makes one number, each fact that of its column, else of its row, else of its table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}
     for name in Facts.model_fields:
-        said = (getattr(part, name) for part in (column, row, table))
-        facts[name] = next((one for one in said if one is not None), None)
+        values = (getattr(part, name) for part in (column, row, table))
+        facts[name] = next((fact for fact in values if fact is not None), None)
     facts["citation"] = facts["citation"] or table.paper
     return Number(
         value=math.nan if isinstance(value, str) else value,
@@ -271,17 +271,17 @@ def parse(values: Mapping[str, Any]) -> Published:
 
 @functools.cache
 def read() -> Published:
-    """The published numbers that come with the project."""
+    """Reads the published numbers that come with the project."""
     return parse(resources.read_yaml(FILE))
 
 
 def published_digest() -> str:
-    """Changes with the published numbers, so that what shows them is made again."""
+    """Returns a hash of the published numbers, so that figures and tables follow their changes."""
     return sha256_file(resources.RESOURCES / "published.yaml")
 
 
 def bibliography(published: Published) -> str:
-    """The citations as BibTeX."""
+    """Writes the citations as BibTeX."""
     entries = []
     for key, citation in sorted(published.citations.items()):
         fields = {

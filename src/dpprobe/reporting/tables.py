@@ -189,7 +189,7 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-# What LaTeX reads as its own, and signs that its usual fonts do not have.
+# Characters with a meaning in LaTeX, and signs that its usual fonts do not have.
 _ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

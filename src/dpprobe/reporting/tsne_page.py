@@ -91,7 +91,7 @@ def _rounded(values: np.ndarray) -> list[float]:
 
 
 def _sprite(table: SplitTable, ids: Sequence[str]) -> Image.Image:
-    """The images of these rows in one, `ACROSS` in a line, in the order of the ids."""
+    """Joins the images of these rows in one, `ACROSS` in a line, in the order of the ids."""
     from PIL import Image
 
     places = {row_id: row for row, row_id in enumerate(table.ids())}
@@ -118,7 +118,7 @@ def _sprite(table: SplitTable, ids: Sequence[str]) -> Image.Image:
 
 
 def _spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges that hold all rows, apart where many others lie between."""
+    """Yields ranges that hold all rows, apart where many other rows lie between."""
     start = last = rows[0]
     for row in rows[1:]:
         if row - last > SPAN_ROWS:
@@ -129,7 +129,7 @@ def _spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _thumbnail(image: Image.Image) -> Image.Image:
-    """At most 32 x 32, its sides' ratio kept; small images are enlarged."""
+    """Scales an image to 32 x 32 at most, its sides' ratio kept; small images are enlarged."""
     from PIL import Image
 
     from dpprobe.backbones.images import convert

@@ -83,7 +83,7 @@ def method_comparison(summary: Path, *, svg: Path, png: Path) -> None:
 def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
     """Draws how far private heads stay below their backbone's non-private ceiling.
 
-    Bands are the private cells' 95 % intervals; the ceiling's own is not in them. A backbone
+    Bands are the private cells' 95 % intervals; the ceiling's interval is not in them. A backbone
     without a ceiling has no panel.
 
     Raises:
@@ -319,17 +319,9 @@ def _draw_panels(
             for (name, method), line in curves.items():
                 if name == backbone:
                     _draw_line(axes, scale, line, *series[method], 0.12)
-            ceiling = [
-                entry.mean
-                for (name, _), line in lines.items()
-                for entry in line.values()
-                if name == backbone and entry.ceiling
-            ]
-            if zero or ceiling:
-                axes.axhline(
-                    0.0 if zero else max(ceiling),
-                    color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1,
-                )  # fmt: skip
+            level = 0.0 if zero else _ceiling(lines, backbone)
+            if level is not None:
+                axes.axhline(level, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1)
             axes.set_title(backbone, fontsize=9)
         # The panels share their axis: a limit set before the last is drawn would be its end.
         panels[0].set_ylim(top=min(panels[0].get_ylim()[1], top))
@@ -344,6 +336,13 @@ def _draw_panels(
         title, caption = _captions(grid, dataset)
         style.title_figure(figure, title, caption, panels=len(backbones))
         style.save(figure, svg, png)
+
+
+def _ceiling(lines: Mapping[tuple[str, str], Curve], backbone: str) -> float | None:
+    """Returns the best non-private ceiling of a backbone; None where it has none."""
+    entries = (e for (name, _), line in lines.items() if name == backbone for e in line.values())
+    best = best_ceiling(entries)
+    return None if best is None else best.mean
 
 
 def _power(value: float) -> str:

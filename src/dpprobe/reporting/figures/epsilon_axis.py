@@ -41,7 +41,7 @@ class EpsilonScale:
         return max(share * (self.end - self.start), 0.12)
 
     def position(self, epsilon: float) -> float:
-        """The place of an epsilon."""
+        """Returns the place of an epsilon."""
         return math.log10(epsilon) if math.isfinite(epsilon) else self.end + self.gap
 
 

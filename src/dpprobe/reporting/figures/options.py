@@ -122,7 +122,7 @@ def _tick(value: float, cells: Sequence[CellResult], option: str) -> str:
     lecun = any(
         cell.options["init"] == "lecun_normal" and _place(cell, option) == value for cell in cells
     )
-    return "\n1/√d" if lecun else f"{value:g}"  # on a line of its own: it may be near another
+    return "\n1/√d" if lecun else f"{value:g}"  # on a second line: it may be near another
 
 
 def _budget(epsilon: float) -> str:

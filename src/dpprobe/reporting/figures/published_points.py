@@ -26,7 +26,7 @@ class Mark:
 def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
     """Numbers points for the legend; points of one source and column share a number."""
     labels = [
-        ", ".join(filter(None, (published.citations[point.citation].short, point.what)))
+        ", ".join(filter(None, (published.citations[point.citation].short, point.model_or_column)))
         for point in points
     ]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
@@ -72,7 +72,7 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
         )  # fmt: skip
 
 
-# Steps away from a circle's own place, nearest first.
+# Steps away from the true place of a circle, nearest first.
 _STEPS = sorted(
     ((across, up) for across in range(-12, 13) for up in range(-12, 13)),
     key=lambda step: (step[0] ** 2 + step[1] ** 2, step),

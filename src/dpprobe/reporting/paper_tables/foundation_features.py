@@ -58,17 +58,14 @@ def private_results(run: Run, published: Published) -> Table:
         "foundation_features_table2",
         "Private accuracy or AUC beside published results (table 2 of the foundation-features "
         "paper)",
-        (
-            "<Data",
-            "<Metric",
-            "ε",
-            "<Source",
-            *(c.title for c in printed.columns.values()),
-            *measured,
-        ),
+        ("<Data", "<Metric", "ε", "<Source", *_titles(printed), *measured),
         rows,
         notes,
     )
+
+
+def _titles(printed: PrintedTable) -> list[str]:
+    return [column.title for column in printed.columns.values()]
 
 
 class _PrivateResults:

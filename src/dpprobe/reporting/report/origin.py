@@ -1,4 +1,4 @@
-"""Where results come from, and the commands that make them again."""
+"""The origin of results, and the commands that make them again."""
 
 from __future__ import annotations
 

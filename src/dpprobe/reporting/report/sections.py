@@ -60,7 +60,7 @@ def _untested(info: DatasetInfo) -> str:
     )
 
 
-def read_zero_shot(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
+def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str, float]]:
     """Reads the zero-shot result of each (dataset, backbone): its headline metric, and percent.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The files that the report is made from, and where they come from."""
+"""The content of the report, and its origin."""
 
 from __future__ import annotations
 

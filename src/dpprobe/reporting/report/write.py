@@ -57,11 +57,11 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
     grid = read_grid(sources.summaries)
     summary = read_summaries(sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in sources.datasets.items()}
-    zero_shot = sections.read_zero_shot(sources.zero_shot)
-    promised = statements.read_statements(sources.statements, order=list(grid.measures))
+    zero_shot = sections.zero_shot_results(sources.zero_shot)
+    privacy = statements.read_statements(sources.statements, order=list(grid.measures))
     bests = best_private(grid, zero_shot)
     exhibits = Exhibits(sources, output.parent)
-    cells = sections.list_cells(summary, promised, origin)
+    cells = sections.list_cells(summary, privacy, origin)
     datasets = [
         {
             "name": name,
@@ -69,7 +69,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             "figures": exhibits.figures(name, figure_facts(bests, name)),
             "tables": exhibits.tables(name),
             "cells": [cell for cell in cells if cell["dataset"] == name],
-            "statements": [item for item in promised if item.dataset == name],
+            "statements": [item for item in privacy if item.dataset == name],
         }
         for name, measure in grid.measures.items()
     ]
@@ -81,7 +81,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         script=Markup(script),
         policy=content_policy(style, script),
         date=_date(sources.summaries),
-        run=sections.what_was_run(origin.study, grid, infos, promised, summary),
+        run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
         has_zero_shot=bool(zero_shot),
         highlights=[
@@ -91,9 +91,9 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         overview={"figures": exhibits.figures(None, {}), "tables": exhibits.tables(None)},
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
-        statements_count=len(promised),
+        statements_count=len(privacy),
         cells_count=len(cells),
-        not_covered=statements.common_limits(promised),
+        not_covered=statements.common_limits(privacy),
         not_private=NOT_PRIVATE,
         provenance=provenance(origin, infos, sources),
         linked=exhibits.linked,
