@@ -27,7 +27,6 @@ LARGEST = 1e15  # squares of larger features leave the range of float32
 ANCHORS = 2000  # rows at which it is measured
 ENOUGH = 0.9  # PCA keeps this share of neighbours, or its dimension is doubled
 DOUBLINGS = 3
-BLOCK_ROWS = 4096
 NO_TSNE = {
     "method": None, "perplexity": None, "components": None, "neighbours": None,
     "pca_agreement": None, "tsne_agreement": None,
@@ -73,7 +72,7 @@ def tsne(
 
     store = FeatureStore(manifest)
     rows = _sample(store.rows, points, seed)
-    features = read_rows(store, rows)
+    features = store.select(rows)
     note = None
     if len(rows) < PLANE_ROWS or not np.ptp(features, axis=0).any():
         note = _nothing_to_place(len(rows))
@@ -250,12 +249,3 @@ def _sample(rows: int, points: int, seed: int) -> np.ndarray:
         return np.arange(rows)
     generator = np.random.Generator(np.random.Philox(seed))
     return np.sort(generator.choice(rows, size=points, replace=False))
-
-
-def read_rows(store: FeatureStore, rows: np.ndarray) -> np.ndarray:
-    """Those rows of the store, holding no more than a block besides."""
-    features = np.empty((len(rows), store.dimension), dtype=np.float32)
-    for start, block in store.blocks(BLOCK_ROWS):
-        low, high = np.searchsorted(rows, (start, start + len(block)))
-        features[low:high] = block[rows[low:high] - start]
-    return features

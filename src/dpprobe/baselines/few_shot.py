@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dpprobe.analysis.tsne import read_rows
 from dpprobe.artifacts import write_json, write_table
 from dpprobe.baselines.records import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
 from dpprobe.data.options import headline_metric
@@ -224,7 +223,7 @@ class _Probe:
         elif len(rows) < self._train.rows:
             order = np.argsort(rows)
             own = np.empty((len(rows), self._train.dimension), dtype=np.float32)
-            own[order] = read_rows(self._train, rows[order])
+            own[order] = self._train.select(rows[order])
             features = torch.from_numpy(own).to(self._device)
         return TrainingSet(
             features,

@@ -33,6 +33,8 @@ from dpprobe.features.shard_file import (
 )
 from dpprobe.features.verification import ShardRecord
 
+SELECTED_BLOCK_ROWS = 4096  # rows read at a time where some of them are selected
+
 
 class FeatureStore:
     """The features of one split, read through their manifest.
@@ -141,6 +143,21 @@ class FeatureStore:
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):
                 yield start, block.astype(np.float32)
+
+    def select(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Reads some rows, holding no more than a block of the others.
+
+        Args:
+          rows: positions in the split, rising.
+
+        Returns:
+          float32 [len(rows), d].
+        """
+        features = np.empty((len(rows), self.dimension), dtype=np.float32)
+        for start, block in self.blocks(SELECTED_BLOCK_ROWS):
+            low, high = np.searchsorted(rows, (start, start + len(block)))
+            features[low:high] = block[rows[low:high] - start]
+        return features
 
     def _width(self, layer: str | None) -> int:
         if layer is None:

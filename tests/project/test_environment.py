@@ -1,0 +1,48 @@
+"""The conda file, the lock and the list of requirements say the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import yaml
+
+
+def from_lock(repository: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("from_lock", repository / "envs/from_lock.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_conda_file_is_the_lock_s(repository: Path) -> None:
+    written = (repository / "envs/dpprobe.yaml").read_text()
+    assert written == from_lock(repository).environment_file(), "run envs/from_lock.py"
+    pip = yaml.safe_load(written)["dependencies"][-1]["pip"]
+    assert {"torch", "opacus", "snakemake", "mlflow"} <= {line.partition("==")[0] for line in pip}
+
+
+def test_every_locked_package_has_a_hash_and_no_address(repository: Path) -> None:
+    for name in ("bootstrap", "environment"):
+        lock = (repository / f"requirements/{name}.lock").read_text()
+        blocks = lock.replace("\\\n", " ").splitlines()
+        assert blocks
+        for block in blocks:
+            assert "==" in block
+            assert "--hash=sha256:" in block
+            assert "://" not in block
+
+
+def test_this_environment_is_the_locked_one(repository: Path) -> None:
+    import platform
+    from importlib.metadata import version
+
+    python = ".".join(platform.python_version_tuple()[:2])
+    module = from_lock(repository)
+    lock = (repository / "requirements/environment.lock").read_text()
+    versions = module.locked_versions(lock, python)
+    names = module.direct_requirements((repository / "requirements/environment.in").read_text())
+    assert {name: version(name) for name in names} == {name: versions[name] for name in names}
