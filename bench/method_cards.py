@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from dpprobe import artifacts
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.registry import HEADS
 from dpprobe.options import Options as Block
@@ -230,7 +230,7 @@ def options_table(cls: type[Block]) -> str:
 def default(cls: type[Block], name: str, field: Any) -> str:
     if field.is_required():
         return "must be given"
-    if name == "epochs" and issubclass(cls, GradientOptions):
+    if name == "epochs" and issubclass(cls, FirstOrderOptions):
         return f"{cls.DEFAULT_EPOCHS:g}, where `steps` is absent"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Block):

@@ -23,7 +23,7 @@ from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads import nonprivate
-from dpprobe.heads.logistic_regression import Problem, choose_penalty
+from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
@@ -235,7 +235,7 @@ class _Probe:
     def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Weights [K, d + 1] on the features themselves, and their penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
-        problem = Problem(rows, one_scale=count != "full")
+        problem = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else choose_penalty(problem, self._options)
         everyone = torch.ones(rows.n, device=rows.device)

@@ -27,12 +27,17 @@ logistic regression without a penalty.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.descent_options import FileInitOptions
+from dpprobe.errors import DataError
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.preconditioned_descent_options import FileInitOptions
 from dpprobe.heads.second_order_options import GRADIENTS, full_batch
+from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,
@@ -41,8 +46,10 @@ from dpprobe.privacy.plan import (
 )
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
+    from dpprobe.heads.second_order import Design
     from dpprobe.privacy.releases import Releases
 
 COVARIANCE = "covariance"
@@ -95,7 +102,62 @@ class Options(FileInitOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads.descent import fit_feature_covariance
+    """Releases one covariance and `steps` gradients for each seed."""
+    # torch and what needs it: planning imports this module
+    import torch
 
-    return fit_feature_covariance(options, rows, releases, record=record)
+    from dpprobe.heads.preconditioned_descent import Descent
+    from dpprobe.heads.second_order import each_seed, second_moment, spectrum
+
+    public = options.public_covariance
+    with torch.inference_mode():
+        clip = options.max_grad_norm if releases.plan.private else math.inf
+        descent = Descent(options, rows, releases, clip, record=record)
+        design = descent.design
+        if public is None:
+            moment = rows.cached(design.key("gram"), partial(second_moment, design))
+        else:
+            make = partial(public_moment, public, options, design)
+            moment = rows.cached((*design.key("public"), public), make)
+
+        def train(seed_releases: Releases) -> torch.Tensor:
+            if public is not None:
+                solver = descent.solver(seed_releases, spectrum(moment, 0.0), 0.0)
+                return descent.run(seed_releases, solver)
+            released = seed_releases.symmetric(COVARIANCE, moment[None])[0]
+            covariance = spectrum(released, seed_releases.deviation(COVARIANCE))
+            multiplier = seed_releases.plan.mechanism(COVARIANCE).noise_multiplier
+            solver = descent.solver(seed_releases, covariance, multiplier)
+            return descent.run(seed_releases, solver)
+
+        names = (GRADIENTS,) if public is not None else (COVARIANCE, GRADIENTS)
+        weights = each_seed(releases, names, train, head=options.head)
+        return descent.fitted(weights)
+
+
+def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
+    """Returns the second moment of public rows, treated like the private ones, for as many rows.
+
+    Raises:
+      DataError: when the features are of another dimension.
+      StoreError: when the manifest or a shard is damaged.
+    """
+    # torch and what needs it, as above; the store needs HDF5
+    import torch
+
+    from dpprobe.features.store import FeatureStore
+    from dpprobe.heads.rows import Rows
+    from dpprobe.heads.second_order import Design, second_moment
+    from dpprobe.heads.training_set import TrainingSet
+
+    rows = design.rows
+    store = FeatureStore(resolve_path(manifest))
+    if store.dimension != rows.dimension:
+        raise DataError(
+            f"public_covariance {manifest}: features of dimension {store.dimension}, the private "
+            f"ones have {rows.dimension}; write a manifest of the same backbone"
+        )
+    labels = torch.zeros(store.rows, dtype=torch.int64)
+    data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
+    public = Design(options, Rows(data, rows.transform), private=not design.exact)
+    return second_moment(public).mul_(rows.n / store.rows)

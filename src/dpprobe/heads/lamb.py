@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.adam import Adam
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.fitted import Fitted, Record
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
 
-class Options(GradientOptions):
+class Options(FirstOrderOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
     Where |w| or the direction is 0 the ratio is 1: from zero the first step is Adam's. Mehta et
@@ -37,12 +41,36 @@ class Options(GradientOptions):
     )
 
 
+class Lamb(Adam):
+    """You et al. 2019, algorithm 2: Adam's direction d times |w| / |d| a layer.
+
+    Layers are the weights [classes, d] and the biases [classes] of each seed. Without weight
+    decay, and with the identity for the paper's phi. Where |w| or |d| is 0 the ratio is 1.
+    """
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        import torch  # heavy: planning imports this module
+
+        directions = self.direction(gradient)
+        for layer in (slice(None, -1), slice(-1, None)):
+            parameters, direction = weights[..., layer], directions[..., layer]
+            sizes = [torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True)
+                     for part in (parameters, direction)]  # fmt: skip
+            ratio = torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0)
+            parameters.sub_(direction.mul_(ratio), alpha=rate)
+
+    def reference(
+        self,
+        parameters: Iterable[torch.nn.Parameter],  # noqa: ARG002
+    ) -> torch.optim.Optimizer:
+        raise TypeError("PyTorch has no LAMB; `FirstOrderOptions` refuses engine opacus for it")
+
+
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order
-    from dpprobe.heads.optimisers import Lamb
+    from dpprobe.heads import first_order  # imports torch, which planning goes without
 
     optimiser = partial(Lamb, beta1=options.beta1, beta2=options.beta2, eps=options.eps)
-    return first_order.fit(options, rows, releases, optimiser, record=record)
+    return first_order.train(options, rows, releases, optimiser, record=record)

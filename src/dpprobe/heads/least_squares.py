@@ -22,16 +22,21 @@ Without noise the rows are not clipped, and lambda is 1e-12 of G's largest eigen
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.second_order_options import LabelSumOptions, SolverOptions, full_batch
 from dpprobe.privacy.plan import Mechanism, split_budget
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
+    from dpprobe.heads.second_order import Piece
     from dpprobe.privacy.releases import Releases
 
 GRAM, TARGETS = "gram", "targets"
@@ -62,7 +67,64 @@ class Options(LabelSumOptions, SolverOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Solves once a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads.sufficient_statistics import fit_least_squares
+    """Solves W = B (G + lambda I)^-1 for each seed; scores estimate the labels as zeros and ones."""
+    # torch and what needs it: planning imports this module
+    import torch
 
-    return fit_least_squares(options, rows, releases, record=record)
+    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.second_order import (
+        Design,
+        check_dimension,
+        cross_moment,
+        each_seed,
+        ridge_of,
+        second_moment,
+        spectrum,
+    )
+
+    check_dimension(rows, options.head)
+    private, classes = releases.plan.private, rows.num_classes
+    norm = 1.0 if rows.multi_label else math.sqrt(1 - 1 / classes) if classes > 1 else 1.0
+    with torch.inference_mode():
+        design = Design(options, rows, private=private)
+        gram = rows.cached(design.key("gram"), lambda: second_moment(design))
+        targets_of = regression_targets(rows, math.sqrt(options.max_labels) if private else math.inf)
+        targets = rows.cached(
+            (*design.key("targets"), options.max_labels),
+            lambda: cross_moment(design, targets_of, classes),
+        )
+
+        def solve(seed_releases: Releases) -> torch.Tensor:
+            noisy = seed_releases.symmetric(GRAM, gram[None])[0]
+            matrix = spectrum(noisy, seed_releases.deviation(GRAM))
+            right = seed_releases.gaussian(TARGETS, targets[None])[0].double()
+            plan = seed_releases.plan
+            noise = [plan.mechanism(name).noise_multiplier for name in (GRAM, TARGETS)]
+            ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
+            weights = design.weights(matrix.solve(right, ridge) * norm)
+            if not rows.multi_label:
+                weights[:, -1] += 1 / classes
+            return weights
+
+        weights = each_seed(releases, (GRAM, TARGETS), solve, head=options.head)
+    history = history_without_loss(weights, record, step=1, epoch=1.0)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)
+
+
+def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
+    """Returns the function from a piece's rows to their targets [m, K].
+
+    Targets have norm 1, or with several labels a row a norm of at most `longest`.
+    """
+    from dpprobe.heads.second_order import clipped_labels  # imports torch
+
+    classes = rows.num_classes
+
+    def several(piece: Piece) -> torch.Tensor:
+        return clipped_labels(rows, piece, longest)
+
+    def one(piece: Piece) -> torch.Tensor:
+        centred = rows.targets(piece.start, piece.stop) - 1 / classes
+        return centred / max(math.sqrt(1 - 1 / classes), 0.5)
+
+    return several if rows.multi_label else one

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.optimiser import Optimiser
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
 
-class Options(GradientOptions):
+class Options(FirstOrderOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
     Defaults: full batch, zero weights and C = 1 (Mehta et al. 2022, sections 4 and 5), momentum's
@@ -33,13 +37,33 @@ class Options(GradientOptions):
     )
 
 
+class Momentum(Optimiser):
+    """v = beta v + g, w - rate v: Polyak's heavy ball, as in `torch.optim.SGD`."""
+
+    def __init__(self, *, beta: float) -> None:
+        self._beta = beta
+        self._velocity: torch.Tensor | None = None
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        import torch  # heavy: planning imports this module
+
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(gradient)
+        self._velocity.mul_(self._beta).add_(gradient)
+        weights.add_(self._velocity, alpha=-rate)
+
+    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch  # as above
+
+        return torch.optim.SGD(parameters, lr=1.0, momentum=self._beta)
+
+
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order
-    from dpprobe.heads.optimisers import Momentum
+    from dpprobe.heads import first_order  # imports torch, which planning goes without
 
-    return first_order.fit(
+    return first_order.train(
         options, rows, releases, partial(Momentum, beta=options.beta), record=record
     )

@@ -31,11 +31,13 @@ shared Hessians released so far, by `second_order.spectrum`, is what a step uses
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from dpprobe.heads.descent_options import DescentOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.preconditioned_descent_options import PreconditionedDescentOptions
 from dpprobe.heads.second_order_options import GRADIENTS, full_batch
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
@@ -45,14 +47,16 @@ from dpprobe.privacy.plan import (
 )
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
+    from dpprobe.heads.preconditioned_descent import Descent, Precondition
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
 HESSIANS = "hessians"
 
 
-class Options(DescentOptions):
+class Options(PreconditionedDescentOptions):
     """Newton's method; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["newton"] = "newton"
@@ -89,7 +93,7 @@ class Options(DescentOptions):
 
     @property
     def gradient_bound(self) -> float:
-        """What is released of a row's gradient is at most this long."""
+        """The largest norm of a row's gradient as it is released."""
         if self.max_grad_norm is not None:
             return self.max_grad_norm
         once = self.steps == 1 and self.init_bias in (None, 0.0)
@@ -100,16 +104,18 @@ class Options(DescentOptions):
     def _gradients_released(self) -> str:
         if self.max_grad_norm is not None:
             return "sum of the rows' clipped gradients, one a step"
-        own = "sum of the clipped rows' gradients, bounded by themselves"
-        return f"{own}, divided by sqrt(K), one a step" if self._divided else f"{own}, one a step"
+        total = "sum of the clipped rows' gradients, bounded by themselves"
+        return (
+            f"{total}, divided by sqrt(K), one a step" if self._divided else f"{total}, one a step"
+        )
 
     @property
     def _divided(self) -> bool:
-        """Whether gradients are released divided by sqrt(K)."""
+        """True if gradients are released divided by sqrt(K)."""
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:
-        """By what a row's gradient is divided before its release."""
+        """Returns the number that a row's gradient is divided by before its release."""
         return float(classes**0.5) if self._divided else 1.0
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -137,7 +143,92 @@ class Options(DescentOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads.descent import fit_newton
+    """Releases one Hessian, or one a class, and one gradient in each step for each seed."""
+    # torch and what needs it: planning imports this module
+    import torch
 
-    return fit_newton(options, rows, releases, record=record)
+    from dpprobe.heads.preconditioned_descent import Descent
+    from dpprobe.heads.second_order import each_seed
+
+    hessians = SharedHessians if options.hessian == "shared" else PerClassHessians
+    with torch.inference_mode():
+        scale = options.gradient_scale(rows.num_classes)
+        clip = options.gradient_bound * scale if releases.plan.private else math.inf
+        descent = Descent(options, rows, releases, clip, scale=scale, record=record)
+
+        def train(seed_releases: Releases) -> torch.Tensor:
+            return descent.run(seed_releases, hessians(descent, seed_releases))
+
+        weights = each_seed(releases, (HESSIANS, GRADIENTS), train, head=options.head)
+        return descent.fitted(weights)
+
+
+class SharedHessians:
+    """Preconditions with the mean of the Hessians released so far, one for all classes."""
+
+    def __init__(self, descent: Descent, releases: Releases) -> None:
+        self._descent, self._releases = descent, releases
+        self._total: torch.Tensor | None = None
+
+    def __call__(
+        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    ) -> tuple[torch.Tensor, float]:
+        from dpprobe.heads.second_order import spectrum  # imports torch
+
+        releases = self._releases
+        self._add(weights)
+        assert self._total is not None
+        shrink = math.sqrt(step + 1)
+        mean = spectrum(self._total / (step + 1), releases.deviation(HESSIANS) / shrink)
+        multiplier = releases.plan.mechanism(HESSIANS).noise_multiplier / shrink
+        solver = self._descent.solver(releases, mean, multiplier)
+        return solver(step, weights, gradients, distance)
+
+    def _add(self, weights: torch.Tensor) -> None:
+        """Releases the Hessian at the weights; the exact one is freed on return."""
+        from dpprobe.heads.second_order import second_moment  # imports torch
+
+        exact = second_moment(
+            self._descent.design, lambda piece: self._descent.curvatures(piece, weights).mean(1)
+        )
+        released = self._releases.symmetric(HESSIANS, exact[None])[0]
+        self._total = released if self._total is None else self._total.add_(released)
+
+
+class PerClassHessians:
+    """Preconditions with one Hessian a class: made, released, used and forgotten one by one."""
+
+    def __init__(self, descent: Descent, releases: Releases) -> None:
+        self._descent, self._releases = descent, releases
+        self._noise = releases.noise(descent.design.columns**2, stream=f"{HESSIANS} of classes")
+
+    def __call__(
+        self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
+    ) -> tuple[torch.Tensor, float]:
+        import torch  # heavy: planning imports this module
+
+        self._releases.count(HESSIANS, 1)
+        out, gains = torch.empty_like(gradients), []
+        for label in range(len(gradients)):
+            solver = self._solver(label, weights)
+            out[label], gain = solver(step, weights, gradients[label], distance[label])
+            gains.append(gain)
+        return out, max(gains)
+
+    def _solver(self, label: int, weights: torch.Tensor) -> Precondition:
+        """Releases one class's part of the stack, which is divided by sqrt(K), and solves with it.
+
+        The parts are too large to hold at once, so the noise is added here, part by part.
+        """
+        from dpprobe.heads.second_order import second_moment, spectrum  # imports torch
+
+        descent, releases = self._descent, self._releases
+        columns, root = descent.design.columns, math.sqrt(descent.rows.num_classes)
+        exact = second_moment(
+            descent.design, lambda piece: descent.curvatures(piece, weights)[:, label]
+        )
+        deviation = releases.deviation(HESSIANS) * root
+        noise = self._noise.draw(1, deviation).reshape(columns, columns).to(exact.dtype)
+        hessian = spectrum(exact + (noise + noise.mT) / 2, deviation)
+        multiplier = releases.plan.mechanism(HESSIANS).noise_multiplier * root
+        return descent.solver(releases, hessian, multiplier)

@@ -1,4 +1,4 @@
-"""What is done to feature rows before a head sees them, and what that costs.
+"""Normalisations of feature rows before a head sees them, and their price.
 
 Looking at each row alone costs nothing. Whatever looks at several private rows is a release: it
 has a mechanism, a share of the head's budget, and its values are part of the published head.
@@ -44,7 +44,7 @@ class Normalisation(Options):
         return self.kind if len(values) == 1 else values
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        """What it releases of n rows, noise multipliers up to a common factor."""
+        """Returns what it releases of n rows, noise multipliers up to a common factor."""
         return ()
 
 
@@ -112,10 +112,10 @@ class Centred(Priced):
 
 
 class Channels(Priced):
-    """Each channel minus its mean, over its deviation: both released (Tramer and Boneh 2021).
+    """Each channel minus its mean, over its standard deviation (Tramer and Boneh 2021).
 
     A row is channels x positions, channel-major, as scattering and `nn.BatchNorm2d` have it.
-    Released are two sums over the rows, then divided by n, which is public:
+    Both are released, as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
       `max_mean_norm` where longer. One row more or less changes the sum by a vector of at most
@@ -190,7 +190,7 @@ KINDS: dict[str, type[Normalisation]] = {
 
 
 def _spelt_out(value: Any) -> Any:
-    """A bare word is short for a mapping of that kind."""
+    """Reads a bare word as short for a mapping of that kind."""
     if isinstance(value, Normalisation):
         return value
     mapping = {"kind": value} if isinstance(value, str) else value

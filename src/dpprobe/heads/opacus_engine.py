@@ -1,4 +1,4 @@
-"""The same plan through Opacus, seed by seed: the reference that the closed form is held to.
+"""`engine: opacus`: the same plan through Opacus, seed by seed; the closed form is held to it.
 
 Opacus supplies per-example gradients, clipping, noise and the step (`GradSampleModule`,
 `DPOptimizer`). Batches come from our Poisson sampler: its own loader rounds the rate to
@@ -9,39 +9,47 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
+from typing import TYPE_CHECKING
 
-from dpprobe.heads import Fitted, Record
-from dpprobe.heads.first_order import (
-    History,
-    finite_weights,
-    initial_weights,
-    record_steps,
-)
-from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
-from dpprobe.heads.optimisers import Optimiser, learning_rates, mixing_rates
+import torch
+
+from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
+from dpprobe.heads.fitted import Fitted, Record, finite_weights
+from dpprobe.heads.history import History, record_steps
+from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.optimiser import Optimiser
 from dpprobe.heads.rows import Rows
+from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import stream, stream_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import poisson_batches
 from dpprobe.progress import Progress
 
+if TYPE_CHECKING:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+# For the privacy statement of every cell that this engine trains.
+LIMITS = (
+    "Engine opacus is a reference, not for release: it computes norms in float32, up to 4e-4 above "
+    "the clipping norm as measured, and on the CPU its noise never exceeds 5.77 standard "
+    "deviations. The epsilon stated holds for exact norms and untruncated noise."
+)
+
 # Without clipping Opacus still wants a number; nothing is as long as this one.
 _NO_CLIP = 1e30
 
 
-def fit(
-    options: GradientOptions,
+def train(
+    options: FirstOrderOptions,
     rows: Rows,
     releases: Releases,
     optimiser: Optimiser,
     *,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains like `first_order.fit`: same batches, same initial weights, Opacus's noise.
+    """Trains like `first_order.train`: same batches, same initial weights, Opacus's noise.
 
     Opacus's noise on the CPU takes 32 bits of the seed and stops at 5.77 standard deviations:
     one more reason why this is a reference and not the default.
@@ -75,7 +83,7 @@ def fit(
             progress.advance(stop - taken)
             taken = max(steps)
             history.add(taken, weights)
-    return Fitted(weights=finite_weights(weights, options), steps=taken, history=history.rows)
+    return Fitted(weights=finite_weights(weights, options), steps=taken, history=history.records)
 
 
 class _Trainer:
@@ -83,12 +91,12 @@ class _Trainer:
 
     Attributes:
       taken: steps.
-      average: [classes, d + 1], what would be returned now.
+      average: [classes, d + 1], the weights that would be returned now.
     """
 
     def __init__(
         self,
-        options: GradientOptions,
+        options: FirstOrderOptions,
         rows: Rows,
         releases: Releases,
         optimiser: Optimiser,
@@ -109,6 +117,7 @@ class _Trainer:
         self.taken = 0
 
     def advance(self, steps: int) -> None:
+        """Takes the next `steps` steps."""
         for _ in range(steps):
             self._step(torch.from_numpy(next(self._batches)).to(self._rows.device))
             mixing = 1.0 if self._mixing is None else float(self._mixing[self.taken])
@@ -128,7 +137,7 @@ class _Trainer:
         self._optimizer.step()
 
     def _losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """[m]."""
+        """Returns each row's loss, [m]."""
         if not self._sigmoid:
             return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         if labels.ndim == 1:
@@ -138,7 +147,7 @@ class _Trainer:
         ).sum(1)
 
     def _weights(self) -> torch.Tensor:
-        """[classes, d + 1]."""
+        """Returns the present weights, [classes, d + 1]."""
         linear = self._model._module
         return torch.cat([linear.weight.detach(), linear.bias.detach()[:, None]], dim=1)
 
@@ -150,6 +159,10 @@ def _build(
     seed: int,
     start: torch.Tensor,
 ) -> tuple[GradSampleModule, DPOptimizer]:
+    # heavy, and only this engine needs it: LIMITS are read without it
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
     linear = torch.nn.Linear(start.shape[1] - 1, start.shape[0], device=start.device)
     with torch.no_grad():
         linear.weight.copy_(start[:, :-1])

@@ -17,9 +17,10 @@ class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
 
     private: ClassVar[bool] = True
-    # What the head does with private rows beside its mechanisms, for the privacy statement.
+    # The head's use of private rows beside its mechanisms, in words, for the privacy statement.
     private_choices: ClassVar[str | None] = None
-    # Options that hold the path of a public file; "{dataset}" and "{backbone}" may stand in it.
+    # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
+    # stand in such a path.
     paths: ClassVar[tuple[str, ...]] = ()
 
     head: str
@@ -41,29 +42,34 @@ class MethodOptions(Options, ABC):
 
     @property
     def multi_label(self) -> bool:
-        """Whether a fit takes rows with several labels."""
+        """True if a fit takes rows with several labels."""
         return False
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        """What makes probabilities of the head's scores; none where they are no logits."""
+        """The function from scores to probabilities; none where scores are no logits."""
         return "softmax"
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
-        """The link of a fit on rows of one label, or of several."""
+        """Returns the link of a fit on rows of one label, or of several."""
         return self.link
 
+    @property
+    def engine_limits(self) -> str | None:
+        """The limits of a reference engine, for the privacy statement; None for our own."""
+        return None
+
     def input_files(self) -> tuple[str, ...]:
-        """Public files whose change makes the head stale, such as initial weights."""
+        """Returns the public files whose change makes the head stale, such as initial weights."""
         paths = (getattr(self, name) for name in self.paths)
         return tuple(path for path in paths if path is not None)
 
     def identity(self) -> dict[str, Any]:
-        """The options that make the head what it is: a public file is what it holds, not where."""
+        """Returns the options that decide the head: all but the paths of public files."""
         return self.model_dump(mode="json", exclude=set(self.paths))
 
     def located(self, *, dataset: str, backbone: str) -> Self:
-        """The options of one dataset's and backbone's cells: their names put into the paths.
+        """Returns the options of one dataset's and backbone's cells, their names put into the paths.
 
         Raises:
           ConfigError: for braces that hold anything else.
@@ -83,20 +89,20 @@ class MethodOptions(Options, ABC):
 
     @abstractmethod
     def releases(self, n: int) -> tuple[Mechanism, ...]:
-        """What the head itself releases of n rows, noise multipliers up to a common factor."""
+        """Returns what the head itself releases of n rows, noise up to a common factor."""
 
     def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """All that a fit on n rows releases, noise multipliers up to a common factor.
+        """Returns all that a fit on n rows releases, noise multipliers up to a common factor.
 
         Raises:
           ConfigError: when n rows are too few for the options.
         """
-        own = self.releases(n)
+        released = self.releases(n)
         if not isinstance(self.normalize, Priced):
-            return own
+            return released
         share = self.normalize.share
-        return split_budget([(share, self.normalize.releases(n)), (1 - share, own)])
+        return split_budget([(share, self.normalize.releases(n)), (1 - share, released)])
 
     def selection(self, n: int) -> Selection | None:  # noqa: ARG002
-        """Which mechanisms are repeated, with only the best run released; None where none is."""
+        """Returns the search whose best run alone is released; None where there is none."""
         return None

@@ -12,15 +12,18 @@ that a class without rows, which is noise alone, scores next to nothing instead 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.second_order_options import LabelSumOptions, full_batch
 from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -48,7 +51,34 @@ class Options(LabelSumOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Releases once a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads.sufficient_statistics import fit_prototypes
+    """Releases the class sums of each seed, scaled to unit norm; scores are cosines times norms."""
+    # torch and what needs it: planning imports this module
+    import torch
 
-    return fit_prototypes(options, rows, releases, record=record)
+    from dpprobe.heads.history import history_without_loss
+    from dpprobe.heads.second_order import Design, clipped_labels, cross_moment, each_seed
+
+    private, classes = releases.plan.private, rows.num_classes
+    longest = math.sqrt(options.max_labels) if private else math.inf
+    with torch.inference_mode():
+        design = Design(options, rows, private=private)
+        sums = rows.cached(
+            (*design.key("class sums"), longest),
+            lambda: cross_moment(
+                design, lambda piece: clipped_labels(rows, piece, longest), classes
+            ),
+        )
+
+        def directions(seed_releases: Releases) -> torch.Tensor:
+            noisy = seed_releases.gaussian(CLASS_SUMS, sums[None])[0].double()
+            weights = torch.zeros_like(noisy)
+            lengths = torch.linalg.vector_norm(noisy[:, :-1], dim=1, keepdim=True)
+            weights[:, :-1] = noisy[:, :-1] / lengths.clamp(min=1e-30)
+            if design.offset > 0:
+                doubt = max(2 * seed_releases.deviation(CLASS_SUMS), 1e-30)
+                weights *= (noisy[:, -1:] / doubt).clamp(0, 1)
+            return weights.to(torch.float32)
+
+        weights = each_seed(releases, (CLASS_SUMS,), directions, head=options.head)
+    history = history_without_loss(weights, record, step=1, epoch=1.0)
+    return Fitted(weights=weights.cpu().numpy(), steps=1, history=history)

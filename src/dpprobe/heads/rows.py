@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Transform:
-    """What is done to a feature row before the product, training rows and others alike.
+    """A normalisation of feature rows before the product, training rows and others alike.
 
     Attributes:
       spec: the normalisation.
@@ -37,7 +37,7 @@ class Transform:
     arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Float32 [m, d] rows as a head takes them; the argument itself where nothing is done.
+        """Returns float32 [m, d] rows as a head takes them; the argument where nothing is done.
 
         Raises:
           DataError: when the dimension does not fit the normalisation.
@@ -62,7 +62,7 @@ class Transform:
 
 
 def group_norm(rows: torch.Tensor, groups: int) -> torch.Tensor:
-    """Each of `groups` equal contiguous parts of each row to mean 0 and variance 1."""
+    """Brings each of `groups` equal contiguous parts of each row to mean 0 and variance 1."""
     if rows.shape[1] % groups:
         raise DataError(
             f"normalize: {groups} groups do not divide the dimension {rows.shape[1]}; write a "
@@ -72,7 +72,7 @@ def group_norm(rows: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
-    """Rows [m, channels * positions] as [m, channels, positions]."""
+    """Returns rows [m, channels * positions] as [m, channels, positions]."""
     if rows.shape[1] % channels:
         raise DataError(
             f"normalize: {channels} channels do not divide the dimension {rows.shape[1]}; write "
@@ -82,7 +82,7 @@ def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
 
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
-    """What scales rows of these float64 lengths to length 1, float32; 1 for a zero row."""
+    """Returns the factors that bring rows of these lengths to length 1, float32; 1 for length 0."""
     return torch.where(lengths > 0, 1 / lengths, 1.0).to(torch.float32)
 
 
@@ -112,12 +112,12 @@ class Affine(NamedTuple):
 
 
 class Rows:
-    """The rows of a training set after one normalisation.
+    """The rows of a training set after one normalisation: all that a head sees of the data.
 
     Attributes:
       n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
       labels: int64 [n], or uint8 [n, num_classes].
-      transform: what was done to the rows.
+      transform: the normalisation of the rows.
       lengths: float64 [n], the L2 norm of each row; infinite for rows that hold NaN, infinity, huge
         or vanishing values: those must contribute exactly nothing.
       norms: float64 [n], the same with a 1 appended to each row.
@@ -151,20 +151,20 @@ class Rows:
         return self._data.features, self._scale
 
     def blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
-        """The rows in order, in blocks of about 4 MiB.
+        """Yields the rows in order, in blocks of about 4 MiB.
 
         Args:
           bytes_per_row: working memory that the caller needs for each row beside the features';
             with much of it blocks hold fewer rows.
         """
-        own = 4 * self.dimension
-        size = BLOCK_BYTES * own // max(own, bytes_per_row)
+        feature_bytes = 4 * self.dimension
+        size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
         for start, block in self._data.blocks(size):
             stop = start + len(block)
             yield Block(start, stop, self._normalised(block, slice(start, stop)))
 
     def gather(self, index: torch.Tensor) -> torch.Tensor:
-        """Copies of rows [m, d].
+        """Returns copies of rows [m, d].
 
         Raises:
           DataError: when the features are streamed.
@@ -184,11 +184,11 @@ class Rows:
         return rows
 
     def labels_block(self, start: int, stop: int) -> torch.Tensor:
-        """int64 [m], or uint8 [m, num_classes]."""
+        """Returns labels, int64 [m], or uint8 [m, num_classes]."""
         return self.labels[start:stop]
 
     def targets(self, start: int, stop: int) -> torch.Tensor:
-        """Float32 [m, num_classes]: a 1 at each label."""
+        """Returns float32 [m, num_classes] with a 1 at each label."""
         labels = self.labels[start:stop]
         if self.multi_label:
             return labels.to(torch.float32)
@@ -196,7 +196,7 @@ class Rows:
         return targets.scatter_(1, labels.unsqueeze(1), 1.0)
 
     def cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returned the first time: shared by the methods and seeds of a job."""
+        """Returns what `make` returned the first time: shared by the methods and seeds of a job."""
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
@@ -219,29 +219,27 @@ class Rows:
         return lengths
 
     def _centred_lengths(self, features: torch.Tensor) -> torch.Tensor:
-        """float64 [n]; on the way what makes the rows `affine`."""
+        """Returns the lengths float64 [n] of centred rows, and sets `affine` on the way."""
         lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
         unit = unit_scale(lengths)
         distances = torch.empty_like(lengths)
         for start, block in self._data.blocks():
-            own = slice(start, start + len(block))
-            distances[own] = row_lengths((block * unit[own, None]).sub_(centre))
+            window = slice(start, start + len(block))
+            distances[window] = row_lengths((block * unit[window, None]).sub_(centre))
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
         self.affine = Affine(features, unit * shift, shift, centre)
         return distances * shift
 
 
 def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
-    """The rows of a training set after a normalisation.
+    """Returns the rows of a training set after a normalisation.
 
     One that looks at each row alone is done once for all methods and seeds of a job. A priced one
-    is released anew by each fit, for one seed: so each seed has its own rows.
+    is released anew by each fit, for one seed: so the rows are that seed's alone.
     """
     if not spec.priced:
-        if spec not in data.cache:
-            data.cache[spec] = Rows(data, Transform(spec))
-        return data.cache[spec]
+        return data.cached(spec, lambda: Rows(data, Transform(spec)))
     assert len(releases.seeds) == 1, "a priced normalisation is released for one seed at a time"
     if isinstance(spec, kinds.Channels):
         return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
@@ -250,7 +248,7 @@ def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Row
 
 
 def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
-    """Float32 [d]: the noisy sum of the unit rows over n.
+    """Returns the noisy sum of the unit rows over n, float32 [d].
 
     A row adds a vector of norm at most 1 to the sum, and a row that must not contribute adds
     nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its squared
@@ -270,10 +268,10 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
 def _channel_statistics(
     data: TrainingSet, spec: kinds.Channels, releases: Releases
 ) -> dict[str, torch.Tensor]:
-    """Float32 [channels] each: the noisy means, and what distances to them are divided by.
+    """Returns the noisy means, and what distances to them are divided by: float32 [channels] each.
 
     A row adds one clipped vector to each sum, and a row that must not contribute adds nothing:
-    the sensitivities are the clipping norms. n is public. See `dpprobe.normalisation.Channels`.
+    the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
     """
 
     def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -281,9 +279,10 @@ def _channel_statistics(
         total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
         for start, block in data.blocks():
             usable = data.lengths[start : start + len(block)].isfinite()
-            own = statistic(by_channel(block, spec.channels)).to(torch.float64)
-            norms = torch.linalg.vector_norm(own, dim=1)
-            total += (own * torch.where(usable, (bound / norms).clamp(max=1), 0.0)[:, None]).sum(0)
+            vectors = statistic(by_channel(block, spec.channels)).to(torch.float64)
+            norms = torch.linalg.vector_norm(vectors, dim=1)
+            factors = torch.where(usable, (bound / norms).clamp(max=1), 0.0)
+            total += (vectors * factors[:, None]).sum(0)
         return releases.gaussian(name, total[None])[0] / data.rows
 
     means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))

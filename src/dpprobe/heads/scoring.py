@@ -1,4 +1,4 @@
-"""What trained heads make of feature rows."""
+"""Scores of feature rows by trained heads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import DataError
-from dpprobe.heads import Heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import chunks
 
 
-def scores(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """The scores of every head on [n, d] rows that are not yet normalised.
+def score_rows(
+    heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]
+) -> npt.NDArray[Any]:
+    """Returns the scores of every head on [n, d] rows that are not yet normalised.
 
     Returns:
       float32 [seeds, n, classes].
@@ -34,22 +36,26 @@ def scores(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> np
     out = np.empty((seeds, len(features), classes), dtype=np.float32)
     with torch.inference_mode():
         for transform, indices in together(heads.transforms):
-            own = weights[indices]
-            for start, stop in chunks(len(features), 4 * (3 * columns + own.shape[0] * classes)):
+            group = weights[indices]
+            for start, stop in chunks(len(features), 4 * (3 * columns + group.shape[0] * classes)):
                 block = transform(features[start:stop].to(torch.float32))
-                out[indices, start:stop] = products(own, block).cpu().numpy()
+                out[indices, start:stop] = products(group, block).cpu().numpy()
     return out
 
 
 def products(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """[seeds, m, classes]: scores of heads [seeds, classes, d + 1] on normalised rows [m, d]."""
+    """Returns the scores [seeds, m, classes] of heads [seeds, classes, d + 1] on normalised rows.
+
+    Args:
+      rows: [m, d].
+    """
     flat = weights.flatten(0, 1)
     logits = torch.addmm(flat[:, -1], rows, flat[:, :-1].T)
     return logits.view(-1, *weights.shape[:2]).transpose(0, 1)
 
 
 def together(transforms: Iterable[Transform]) -> list[tuple[Transform, list[int]]]:
-    """The different transforms, each with the positions of the heads that have it."""
+    """Returns the different transforms, each with the positions of the heads that have it."""
     groups: dict[int, tuple[Transform, list[int]]] = {}
     for position, transform in enumerate(transforms):
         groups.setdefault(id(transform), (transform, []))[1].append(position)

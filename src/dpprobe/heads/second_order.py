@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads import fused
-from dpprobe.heads.clipped_sums import add_in_slices, clipped_residuals
+from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.clipping import add_in_slices, clipped_residuals
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.second_order_options import RowOptions
 from dpprobe.heads.training_set import BLOCK_BYTES
@@ -112,7 +112,7 @@ class Design:
 
     @property
     def native(self) -> bool:
-        """Whether `fused` can sum gradients: rows on a CPU, without a shift."""
+        """Whether `fused_step` can sum gradients: rows on a CPU, without a shift."""
         return self._shift is None and self.rows.device.type == "cpu"
 
     def pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
@@ -214,6 +214,13 @@ def cross_moment(
         piece.add_products(total[:, :-1], own)
         total[:, -1].add_(own @ piece.constant.to(design.dtype))
     return total
+
+
+def clipped_labels(rows: Rows, piece: Piece, longest: float) -> torch.Tensor:
+    """Returns a piece's labels as zeros and ones, clipped to norm `longest`: float32 [m, K]."""
+    labels = rows.targets(piece.start, piece.stop)
+    norms = torch.linalg.vector_norm(labels, dim=1, keepdim=True, dtype=torch.float64)
+    return labels * (longest / norms).clamp(max=1).to(torch.float32)
 
 
 @dataclass(frozen=True)
@@ -334,7 +341,7 @@ class Loss:
     def bounds(self, design: Design) -> torch.Tensor:
         """The largest |r| of each row, float64 [n]; for rows that must not contribute about 0."""
         usable = design.scale > 0
-        return torch.where(usable, self.clip * (1 - MARGIN) / design.norms, fused.NOT_USABLE)
+        return torch.where(usable, self.clip * (1 - MARGIN) / design.norms, fused_step.NOT_USABLE)
 
     def probabilities(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
         """[m, K], of float32 weights [K, d + 1] on rows with a 1 appended; NaN becomes 0."""
@@ -356,7 +363,7 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
     classes, columns = weights.shape
     native = design.native
     if native:
-        held, total = fused.padded(1, classes, columns), fused.padded(1, classes, columns)
+        held, total = fused_step.padded(1, classes, columns), fused_step.padded(1, classes, columns)
         held[0, :classes, :columns] = weights
     else:
         total = torch.zeros((1, classes, columns), device=rows.device)
@@ -364,7 +371,7 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
         own = slice(piece.start, piece.stop)
         labels = rows.labels_block(piece.start, piece.stop)
         if native:
-            arrays = fused.Arrays.of(
+            arrays = fused_step.Arrays.of(
                 piece.features, piece.scale, labels, bounds[own], sigmoid=loss.sigmoid
             )
             index = torch.arange(piece.stop - piece.start).numpy()

@@ -1,4 +1,4 @@
-"""What least_squares, newton and feature_covariance have in common in a study: clipping, lambda."""
+"""Options of the heads that clip rows and release sums over all of them: clipping, lambda."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SolverOptions(RowOptions):
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
-    """A release over all rows, of relative noise multiplier 1."""
+    """Returns a release over all rows, of relative noise multiplier 1."""
     return Mechanism(
         name=name,
         released=released,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.optimiser import Optimiser
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import torch
+
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
-__all__ = ["GRADIENTS", "Options", "fit"]
 
-
-class Options(GradientOptions):
+class Options(FirstOrderOptions):
     """DP-SGD; the defaults are the foundation-features paper's (docs/references.md)."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
@@ -41,11 +43,24 @@ class Options(GradientOptions):
     )
 
 
+class Sgd(Optimiser):
+    """w - rate g."""
+
+    plain: ClassVar[bool] = True
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        weights.add_(gradient, alpha=-rate)
+
+    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        import torch  # heavy: planning imports this module
+
+        return torch.optim.SGD(parameters, lr=1.0)
+
+
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
     """Trains one head a seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads import first_order
-    from dpprobe.heads.optimisers import Sgd
+    from dpprobe.heads import first_order  # imports torch, which planning goes without
 
-    return first_order.fit(options, rows, releases, Sgd, record=record)
+    return first_order.train(options, rows, releases, Sgd, record=record)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from dpprobe.errors import DataError
-
-if TYPE_CHECKING:
-    from dpprobe.heads.rows import Rows
 
 logger = logging.getLogger("dpprobe")
 
@@ -25,6 +22,8 @@ LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 _CHUNK_BYTES = 32 * 2**20
 BLOCK_BYTES = 4 * 2**20
 _PIECE_BYTES = 2**18
+
+T = TypeVar("T")
 
 
 class RowSource(Protocol):
@@ -45,7 +44,7 @@ class TrainingSet:
     """Features and labels on the device that trains.
 
     Args:
-      features: float32 [n, d], the set's own from now on: rows that hold NaN or infinity, or are
+      features: float32 [n, d], which belong to the set from now on: rows that hold NaN or infinity, or are
         longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a source that is
         read again at each pass.
       labels: int64 [n], from 0 to num_classes - 1; or uint8 [n, num_classes] of 0 and 1.
@@ -78,15 +77,22 @@ class TrainingSet:
         self.labels = labels.to(self.device)
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
-        self.cache: dict[Any, Rows] = {}
+        self._cache: dict[Hashable, object] = {}
+
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns what `make` returned the first time: shared by all methods and seeds of a job."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]  # type: ignore[return-value]
 
     @property
     def streamed(self) -> bool:
+        """True if the features are read again at each pass."""
         return self.features is None
 
     @cached_property
     def lengths(self) -> torch.Tensor:
-        """float64 [n]: the L2 norm of each row; infinite for rows that must not contribute."""
+        """The L2 norm of each row, float64 [n]; infinite for rows that must not contribute."""
         lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
         for start, block in self._raw_blocks(BLOCK_BYTES):
             lengths[start : start + len(block)] = row_lengths(block)
@@ -102,7 +108,7 @@ class TrainingSet:
         return lengths
 
     def blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
-        """The rows in order: (first row, float32 [m, d]); rows that must not contribute are zero.
+        """Yields the rows in order: (first row, float32 [m, d]), zero where they must not contribute.
 
         In memory these are views. Of a source each block is a copy, read anew.
         """
@@ -149,13 +155,14 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
 
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """The L2 norm of each row of [m, d], float64, without a float64 copy of them all."""
+    """Returns the L2 norm of each row of [m, d], float64, without a float64 copy of them all."""
     pieces = rows.split(max(1, _PIECE_BYTES // (4 * rows.shape[1])))
-    return torch.cat([torch.linalg.vector_norm(own, dim=1, dtype=torch.float64) for own in pieces])
+    norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]
+    return torch.cat(norms)
 
 
 def chunks(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Row ranges whose working memory stays near 32 MiB."""
+    """Yields row ranges whose working memory stays near 32 MiB."""
     size = max(1, _CHUNK_BYTES // bytes_per_row)
     for start in range(0, rows, size):
         yield start, min(start + size, rows)

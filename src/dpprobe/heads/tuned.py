@@ -31,75 +31,46 @@ was best, and all other trials' heads and scores.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import Field, ValidationError, WithJsonSchema, model_validator
 
+from dpprobe import artifacts
 from dpprobe.errors import ConfigError
+from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import AnyMethod
-from dpprobe.options import Options as Block
+from dpprobe.heads.registry import HEADS, AnyMethod
+from dpprobe.heads.search_space import Range, Space
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
     LARGEST_SHAPE,
     Mechanism,
+    Plan,
     Selection,
     split_budget,
 )
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Fitted, Record
+    import numpy as np
+    import torch
+
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
 SCORE = "score"
-# What is tried out of a search space when a study is checked, at most.
+# The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
-_OWN = "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
-# Nothing a search may change, whatever it costs.
+_TRIALS_NORM = "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
+# Options that no search may change, whatever they cost.
 _FIXED = ("head", "normalize", "engine")
-
-
-class Range(Block):
-    """Numbers between two ends, drawn uniformly, or uniformly in their logarithm."""
-
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
-    log: bool = False
-
-    @model_validator(mode="after")
-    def _check(self) -> Range:
-        if not self.low < self.high:
-            raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
-        if self.log and self.low <= 0:
-            raise ValueError(f"low {self.low:g} has no logarithm; write a positive number")
-        return self
-
-    def at(self, place: float) -> float:
-        """The number a part of the way from one end to the other, to six digits."""
-        if self.log:
-            value = self.low * (self.high / self.low) ** place
-        else:
-            value = self.low + place * (self.high - self.low)
-        return min(max(float(f"{value:.6g}"), self.low), self.high)
-
-
-def _read_space(value: Any) -> Any:
-    """A mapping is a range, so that what is wrong with it is said of a range."""
-    if isinstance(value, Mapping):
-        return Range.model_validate(dict(value))
-    if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
-        return value
-    raise ValueError(f"{value!r}: write a list of two values or more, or low and high")
-
-
-Choices = Annotated[tuple[bool | int | float | str, ...], Field(min_length=2)]
-Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
+# Trials of the same options are fitted together, at most so many.
+_AT_ONCE = 8
 _BASE_SCHEMA = {
     "type": "object",
     "required": ["head"],
@@ -173,12 +144,12 @@ class Options(MethodOptions):
                 raise ValueError(f"search: {_spelt(values)}: {reason}") from None
 
     def _probes(self, name: str) -> tuple[Any, ...]:
-        """All values, or of a range both ends and a number between that is no whole one."""
+        """Returns all values, or of a range both ends and a number between that is not whole."""
         space = self.search[name]
         return (space.low, space.at(0.3819), space.high) if isinstance(space, Range) else space
 
     def corners(self) -> Iterator[dict[str, Any]]:
-        """What is tried of the search space beforehand: each option alone, then all of them."""
+        """Yields what is tried of the search space beforehand: each option alone, then all."""
         for name in self.search:
             for value in self._probes(name):
                 yield {name: value}
@@ -186,7 +157,7 @@ class Options(MethodOptions):
             yield dict(zip(self.search, values, strict=True))
 
     def trial(self, values: Mapping[str, Any]) -> MethodOptions:
-        """The base with the values of some of its options replaced."""
+        """Returns the base with the values of some of its options replaced."""
         return type(self.base).model_validate({**self.base.model_dump(), **values})
 
     @property
@@ -196,6 +167,10 @@ class Options(MethodOptions):
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return self.base.link
+
+    @property
+    def engine_limits(self) -> str | None:
+        return self.base.engine_limits
 
     def input_files(self) -> tuple[str, ...]:
         return self.base.input_files()
@@ -208,20 +183,20 @@ class Options(MethodOptions):
         return self.model_copy(update={"base": base})
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:
-        """What one trial releases.
+        """Returns what one trial releases.
 
         Raises:
           ConfigError: for a searched option that changes what is priced.
         """
-        own = self.base.releases(n)
-        own_clipping = set()
+        priced = self.base.releases(n)
+        clipped_anew = set()
         for values in self.corners():
             trial = self.trial(values)
             try:
                 released = trial.releases(n)
             except ConfigError as error:
                 raise ConfigError(f"search: {_spelt(values)}: {error}") from None
-            if _priced(released) != _priced(own):
+            if _priced(released) != _priced(priced):
                 raise ConfigError(
                     f"search: {_spelt(values)} changes what is priced: how rows are sampled, the "
                     "number of steps or how noise is split; search other options"
@@ -231,26 +206,26 @@ class Options(MethodOptions):
                     f"search: {_spelt(values)} changes what the head's scores are; search other "
                     "options"
                 )
-            own_clipping |= {
+            clipped_anew |= {
                 item.name
-                for item, base in zip(released, own, strict=True)
+                for item, base in zip(released, priced, strict=True)
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=f"{item.released}{_OWN}") if item.name in own_clipping else item
-            for item in own
+            replace(item, released=f"{item.released}{_TRIALS_NORM}") if item.name in clipped_anew else item
+            for item in priced
         ]
         return split_budget([(self.score_share, (self._score(),)), (1 - self.score_share, worded)])
 
     def _score(self) -> Mechanism:
-        what = (
+        released = (
             "sum over the rows of 1 minus the mean squared error of a trial's probabilities"
             if self.multi_label
             else "number of rows whose label a trial's head gets right"
         )
         return Mechanism(
             name=SCORE,
-            released=what,
+            released=released,
             sensitivity=1.0,
             noise_multiplier=1.0,
             sample_rate=1.0,
@@ -265,7 +240,7 @@ class Options(MethodOptions):
 
 
 def _priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """All that bears on a composition's price, but for a common factor on the noise."""
+    """Returns all that bears on a composition's price, but for a common factor on the noise."""
     return [
         (
             item.name,
@@ -281,10 +256,186 @@ def _spelt(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in values.items())
 
 
+@dataclass(frozen=True)
+class Trial:
+    """One fit of the base.
+
+    Attributes:
+      owner: the position of the seed whose trial it is.
+      number: its place among that seed's trials.
+      seed: what it is trained with.
+      values: the options that were drawn for it.
+    """
+
+    owner: int
+    number: int
+    seed: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Best:
+    score: float
+    trial: Trial
+    weights: torch.Tensor
+
+    def beaten_by(self, score: float, number: int) -> bool:
+        """True if another trial wins. Of equal scores the earlier one stays.
+
+        Trials are exchangeable, so this breaks ties at random.
+        """
+        return (score, -number) > (self.score, -self.trial.number)
+
+
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Releases the best trial of each seed; see `dpprobe.heads.fit`."""
-    from dpprobe.heads.tuning import fit as fit_best
+    """Runs every seed's trials and keeps the best.
 
-    return fit_best(options, rows, releases, record=record)
+    Each trial's releases are counted against what was priced for one trial.
+
+    Raises:
+      PrivacyError: when a trial released more or less than that.
+    """
+    # torch and what needs it: planning imports this module
+    import torch
+
+    from dpprobe.heads.history import History, history_without_loss
+
+    selection = options.selection(rows.n)
+    trials = [
+        trial
+        for owner, seed in enumerate(releases.seeds)
+        for trial in draw_trials(options, selection, owner, seed)
+    ]
+    best: dict[int, _Best] = {}
+    priced = [releases.plan.mechanism(name) for name in selection.repeated]
+    for group in _groups(trials):
+        weights, scores = _run(options.trial(group[0].values), group, rows, releases, selection)
+        for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
+            if trial.owner not in best or best[trial.owner].beaten_by(score, trial.number):
+                best[trial.owner] = _Best(score, trial, head)
+    for mechanism in priced:  # of one trial, as each of them has been checked
+        releases.count(mechanism.name, mechanism.count)
+    zeros = torch.zeros(rows.num_classes, rows.dimension + 1, device=rows.device)
+    owners = range(len(releases.seeds))
+    kept = torch.stack([best[owner].weights if owner in best else zeros for owner in owners])
+    last = priced[-1]
+    if options.link == "none":  # such a head descends no loss
+        epoch = last.count * last.sample_rate
+        records = history_without_loss(kept, record, step=last.count, epoch=epoch)
+    else:
+        history = History(rows, last.sample_rate, record, sigmoid=options.link == "sigmoid")
+        history.add(last.count, kept)
+        records = history.records
+    return Fitted(
+        weights=kept.cpu().numpy(),
+        steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
+        history=records,
+        chosen=tuple(_chosen(best.get(owner), rows.n) for owner in owners),
+    )
+
+
+def _chosen(best: _Best | None, n: int) -> dict[str, Any]:
+    """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
+
+    The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
+    """
+    return {"score": round(best.score) / n, **best.trial.values} if best else {"score": None}
+
+
+def draw_trials(options: Options, selection: Selection, owner: int, seed: int) -> list[Trial]:
+    """Draws a seed's number of trials, and each one's options, from a stream for this alone."""
+    # NumPy, as above
+    from dpprobe.privacy.randomness import derived_seed, stream
+    from dpprobe.privacy.selection import draw_runs
+
+    generator = stream(seed, "trials")
+    count = draw_runs(selection, generator)
+    return [
+        Trial(
+            owner=owner,
+            number=number,
+            seed=derived_seed(seed, f"trial {number}"),
+            values={name: _draw(space, generator) for name, space in options.search.items()},
+        )
+        for number in range(count)
+    ]
+
+
+def _draw(space: tuple[Any, ...] | Range, generator: np.random.Generator) -> Any:
+    if isinstance(space, Range):
+        return space.at(float(generator.random()))
+    return space[int(generator.integers(len(space)))]
+
+
+def _groups(trials: list[Trial]) -> Iterator[list[Trial]]:
+    """Yields trials of equal options, which share passes over the rows."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(artifacts.canonical_json(dict(trial.values)), []).append(trial)
+    for group in groups.values():
+        for start in range(0, len(group), _AT_ONCE):
+            yield group[start : start + _AT_ONCE]
+
+
+def _run(
+    method: MethodOptions,
+    group: list[Trial],
+    rows: Rows,
+    releases: Releases,
+    selection: Selection,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fits trials of equal options: weights [trials, classes, d + 1], noisy scores [trials]."""
+    # torch, as above
+    import torch
+
+    from dpprobe.privacy.releases import Releases
+
+    plan = trial_plan(releases.plan, method, selection)
+    trial_releases = Releases(plan, [trial.seed for trial in group], rows.device)
+    fitted = importlib.import_module(HEADS[method.head]).fit(method, rows, trial_releases)
+    weights = torch.from_numpy(fitted.weights).to(rows.device)
+    noisy = trial_releases.gaussian(SCORE, score(method, rows, weights)[:, None])[:, 0]
+    trial_releases.check()
+    return weights, noisy
+
+
+def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
+    """Returns what one trial may release: the repeated mechanisms, clipped as its options say.
+
+    Noise multipliers are the plan's, and the noise is in proportion to the trial's own sensitivity:
+    the price is a function of the former alone.
+    """
+    clipped = {item.name: item.sensitivity for item in method.releases(plan.n)}
+    mechanisms = tuple(
+        replace(item, sensitivity=clipped.get(item.name, item.sensitivity))
+        for item in plan.mechanisms
+        if item.name in selection.repeated
+    )
+    return replace(plan, mechanisms=mechanisms, selection=None)
+
+
+def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> torch.Tensor:
+    """Counts the rows whose label each head gets right, float64 [trials].
+
+    A row adds a number in [0, 1], so one row more or less changes each by at most 1. Of a
+    multi-label row it is 1 minus the mean squared error of the probabilities.
+    """
+    # torch, as above
+    import torch
+
+    from dpprobe.heads.scoring import products
+
+    total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
+    with torch.inference_mode():
+        for start, stop, block in rows.blocks(16 * len(weights) * rows.num_classes):
+            scores = products(weights, block)
+            if rows.multi_label:
+                estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
+                errors = (estimates - rows.targets(start, stop)).square_().mean(2)
+                hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
+            else:
+                hits = scores.argmax(2) == rows.labels_block(start, stop)
+            total += hits.sum(1, dtype=torch.float64)
+    return total

@@ -67,6 +67,24 @@ class Releases:
         # An antisymmetric part would get no noise: it is taken out.
         return (sums + sums.mT) / 2 + (noise + noise.mT) / 2
 
+    def noise(
+        self, size: int, *, seeds: Sequence[int] | None = None, stream: str | None = None
+    ) -> GaussianNoise:
+        """Returns the noise of releases that a head adds up by itself, step after step or in parts.
+
+        The head draws with the standard deviation that `deviation` says, and notes its releases by
+        `count`.
+
+        Args:
+          size: numbers of one release or part.
+          seeds: those of the fit's seeds whose noise it is; all of them where absent.
+          stream: the name of a stream that each seed has for this; the seed's own where absent.
+        """
+        chosen = self.seeds if seeds is None else tuple(seeds)
+        if stream is not None:
+            chosen = tuple(derived_seed(seed, stream) for seed in chosen)
+        return GaussianNoise(chosen, size, self.device)
+
     def count(self, name: str, releases: int) -> None:
         """Counts releases to which a head has added the noise itself.
 

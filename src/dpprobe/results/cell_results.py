@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.results.metrics import CONFIDENCE
 from dpprobe.results.record import CellRecord, Measure, read_cell
@@ -57,7 +57,7 @@ class CellResult:
     def visited_rows(self) -> float | None:
         """Rows that the gradient steps of all seeds took in expectation; None for other heads."""
         options = method_options(self.options)
-        if not isinstance(options, GradientOptions):
+        if not isinstance(options, FirstOrderOptions):
             return None
         rows = self.train_rows
         return float(len(self.values) * options.step_count(rows) * options.batch(rows))

@@ -19,8 +19,8 @@ from dpprobe import heads
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads import Heads, first_order
 from dpprobe.heads.adam import Options as Adam
-from dpprobe.heads.clipped_sums import NativePoisson
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.clipping import NativePoissonSum
+from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.lamb import Options as Lamb
 from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.rows import Transform
@@ -80,7 +80,7 @@ def features_of(data: TrainingSet) -> torch.Tensor:
 # --- without privacy ----------------------------------------------------------------------------
 
 
-def pytorch_optimiser(options: GradientOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
+def pytorch_optimiser(options: FirstOrderOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
     if isinstance(options, Momentum):
         return torch.optim.SGD(linear.parameters(), lr=1, momentum=options.beta)
     if isinstance(options, Adam):
@@ -90,7 +90,7 @@ def pytorch_optimiser(options: GradientOptions, linear: torch.nn.Linear) -> torc
 
 
 def plain_training(
-    options: GradientOptions, data: TrainingSet, seed: int
+    options: FirstOrderOptions, data: TrainingSet, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
     (own,) = options.mechanisms(data.rows)
@@ -548,18 +548,18 @@ def test_every_step_draws_noise_and_a_batch(monkeypatch: pytest.MonkeyPatch) -> 
     """Counted where they happen: the trainer's own count is not enough."""
     noisy: list[int] = []
     batches: list[int] = []
-    draw, prepare = GaussianNoise.draw_padded, NativePoisson.prepare
+    draw, prepare = GaussianNoise.draw_padded, NativePoissonSum.prepare
 
     def counted_draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
         noisy.append(steps)
         return draw(self, steps, deviation)
 
-    def counted_prepare(self: NativePoisson, steps: int) -> None:
+    def counted_prepare(self: NativePoissonSum, steps: int) -> None:
         batches.append(steps)
         prepare(self, steps)
 
     monkeypatch.setattr(GaussianNoise, "draw_padded", counted_draw)
-    monkeypatch.setattr(NativePoisson, "prepare", counted_prepare)
+    monkeypatch.setattr(NativePoissonSum, "prepare", counted_prepare)
     data = training_set()
     for head in (Options, Adam):
         noisy.clear()
@@ -596,7 +596,7 @@ def test_divergence_is_an_error_that_says_so() -> None:
         Momentum(loss="sigmoid", schedule="warmup_cosine", warmup=0.1, average="ema"),
     ],
 )
-def test_private_training_learns(options: GradientOptions) -> None:
+def test_private_training_learns(options: FirstOrderOptions) -> None:
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(0, 3, (900,), generator=generator)
     centres = torch.randn(3, 10, generator=generator) * 2

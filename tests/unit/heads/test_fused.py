@@ -14,14 +14,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe.heads import clipped_sums, fused
-from dpprobe.heads.clipped_sums import (
-    ClippedSums,
-    FullBatch,
-    NativeFullBatch,
-    NativePoisson,
-    PoissonBatches,
-    Problem,
+from dpprobe.heads import clipping
+from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.clipping import (
+    ClippedGradientSum,
+    FullBatchSum,
+    NativeFullBatchSum,
+    NativePoissonSum,
+    PoissonBatchSum,
+    ClippedGradients,
     clip_bounds,
     clipped_residuals,
 )
@@ -58,7 +59,7 @@ def random_weights(rows: Rows, seeds: int = 3) -> torch.Tensor:
 
 
 def padded(weights: torch.Tensor) -> torch.Tensor:
-    buffer = fused.padded(*weights.shape)
+    buffer = fused_step.padded(*weights.shape)
     own(buffer, weights)[:] = weights
     return buffer
 
@@ -71,13 +72,13 @@ def full_sum(
     rows: Rows, clip: float, weights: torch.Tensor, *, sigmoid: bool, native: bool
 ) -> torch.Tensor:
     """[seeds, classes, d + 1]: the sum over all rows, by one of the two ways."""
-    problem = Problem(rows, clip, sigmoid)
+    gradients = ClippedGradients(rows, clip, sigmoid)
     if not native:
         release = torch.zeros_like(weights)
-        FullBatch(problem, weights).add_to(release)
+        FullBatchSum(gradients, weights).add_to(release)
         return release
-    release = fused.padded(*weights.shape)
-    NativeFullBatch(problem, padded(weights), None).add_to(release)
+    release = fused_step.padded(*weights.shape)
+    NativeFullBatchSum(gradients, padded(weights), None).add_to(release)
     assert not release[:, weights.shape[1] :].any()
     assert not release[..., weights.shape[2] :].any()
     return own(release, weights)
@@ -87,12 +88,12 @@ def poisson_sums(
     rows: Rows, clip: float, weights: torch.Tensor, rate: float, *, sigmoid: bool, native: bool
 ) -> Iterator[torch.Tensor]:
     """The sums over Poisson batches, three steps at a time."""
-    problem = Problem(rows, clip, sigmoid)
+    gradients = ClippedGradients(rows, clip, sigmoid)
     samplers = [PoissonSampler(rows.n, rate, stream(seed, "sampling")) for seed in SEEDS]
-    sums: list[ClippedSums] = [PoissonBatches(problem, weights, samplers[: len(weights)])]
+    sums: list[ClippedGradientSum] = [PoissonBatchSum(gradients, weights, samplers[: len(weights)])]
     if native:
         sums = [
-            NativePoisson(problem, padded(weights[index : index + 1]), sampler, None)
+            NativePoissonSum(gradients, padded(weights[index : index + 1]), sampler, None)
             for index, sampler in enumerate(samplers[: len(weights)])
         ]
     while True:
@@ -103,7 +104,7 @@ def poisson_sums(
             for each in sums:
                 release = torch.zeros_like(weights)
                 if native:
-                    release = fused.padded(1, *weights.shape[1:])
+                    release = fused_step.padded(1, *weights.shape[1:])
                 each.add_to(release)
                 parts.append(own(release, weights).clone())
             yield torch.cat(parts)
@@ -162,8 +163,8 @@ def test_batches_in_pieces_are_the_same(
     weights = random_weights(rows)
     whole_sums = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     wanted = [next(whole_sums) for _ in range(6)]
-    monkeypatch.setattr(clipped_sums, "_PIECE_BYTES", 300)
-    monkeypatch.setattr(clipped_sums, "_GROUP_BYTES", 50 * 32)
+    monkeypatch.setattr(clipping, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(clipping, "_GROUP_BYTES", 50 * 32)
     pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
     for own_wanted in wanted:
         assert relative(next(pieces), own_wanted) < 1e-6
@@ -180,11 +181,11 @@ def test_a_step_without_rows_adds_nothing() -> None:
 def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
     rows = rows_of(training_set(5000, 40, 3))
     weights = padded(random_weights(rows))
-    problem = Problem(rows, 1.0, sigmoid=False)
+    gradients = ClippedGradients(rows, 1.0, sigmoid=False)
     alone, together = torch.zeros_like(weights), torch.zeros_like(weights)
-    NativeFullBatch(problem, weights, None).add_to(alone)
+    NativeFullBatchSum(gradients, weights, None).add_to(alone)
     with ThreadPoolExecutor(4) as pool:
-        NativeFullBatch(problem, weights, pool).add_to(together)
+        NativeFullBatchSum(gradients, weights, pool).add_to(together)
     assert torch.equal(alone, together)
     reference = random_weights(rows)
     wanted = full_sum(rows, 1.0, reference, sigmoid=False, native=False)
@@ -337,8 +338,8 @@ def descend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Steps of the native loop: weights, average."""
     weights, average = padded(start), padded(start)
-    sums = NativePoisson(
-        Problem(rows, 1.0, sigmoid=False),
+    sums = NativePoissonSum(
+        ClippedGradients(rows, 1.0, sigmoid=False),
         weights,
         PoissonSampler(rows.n, 0.1, stream(1, "sampling")),
         None,
@@ -349,7 +350,7 @@ def descend(
     noise = GaussianNoise([1], start[0].numel(), CPU).draw_padded(steps, 0.3)[0].numpy()
     rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
     scratch = torch.zeros_like(weights).numpy()
-    fused.descend(
+    fused_step.descend(
         *arrays, index, sizes, noise, rates, weights.numpy(), start.shape[1], scratch, mixing,
         average.numpy(),
     )  # fmt: skip
@@ -380,6 +381,6 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
 
 
 def test_buffers_are_whole_tiles() -> None:
-    buffer: Any = fused.padded(2, 11, 17)
+    buffer: Any = fused_step.padded(2, 11, 17)
     assert buffer.shape == (2, 15, 32)
     assert not buffer.any()

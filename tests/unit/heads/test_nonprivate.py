@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from dpprobe import heads
-from dpprobe.heads.logistic_regression import Problem
+from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.nonprivate import Options
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
@@ -30,8 +30,8 @@ def training_set(rows: int = 300, noise: float = 1.5) -> TrainingSet:
     return TrainingSet(features, labels, 4)
 
 
-def problem_of(data: TrainingSet) -> Problem:
-    return Problem(Rows(data, Transform(NoNormalisation())))
+def objective_of(data: TrainingSet) -> Objective:
+    return Objective(Rows(data, Transform(NoNormalisation())))
 
 
 def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> heads.Heads:
@@ -57,16 +57,16 @@ def test_solution_is_scikit_learns(penalty: float) -> None:
 
 def test_the_gradient_is_the_objectives() -> None:
     data = training_set(60)
-    problem = problem_of(data)
+    objective = objective_of(data)
     weights = torch.ones(60)
     weights[::3] = 0
     generator = np.random.default_rng(0)
     point = generator.normal(size=(4, 13))
-    _, gradient = problem._evaluate(point, weights)
+    _, gradient = objective._evaluate(point, weights)
     for _ in range(5):
         direction = generator.normal(size=point.shape)
         up, down = (
-            problem._evaluate(point + sign * 1e-2 * direction, weights)[0] for sign in (1, -1)
+            objective._evaluate(point + sign * 1e-2 * direction, weights)[0] for sign in (1, -1)
         )
         assert (up - down) / 2e-2 == pytest.approx(float((gradient * direction).sum()), rel=2e-3)
 
@@ -76,15 +76,15 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     options = Options(tolerance=1e-6)
     weights = torch.ones(120)
     weights[::3] = 0
-    problem = problem_of(data)
-    solution = problem.solve(weights, 1e-2, problem.zeros(), options)
+    objective = objective_of(data)
+    solution = objective.solve(weights, 1e-2, objective.zeros(), options)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
     assert data.features is not None
-    other = problem_of(TrainingSet(data.features, labels, 4))
+    other = objective_of(TrainingSet(data.features, labels, 4))
     same = other.solve(weights, 1e-2, other.zeros(), options)
     np.testing.assert_allclose(same, solution, atol=1e-7)
-    assert problem.correct(solution, weights == 0) > other.correct(solution, weights == 0)
+    assert objective.correct(solution, weights == 0) > other.correct(solution, weights == 0)
 
 
 def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:

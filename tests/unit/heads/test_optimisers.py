@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.adam import Options as AdamOptions
-from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.lamb import Options as LambOptions
 from dpprobe.heads.momentum import Options as MomentumOptions
 from dpprobe.heads.optimisers import (
@@ -153,7 +153,7 @@ def test_every_step_has_a_positive_learning_rate(schedule: Any, warmup: float, s
     assert found.max() == pytest.approx(2.0)
 
 
-def averaged(options: GradientOptions, values: np.ndarray) -> list[float]:
+def averaged(options: FirstOrderOptions, values: np.ndarray) -> list[float]:
     mixing = mixing_rates(options, len(values))
     assert mixing is not None
     average, seen = 123.0, []

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
-from dpprobe.heads.gradient_options import INIT_DEVIATION
+from dpprobe.heads.first_order_options import INIT_DEVIATION
 from dpprobe.reporting.figures import style
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique, varied

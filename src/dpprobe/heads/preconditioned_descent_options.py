@@ -1,4 +1,4 @@
-"""What newton and feature_covariance have in common: few preconditioned full-batch steps."""
+"""Options of newton and feature_covariance: few preconditioned full-batch steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpprobe.heads.second_order_options import SolverOptions
 _LEAST_CURVATURE = 1e-3
 
 
-class DescentOptions(SolverOptions):
+class PreconditionedDescentOptions(SolverOptions):
     """Steps W <- W - rate P (g + lambda h (W - W_0)), P the inverse of what was released.
 
     h is the loss's curvature at the start, per unit of the second moment.
@@ -60,20 +60,20 @@ class DescentOptions(SolverOptions):
         return self.loss
 
     def start_bias(self, classes: int) -> float:
-        """The bias that all classes start from."""
+        """Returns the bias that all classes start from."""
         if self.init_bias is not None:
             return self.init_bias
         return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0
 
     def curvature(self, classes: int) -> float:
-        """h: of a row's loss at equal logits, per unit of x x^T."""
+        """Returns h, the curvature of a row's loss at equal logits, per unit of x x^T."""
         if self.loss == "softmax":
             return 1 / classes
         odds = math.exp(-abs(self.start_bias(classes)))
         return max(odds / (1 + odds) ** 2, _LEAST_CURVATURE)
 
 
-class FileInitOptions(DescentOptions):
+class FileInitOptions(PreconditionedDescentOptions):
     """Steps that may start from public weights."""
 
     paths: ClassVar[tuple[str, ...]] = ("init_file",)

@@ -5,7 +5,7 @@ labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is
 |r| |x|. So the sum of the rows' gradients clipped to norm C is R^T X with each r scaled by
 min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
 
-On the CPU the work is `fused`'s. Elsewhere it is PyTorch's, without a host synchronisation within a
+On the CPU the work is `fused_step`'s. Elsewhere it is PyTorch's, without a host synchronisation within a
 block of steps.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.heads import fused
+from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.sampling import PoissonSampler
 
@@ -45,11 +45,11 @@ def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
     Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
     0 in float32.
     """
-    return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused.NOT_USABLE)
+    return torch.where(norms.isfinite(), clip * (1 - _MARGIN) / norms, fused_step.NOT_USABLE)
 
 
 @dataclass(frozen=True)
-class Problem:
+class ClippedGradients:
     """What is to be summed.
 
     Attributes:
@@ -68,22 +68,22 @@ class Problem:
         return clip_bounds(self.rows.norms, self.clip)
 
     @cached_property
-    def arrays(self) -> fused.Arrays | None:
+    def arrays(self) -> fused_step.Arrays | None:
         """All rows where they lie; None where they do not lie in memory as they are."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
-        return fused.Arrays.of(features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid)
+        return fused_step.Arrays.of(features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid)
 
     def copies(
         self, features: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
-    ) -> fused.Arrays:
+    ) -> fused_step.Arrays:
         """Normalised rows [m, d] with what belongs to them."""
         ones = torch.ones(len(features))
-        return fused.Arrays.of(features, ones, labels, bounds, sigmoid=self.sigmoid)
+        return fused_step.Arrays.of(features, ones, labels, bounds, sigmoid=self.sigmoid)
 
 
-class ClippedSums(ABC):
+class ClippedGradientSum(ABC):
     """The clipped sums of the present weights, step after step."""
 
     @abstractmethod
@@ -96,23 +96,23 @@ class ClippedSums(ABC):
 
 
 def add_in_slices(
-    arrays: fused.Arrays,
+    arrays: fused_step.Arrays,
     index: Index,
     weights: torch.Tensor,
     classes: int,
     release: torch.Tensor,
     pool: Executor | None,
 ) -> None:
-    """`fused.add_clipped_sums` over rows of any number, by as many threads as the pool has."""
+    """`fused_step.add_clipped_sums` over rows of any number, by as many threads as the pool has."""
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
     if count == 1:
-        fused.add_clipped_sums(*arrays, index, weights.numpy(), classes, release.numpy())
+        fused_step.add_clipped_sums(*arrays, index, weights.numpy(), classes, release.numpy())
         return
 
     def summed(part: Index) -> npt.NDArray[np.float32]:
         own = np.zeros(release.shape, dtype=np.float32)
-        fused.add_clipped_sums(*arrays, part, weights.numpy(), classes, own)
+        fused_step.add_clipped_sums(*arrays, part, weights.numpy(), classes, own)
         return own
 
     parts = [np.ascontiguousarray(part) for part in np.array_split(index, count)]
@@ -121,15 +121,15 @@ def add_in_slices(
         total += own
 
 
-class NativeFullBatch(ClippedSums):
+class NativeFullBatchSum(ClippedGradientSum):
     """Every row in every step, on the CPU, block by block: a block for all seeds.
 
     Args:
-      weights: from `fused.padded`, like every release.
+      weights: from `fused_step.padded`, like every release.
     """
 
-    def __init__(self, problem: Problem, weights: torch.Tensor, pool: Executor | None) -> None:
-        self._problem = problem
+    def __init__(self, gradients: ClippedGradients, weights: torch.Tensor, pool: Executor | None) -> None:
+        self._gradients = gradients
         self._weights = weights
         self._pool = pool
 
@@ -137,44 +137,44 @@ class NativeFullBatch(ClippedSums):
         pass
 
     def add_to(self, release: torch.Tensor) -> None:
-        rows = self._problem.rows
+        rows = self._gradients.rows
         for arrays in self._blocks():
             index = np.arange(len(arrays.features))
             add_in_slices(arrays, index, self._weights, rows.num_classes, release, self._pool)
 
-    def _blocks(self) -> Iterator[fused.Arrays]:
-        if self._problem.arrays is not None:
-            yield self._problem.arrays
+    def _blocks(self) -> Iterator[fused_step.Arrays]:
+        if self._gradients.arrays is not None:
+            yield self._gradients.arrays
             return
-        rows, bounds = self._problem.rows, self._problem.bounds
+        rows, bounds = self._gradients.rows, self._gradients.bounds
         for start, stop, features in rows.blocks():
             labels = rows.labels_block(start, stop)
-            yield self._problem.copies(features, labels, bounds[start:stop])
+            yield self._gradients.copies(features, labels, bounds[start:stop])
 
 
 class Batches(NamedTuple):
     """Batches laid end to end: what the rows are rows of, the rows, how many each step has."""
 
-    arrays: fused.Arrays
+    arrays: fused_step.Arrays
     rows: Index
     sizes: Index
 
 
-class NativePoisson(ClippedSums):
+class NativePoissonSum(ClippedGradientSum):
     """One head's Poisson batches, on the CPU.
 
     Args:
-      weights: [1, ...] from `fused.padded`, like every release.
+      weights: [1, ...] from `fused_step.padded`, like every release.
     """
 
     def __init__(
         self,
-        problem: Problem,
+        gradients: ClippedGradients,
         weights: torch.Tensor,
         sampler: PoissonSampler,
         pool: Executor | None,
     ) -> None:
-        self._problem = problem
+        self._gradients = gradients
         self._weights = weights
         self._sampler = sampler
         self._pool = pool
@@ -186,8 +186,8 @@ class NativePoisson(ClippedSums):
     def prepare(self, steps: int) -> None:
         """Draws; then `batches` holds them, or None where their rows are too many to copy."""
         rows, sizes = self._sampler.block(steps)
-        arrays = self._problem.arrays
-        if arrays is None and len(rows) * 4 * self._problem.rows.dimension <= _PIECE_BYTES:
+        arrays = self._gradients.arrays
+        if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
             arrays, rows = self._gathered(rows), np.arange(len(rows))
         self.batches = None if arrays is None else Batches(arrays, rows, sizes)
         self._rows, self._stops, self._start = rows, iter(np.cumsum(sizes).tolist()), 0
@@ -199,19 +199,19 @@ class NativePoisson(ClippedSums):
         if self.batches is not None:
             self._add(self.batches.arrays, own, release)
             return
-        piece = max(1, _PIECE_BYTES // (4 * self._problem.rows.dimension))
+        piece = max(1, _PIECE_BYTES // (4 * self._gradients.rows.dimension))
         for start in range(0, len(own), piece):
             arrays = self._gathered(own[start : start + piece])
             self._add(arrays, np.arange(len(arrays.features)), release)
 
-    def _add(self, arrays: fused.Arrays, index: Index, release: torch.Tensor) -> None:
-        classes = self._problem.rows.num_classes
+    def _add(self, arrays: fused_step.Arrays, index: Index, release: torch.Tensor) -> None:
+        classes = self._gradients.rows.num_classes
         add_in_slices(arrays, index, self._weights, classes, release, self._pool)
 
-    def _gathered(self, index: Index) -> fused.Arrays:
+    def _gathered(self, index: Index) -> fused_step.Arrays:
         chosen = torch.from_numpy(index)
-        rows, bounds = self._problem.rows, self._problem.bounds
-        return self._problem.copies(rows.gather(chosen), rows.labels[chosen], bounds[chosen])
+        rows, bounds = self._gradients.rows, self._gradients.bounds
+        return self._gradients.copies(rows.gather(chosen), rows.labels[chosen], bounds[chosen])
 
 
 def clipped_residuals(
@@ -240,11 +240,11 @@ def clipped_residuals(
     return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
 
 
-class FullBatch(ClippedSums):
+class FullBatchSum(ClippedGradientSum):
     """Every row in every step: two products for all seeds, block by block."""
 
-    def __init__(self, problem: Problem, weights: torch.Tensor) -> None:
-        self._problem = problem
+    def __init__(self, gradients: ClippedGradients, weights: torch.Tensor) -> None:
+        self._gradients = gradients
         self._weights = weights
 
     def prepare(self, steps: int) -> None:
@@ -252,7 +252,7 @@ class FullBatch(ClippedSums):
 
     def add_to(self, release: torch.Tensor) -> None:
         seeds, classes, columns = self._weights.shape
-        rows, flat = self._problem.rows, self._weights.view(seeds * classes, columns)
+        rows, flat = self._gradients.rows, self._weights.view(seeds * classes, columns)
         total = torch.zeros_like(flat)
         for start, stop, block in rows.blocks(32 * seeds * classes):
             logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
@@ -260,15 +260,15 @@ class FullBatch(ClippedSums):
             residuals = clipped_residuals(
                 logits.view(seeds, classes, -1),
                 (labels.T if rows.multi_label else labels).unsqueeze(0),
-                self._problem.bounds[start:stop],
-                sigmoid=self._problem.sigmoid,
+                self._gradients.bounds[start:stop],
+                sigmoid=self._gradients.sigmoid,
             ).view(seeds * classes, -1)
             total[:, :-1].addmm_(residuals, block)
             total[:, -1].add_(residuals.sum(1))
         release.add_(total.view_as(release))
 
 
-class PoissonBatches(ClippedSums):
+class PoissonBatchSum(ClippedGradientSum):
     """The clipped gradient sums of one Poisson batch a seed.
 
     Batches are laid end to end, step after step and seed after seed: one gather for several steps,
@@ -276,15 +276,15 @@ class PoissonBatches(ClippedSums):
     """
 
     def __init__(
-        self, problem: Problem, weights: torch.Tensor, samplers: Sequence[PoissonSampler]
+        self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[PoissonSampler]
     ) -> None:
-        self._problem = problem
+        self._gradients = gradients
         self._heads = weights.unbind()
         self._samplers = samplers
-        row_bytes = 4 * (problem.rows.dimension + 1)
+        row_bytes = 4 * (gradients.rows.dimension + 1)
         self._group = max(1, _GROUP_BYTES // row_bytes)
         self._longest = max(1, _PIECE_BYTES // row_bytes)
-        self._buffer = weights.new_empty((0, problem.rows.dimension + 1))
+        self._buffer = weights.new_empty((0, gradients.rows.dimension + 1))
         self._pieces: Iterator[_Piece] = iter(())
         self._counts: Iterator[int] = iter(())
 
@@ -295,7 +295,7 @@ class PoissonBatches(ClippedSums):
         sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
         cut = [self._cut(own) for own in sizes]
         self._counts = iter([len(pieces) for pieces in cut])
-        chosen = torch.from_numpy(rows).to(self._problem.rows.device, non_blocking=True)
+        chosen = torch.from_numpy(rows).to(self._gradients.rows.device, non_blocking=True)
         self._pieces = self._gathered(chosen, [piece for pieces in cut for piece in pieces])
 
     def _cut(self, sizes: list[int]) -> list[list[int]]:
@@ -312,7 +312,7 @@ class PoissonBatches(ClippedSums):
 
     def _gathered(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
         """Pieces with their features, gathered a group at a time into one buffer."""
-        rows, start = self._problem.rows, 0
+        rows, start = self._gradients.rows, 0
         for group in groups(pieces, self._group):
             counts = [sum(piece) for piece in group]
             stop = start + sum(counts)
@@ -326,7 +326,7 @@ class PoissonBatches(ClippedSums):
                 group,
                 block.split_with_sizes(counts),
                 (labels.T if rows.multi_label else labels).split_with_sizes(counts, -1),
-                self._problem.bounds[own].split_with_sizes(counts),
+                self._gradients.bounds[own].split_with_sizes(counts),
             )
             start = stop
 
@@ -342,7 +342,7 @@ class PoissonBatches(ClippedSums):
         for head, batch, out in zip(self._heads, batches, columns, strict=True):
             torch.mm(head, batch.T, out=out)
         residuals = clipped_residuals(
-            logits, piece.labels.unsqueeze(0), piece.bounds, sigmoid=self._problem.sigmoid
+            logits, piece.labels.unsqueeze(0), piece.bounds, sigmoid=self._gradients.sigmoid
         )
         columns = residuals[0].split_with_sizes(piece.sizes, 1)
         for total, batch, own in zip(totals, batches, columns, strict=True):

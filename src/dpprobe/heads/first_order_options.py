@@ -1,14 +1,15 @@
-"""What the heads share that take privatised gradient steps: sgd, momentum, adam, lamb.
+"""Options and release of the heads of noisy gradient steps: sgd, momentum, adam, lamb.
 
-What they release (Abadi et al. 2016, algorithm 1): in each step the sum over the rows of a Poisson
+They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
 sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
-noise. Adding or removing one row changes such a sum by one clipped gradient at most, whatever the
+noise. Adding or removing one row changes such a sum by at most one clipped gradient, whatever the
 weights are, so its sensitivity is `max_grad_norm`. Optimisers, schedules and averages see the
 noisy sums alone: post-processing, which costs nothing. Initial weights are public.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -18,16 +19,18 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 GRADIENTS = "gradients"
+# What can stand in for `first_order`, by `engine`: modules that have a `train` and say their LIMITS.
+REFERENCE_ENGINES = {"opacus": "dpprobe.heads.opacus_engine"}
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
 
-class GradientOptions(MethodOptions):
+class FirstOrderOptions(MethodOptions):
     """Options of a head trained by noisy gradient steps.
 
     Class attributes:
       DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
-      OPACUS: whether Opacus can run the head's optimiser, as the reference.
+      OPACUS: True if Opacus can run the head's optimiser, as the reference.
     """
 
     DEFAULT_EPOCHS: ClassVar[float]
@@ -121,7 +124,7 @@ class GradientOptions(MethodOptions):
         return value
 
     @model_validator(mode="after")
-    def _check_gradient_options(self) -> GradientOptions:
+    def _check_gradient_options(self) -> FirstOrderOptions:
         if self.epochs is not None and self.steps is not None:
             raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
         if (self.init == "file") != (self.init_file is not None):
@@ -158,8 +161,15 @@ class GradientOptions(MethodOptions):
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return self.loss
 
+    @property
+    def engine_limits(self) -> str | None:
+        if self.engine not in REFERENCE_ENGINES:
+            return None
+        limits: str = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
+        return limits
+
     def batch(self, n: int) -> int:
-        """The expected batch size on n rows.
+        """Returns the expected batch size on n rows.
 
         Raises:
           ConfigError: when n rows are too few for it.
@@ -174,7 +184,7 @@ class GradientOptions(MethodOptions):
         return self.batch_size
 
     def step_count(self, n: int) -> int:
-        """Steps taken on n rows: `steps`, or epochs * n / batch_size to the nearest."""
+        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded."""
         if self.steps is not None:
             return self.steps
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs

@@ -1,0 +1,133 @@
+"""Trains any head: checks its plan, normalises the rows, calls the head's module."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
+from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+
+
+def fit_heads(
+    method: MethodOptions,
+    data: TrainingSet,
+    plan: Plan,
+    seeds: Sequence[int],
+    *,
+    record: Observe | None = None,
+) -> Heads:
+    """Trains a method's head once for each seed, all seeds together where that pays.
+
+    Args:
+      method: a head's options.
+      data: the private training rows, on the device that is to train.
+      plan: what was calibrated for this method on this many rows.
+      seeds: one a head, from `dpprobe.privacy.randomness.cell_seed`; different from each other.
+      record: called at the start, about twenty times on the way, and at the end. Without it no
+        training loss is computed and the history is empty.
+
+    Returns:
+      The trained heads, weights [seeds, classes, d + 1].
+
+    Raises:
+      PrivacyError: when the plan is not one for this method on this data, or when the noisy
+        releases taken are not those priced.
+    """
+    _check(method, data, plan, seeds)
+    module = importlib.import_module(HEADS[method.head])
+    # A priced normalisation is released anew for each seed, so that each seed has other rows.
+    groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
+    fits: list[Fitted] = []
+    transforms: list[Transform] = []
+    for group in groups:
+        releases = Releases(plan, group, data.device)
+        rows = normalise(data, method.normalize, releases)
+        with _full_float32_products():
+            fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
+        releases.check()
+        transforms += [rows.transform] * len(group)
+    history = [
+        row | {"seed_index": row["seed_index"] + offset}
+        for offset, part in zip(range(0, len(seeds), len(groups[0])), fits, strict=True)
+        for row in part.history
+    ]
+    return Heads(
+        weights=np.concatenate([part.weights for part in fits]),
+        seeds=tuple(seeds),
+        transforms=tuple(transforms),
+        steps=fits[0].steps,
+        history=history,
+        chosen=tuple(choice for part in fits for choice in part.chosen),
+    )
+
+
+@contextmanager
+def _full_float32_products() -> Iterator[None]:
+    """Sets full float32 products, whatever a caller has set: clipping's margins assume them."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _recorder(record: Observe | None, rows: Rows) -> Record | None:
+    if record is None:
+        return None
+    return lambda step, weights: record(step, weights, rows.transform)
+
+
+def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]) -> None:
+    if plan.n != data.rows:
+        raise PrivacyError(
+            f"head {method.head}: the plan is for n = {plan.n} rows, the data has {data.rows}; "
+            "calibrate for this dataset"
+        )
+    if method.private:
+        _check_plan(method, plan)
+    elif plan.private or plan.mechanisms:
+        raise PrivacyError(
+            f"head {method.head}: it is not private, yet its plan promises epsilon "
+            f"{plan.epsilon:g} by {len(plan.mechanisms)} mechanisms; calibrate for this method"
+        )
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
+    if data.multi_label and not method.multi_label:
+        raise PrivacyError(
+            f"head {method.head}: it takes one label a row, and rows here have several"
+        )
+
+
+def _check_plan(method: MethodOptions, plan: Plan) -> None:
+    """A plan must hold exactly what the method releases, its noise up to one common factor."""
+    wanted = method.mechanisms(plan.n)
+    factors = []
+    for expected in wanted:
+        planned = plan.mechanism(expected.name)
+        for attribute in ("sensitivity", "sample_rate", "count"):
+            value = getattr(planned, attribute)
+            if value != getattr(expected, attribute):
+                raise PrivacyError(
+                    f"head {method.head}: the plan's {expected.name} has {attribute} {value!r}, "
+                    f"the method {getattr(expected, attribute)!r}; calibrate for this method"
+                )
+        factors.append(planned.noise_multiplier / expected.noise_multiplier)
+    same = all(math.isclose(factor, factors[0], rel_tol=1e-9) for factor in factors)
+    searched = plan.selection == method.selection(plan.n)
+    if len(plan.mechanisms) != len(wanted) or not same or not searched:
+        raise PrivacyError(
+            f"head {method.head}: the plan is not this method's; calibrate for this method"
+        )

@@ -1,0 +1,88 @@
+"""Trained heads, and the functions that are called while heads train. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from dpprobe.heads.first_order_options import FirstOrderOptions
+    from dpprobe.heads.rows import Transform
+
+# Values of one thing, one a seed, by name.
+Values = Mapping[str, "Sequence[float] | np.ndarray"]
+# Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
+# buffer: copy what outlives the call. The values it returns, one a seed, join the history.
+Record = Callable[[int, "torch.Tensor"], "Values | None"]
+# The same as a caller of `fit_heads` gives it: with what is done to rows before the product.
+Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """The result of a head module's `fit`.
+
+    Attributes:
+      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
+      steps: noisy steps taken (0 for a method without).
+      history: one record a seed and recorded step: seed_index, step, epoch, train_loss, ...
+        Training losses are not private.
+      chosen: for each seed what a search chose, JSON-compatible; empty where none was made.
+    """
+
+    weights: npt.NDArray[np.float32]
+    steps: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Linear classifiers, one a seed.
+
+    Attributes:
+      weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
+      seeds: what each head was trained with.
+      transforms: for each seed, what is done to a feature row before the product.
+      steps, history, chosen: as in `Fitted`.
+    """
+
+    weights: npt.NDArray[np.float32]
+    seeds: tuple[int, ...]
+    transforms: tuple[Transform, ...]
+    steps: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+    chosen: tuple[Mapping[str, Any], ...] = ()
+
+    def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Returns the arrays of the transforms, [seeds, ...] each, by name."""
+        import numpy as np  # heavy: planning imports this module
+
+        return {
+            name: np.stack([transform.arrays[name].cpu().numpy() for transform in self.transforms])
+            for name in self.transforms[0].arrays
+        }
+
+
+def finite_weights(weights: torch.Tensor, options: FirstOrderOptions) -> npt.NDArray[np.float32]:
+    """Returns the weights as NumPy's.
+
+    Raises:
+      ConfigError: when training diverged.
+    """
+    import numpy as np  # as above
+
+    array: npt.NDArray[np.float32] = weights.cpu().numpy()
+    if not np.isfinite(array).all():
+        raise ConfigError(
+            f"head {options.head}: training diverged at learning_rate {options.learning_rate:g}; "
+            "write a smaller one"
+        )
+    return array

@@ -1,0 +1,88 @@
+"""The weights that first-order heads start from: zeros, random ones of a seed, or a public file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.first_order_options import INIT_DEVIATION, FirstOrderOptions
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.randomness import stream
+
+# A normal beyond two standard deviations is drawn again; this is the standard deviation of the
+# numbers that are left.
+_TRUNCATED = 0.87962566103423978
+
+
+def initial_weights(options: FirstOrderOptions, rows: Rows, seeds: Sequence[int]) -> torch.Tensor:
+    """Returns float32 [seeds, classes, d + 1], as `init` and `init_bias` say.
+
+    Raises:
+      ConfigError: when a file's weights do not fit.
+    """
+    classes, dimension = rows.num_classes, rows.dimension
+    start = np.zeros((len(seeds), classes, dimension + 1))
+    for head, seed in zip(start, seeds, strict=True):
+        generator = stream(seed, "init")
+        if options.init == "torch":
+            bound = 1 / math.sqrt(dimension)
+            head[:] = generator.uniform(-bound, bound, size=head.shape)
+        elif options.init == "scaled":
+            deviation = INIT_DEVIATION if options.init_scale is None else options.init_scale
+            head[:, :-1] = generator.normal(0, deviation, size=(classes, dimension))
+        elif options.init == "lecun_normal":
+            head[:, :-1] = _truncated_normal(generator, (classes, dimension))
+            head[:, :-1] /= math.sqrt(dimension)
+    if options.init == "file":
+        (path,) = options.input_files()
+        scale = 1.0 if options.init_scale is None else options.init_scale
+        start[:] = scale * weights_from_file(path, classes, dimension)
+    if options.init_bias is not None:
+        start[..., -1] = options.init_bias
+    return torch.from_numpy(start).to(device=rows.device, dtype=torch.float32)
+
+
+def _truncated_normal(
+    generator: np.random.Generator, shape: tuple[int, ...]
+) -> npt.NDArray[np.float64]:
+    """Draws normals within two standard deviations, rescaled to 1 (Flax's `lecun_normal`)."""
+    values = generator.standard_normal(shape)
+    while (beyond := np.abs(values) > 2).any():
+        values[beyond] = generator.standard_normal(int(beyond.sum()))
+    return values / _TRUNCATED
+
+
+def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np.float64]:
+    """Reads public weights [classes, d + 1]; biases are 0 where the file has none.
+
+    Raises:
+      ConfigError: when they cannot be read or do not fit.
+    """
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(
+            f"init_file {path}: cannot be read ({error}); name a safetensors file"
+        ) from None
+    if "weights" not in tensors:
+        raise ConfigError(
+            f'init_file {path}: it holds {sorted(tensors)}; a tensor "weights" is needed'
+        )
+    weights = tensors["weights"].astype(np.float64)
+    if weights.shape not in ((classes, dimension), (classes, dimension + 1)):
+        raise ConfigError(
+            f"init_file {path}: weights {list(weights.shape)}; [{classes}, {dimension}] is "
+            "needed, or one column more for the biases"
+        )
+    if not np.isfinite(weights).all():
+        raise ConfigError(f"init_file {path}: weights that are not finite; write finite ones")
+    if weights.shape[1] == dimension:
+        weights = np.pad(weights, ((0, 0), (0, 1)))
+    return weights

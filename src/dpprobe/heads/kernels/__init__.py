@@ -1,0 +1,1 @@
+"""Compiled code: what a CPU computes outside PyTorch."""

@@ -1,0 +1,35 @@
+"""The optimisers' common interface; each head's module has its optimiser.
+
+An optimiser looks at noisy sums alone, so it is post-processing and costs no privacy. Nothing heavy
+is imported here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Optimiser(ABC):
+    """Updates heads [seeds, classes, d + 1] in place; each seed as if it were alone.
+
+    Class attributes:
+      plain: True if a step is w - rate g and nothing else, so that a compiled loop may take it.
+    """
+
+    plain: ClassVar[bool] = False
+
+    @abstractmethod
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
+        """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
+
+    @abstractmethod
+    def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """Returns PyTorch's optimiser of the same steps; its rate is set at each step."""
+
+
+MakeOptimiser = Callable[[], Optimiser]

@@ -1,0 +1,48 @@
+"""Learning rates over the steps, and the weights of averages of iterates.
+
+They depend on options alone and are applied to noisy sums, which costs no privacy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.heads.first_order_options import FirstOrderOptions
+
+DEFAULT_EMA_DECAY = 0.99
+
+
+def learning_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.float64]:
+    """Returns each step's learning rate, [steps].
+
+    Over the first w = round(warmup * steps) steps it rises, learning_rate * t / w in the t-th.
+    From there it falls, learning_rate * (1 + cos(pi p)) / 2 or learning_rate * (1 - p), with p
+    from 0 at the first of the remaining steps to 1 just after the last.
+    """
+    if options.schedule == "constant":
+        return np.full(steps, options.learning_rate)
+    warm = min(round(options.warmup * steps), steps - 1)
+    rising = np.arange(1, warm + 1) / max(warm, 1)
+    progress = np.arange(steps - warm) / (steps - warm)
+    if options.schedule == "warmup_cosine":
+        falling = (1 + np.cos(np.pi * progress)) / 2
+    else:
+        falling = 1 - progress
+    return options.learning_rate * np.concatenate([rising, falling])
+
+
+def mixing_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.float64] | None:
+    """Returns how far the average moves towards each step's weights, [steps]; None for the last.
+
+    The mean of w_1 ... w_t moves by 1 / t. The moving average e_t = beta e_(t-1) + (1 - beta) w_t
+    from e_0 = 0, debiased by 1 / (1 - beta^t), moves by (1 - beta) / (1 - beta^t): both start at
+    w_1, and the initial weights have no part in them.
+    """
+    taken = np.arange(1, steps + 1, dtype=np.float64)
+    if options.average == "mean":
+        return 1 / taken
+    if options.average == "ema":
+        decay = DEFAULT_EMA_DECAY if options.ema_decay is None else options.ema_decay
+        return (1 - decay) / (1 - decay**taken)
+    return None

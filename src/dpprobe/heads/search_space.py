@@ -1,0 +1,47 @@
+"""The values that a search may draw an option from: a list, or a range of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpprobe.options import Options
+
+
+class Range(Options):
+    """Numbers between two ends, drawn uniformly, or uniformly in their logarithm."""
+
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Range:
+        if not self.low < self.high:
+            raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low {self.low:g} has no logarithm; write a positive number")
+        return self
+
+    def at(self, place: float) -> float:
+        """Returns the number a part of the way from one end to the other, to six digits."""
+        if self.log:
+            value = self.low * (self.high / self.low) ** place
+        else:
+            value = self.low + place * (self.high - self.low)
+        return min(max(float(f"{value:.6g}"), self.low), self.high)
+
+
+def _read_space(value: Any) -> Any:
+    """Reads a mapping as a range, so that what is wrong with it is said of a range."""
+    if isinstance(value, Mapping):
+        return Range.model_validate(dict(value))
+    if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
+        return value
+    raise ValueError(f"{value!r}: write a list of two values or more, or low and high")
+
+
+Choices = Annotated[tuple[bool | int | float | str, ...], Field(min_length=2)]
+Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
