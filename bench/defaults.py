@@ -34,10 +34,12 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
-from dpprobe import artifacts, heads
+from dpprobe import artifacts
 from dpprobe.backbones import loading, timm_models
 from dpprobe.backbones.backbone import Runtime
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import HEADS
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order import rule_ridge
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
@@ -248,8 +250,8 @@ def accuracy(
         ridge = factor * ridge_by_rule(options, plan, columns, data.classes)
         options = options.model_copy(update={"ridge": ridge})
     training = TrainingSet(data.train, data.train_labels, data.classes)
-    fitted = heads.fit(options, training, plan, [cell_seed("defaults", i) for i in range(seeds)])
-    scores = torch.from_numpy(heads.scores(fitted, data.test))
+    fitted = fit_heads(options, training, plan, [cell_seed("defaults", i) for i in range(seeds)])
+    scores = torch.from_numpy(score_rows(fitted, data.test))
     return 100 * float((scores.argmax(2) == data.test_labels).float().mean())
 
 

@@ -36,7 +36,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from clock import Engine, Fastest, Ratio
-from dpprobe import artifacts, heads
+from dpprobe import artifacts
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
@@ -48,7 +48,9 @@ from dpprobe.features.extract import extract_shard
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
 from dpprobe.features.store import FeatureStore
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
@@ -411,7 +413,7 @@ def accuracies(
         selection=method.selection(training.rows),
     )
     seeds = [cell_seed("bench", index) for index in range(count)]
-    scores = heads.scores(heads.fit(method, training, plan, seeds), test.numpy())
+    scores = score_rows(fit_heads(method, training, plan, seeds), test.numpy())
     return [
         100 * metrics.evaluate(seed_scores, labels[1], link=method.link)["accuracy"]
         for seed_scores in scores

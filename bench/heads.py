@@ -25,7 +25,8 @@ import limits
 import memory
 import report
 from clock import Clock, Engine, Work
-from dpprobe import artifacts, heads
+from dpprobe import artifacts
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
@@ -276,7 +277,7 @@ def fit(values: dict[str, Any], data: TrainingSet, seeds: int) -> Callable[[], o
         realised_epsilon=1.0,
     )
     chosen = [cell_seed("bench", index) for index in range(seeds)]
-    return lambda: heads.fit(options, data, plan, chosen)
+    return lambda: fit_heads(options, data, plan, chosen)
 
 
 def times(engines: dict[Key, Engine], options: argparse.Namespace) -> None:

@@ -93,7 +93,8 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
     """Trains and tests every method at every epsilon."""
     import torch
 
-    from dpprobe import heads
+    from dpprobe.heads.fit import fit_heads
+    from dpprobe.heads.scoring import score_rows
     from dpprobe.heads.training_set import TrainingSet
     from dpprobe.privacy.randomness import cell_seed
     from dpprobe.results import metrics
@@ -117,7 +118,7 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
                 )
                 identity = {"method": name, "epsilon": token, "seed": study.seed}
                 seeds = [cell_seed(identity, index) for index in range(study.seeds)]
-                scores = heads.scores(heads.fit(method, data, plan, seeds), rows)
+                scores = score_rows(fit_heads(method, data, plan, seeds), rows)
                 results[name, token] = Seeds(
                     tuple(
                         100 * metrics.evaluate(seed_scores, labels, link=method.link)["accuracy"]

@@ -24,10 +24,12 @@ import torch
 import yaml
 from PIL import Image
 
-from dpprobe import artifacts, heads
+from dpprobe import artifacts
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.heads import nonprivate
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan
@@ -185,7 +187,7 @@ def measure_images(study: Study, rows: int) -> dict[str, Any]:
         data = TrainingSet(torch.from_numpy(train), torch.from_numpy(labels.copy()), 10)
         options = nonprivate.Options(penalties=(PENALTY,), max_iterations=150, tolerance=1e-4)
         plan = Plan(mechanisms=(), n=rows, epsilon=math.inf, delta=DELTA, accountant="pld")
-        scores = heads.scores(heads.fit(options, data, plan, [0]), test)[0]
+        scores = score_rows(fit_heads(options, data, plan, [0]), test)[0]
         hits[name] = scores.argmax(1) == wanted
         changes[name] = change
         print(f"{name}: {100 * hits[name].mean():.2f}", flush=True)

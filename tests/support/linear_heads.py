@@ -30,6 +30,11 @@ def training_set(
     return TrainingSet(features, torch.randint(0, classes, (rows,), generator=generator), classes)
 
 
+def features_of(data: TrainingSet) -> torch.Tensor:
+    assert data.features is not None
+    return data.features
+
+
 def plan_for(options: MethodOptions, n: int, noise: float = 0.8, epsilon: float = 1.0) -> Plan:
     return Plan(
         mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),

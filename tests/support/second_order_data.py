@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe import heads
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 
@@ -81,11 +83,11 @@ def fit(
     noise: float = 0.0,
     seeds: tuple[int, ...] = SEEDS,
     record: Any = None,
-) -> heads.Heads:
+) -> Heads:
     if isinstance(features, torch.Tensor):
         features = features.clone()
     data = TrainingSet(features, labels, classes)
-    return heads.fit(options, data, plan_of(options, data.rows, noise), seeds, record=record)
+    return fit_heads(options, data, plan_of(options, data.rows, noise), seeds, record=record)
 
 
 def with_unusable(
@@ -99,6 +101,6 @@ def with_unusable(
     return torch.cat([features, bad])[order], torch.cat([labels, own])[order]
 
 
-def accuracy(fitted: heads.Heads, features: torch.Tensor, labels: torch.Tensor) -> float:
-    scores = torch.from_numpy(heads.scores(fitted, features))
+def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> float:
+    scores = torch.from_numpy(score_rows(fitted, features))
     return float((scores.argmax(2) == labels).float().mean())

@@ -77,7 +77,7 @@ def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
     check = """
 import math
 import torch
-from dpprobe import heads
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.heads.registry import method_options
@@ -99,7 +99,7 @@ for left_out in range(-1, 30):
         mechanisms=options.mechanisms(len(chosen)), n=len(chosen), epsilon=1.0, delta=1e-5,
         accountant="pld", realised_epsilon=1.0,
     )
-    heads.fit(options, TrainingSet(features[chosen].clone(), labels[chosen], 3), plan, [1])
+    fit_heads(options, TrainingSet(features[chosen].clone(), labels[chosen], 3), plan, [1])
 whole, *others = sums
 moved = [float((whole - other).norm()) for other in others]
 assert max(moved) <= options.mechanisms(30)[0].sensitivity, moved

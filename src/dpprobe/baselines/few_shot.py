@@ -235,12 +235,12 @@ class _Probe:
     def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Weights [K, d + 1] on the features themselves, and their penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
-        problem = Objective(rows, one_scale=count != "full")
+        objective = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
-        penalty = FEW_PENALTY if few else choose_penalty(problem, self._options)
+        penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
         everyone = torch.ones(rows.n, device=rows.device)
-        solution = problem.solve(everyone, penalty, problem.zeros(), self._options)
-        return problem.raw_weights(solution), penalty
+        solution = nonprivate.solve(objective, everyone, penalty, objective.zeros(), self._options)
+        return objective.raw_weights(solution), penalty
 
     def _scores(self, weights: np.ndarray) -> np.ndarray:
         """Of all test rows, [m, K]."""

@@ -5,8 +5,8 @@ labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is
 |r| |x|. So the sum of the rows' gradients clipped to norm C is R^T X with each r scaled by
 min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
 
-On the CPU the work is `fused_step`'s. Elsewhere it is PyTorch's, without a host synchronisation within a
-block of steps.
+On the CPU the work is `kernels.fused_step`'s. Elsewhere it is PyTorch's, without a host
+synchronisation within a block of steps.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class ClippedGradients:
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
-        return fused_step.Arrays.of(features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid)
+        return fused_step.Arrays.of(
+            features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid
+        )
 
     def copies(
         self, features: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
@@ -128,7 +130,9 @@ class NativeFullBatchSum(ClippedGradientSum):
       weights: from `fused_step.padded`, like every release.
     """
 
-    def __init__(self, gradients: ClippedGradients, weights: torch.Tensor, pool: Executor | None) -> None:
+    def __init__(
+        self, gradients: ClippedGradients, weights: torch.Tensor, pool: Executor | None
+    ) -> None:
         self._gradients = gradients
         self._weights = weights
         self._pool = pool

@@ -159,7 +159,11 @@ class Training:
         return buffer[:, : self._shape[1], : self._shape[2]]
 
     def _gradient_sum(
-        self, gradients: ClippedGradients, mechanism: Mechanism, seeds: Sequence[int], pool: Executor | None
+        self,
+        gradients: ClippedGradients,
+        mechanism: Mechanism,
+        seeds: Sequence[int],
+        pool: Executor | None,
     ) -> ClippedGradientSum:
         if mechanism.sample_rate == 1:
             if self._native:

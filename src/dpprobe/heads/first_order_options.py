@@ -19,7 +19,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 GRADIENTS = "gradients"
-# What can stand in for `first_order`, by `engine`: modules that have a `train` and say their LIMITS.
+# The modules that stand in for `first_order`, by `engine`: each has a `train` and says its LIMITS.
 REFERENCE_ENGINES = {"opacus": "dpprobe.heads.opacus_engine"}
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01

@@ -67,7 +67,7 @@ class Options(LabelSumOptions, SolverOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Solves W = B (G + lambda I)^-1 for each seed; scores estimate the labels as zeros and ones."""
+    """Solves W = B (G + lambda I)^-1 for each seed; scores estimate labels of zeros and ones."""
     # torch and what needs it: planning imports this module
     import torch
 
@@ -88,7 +88,9 @@ def fit(
     with torch.inference_mode():
         design = Design(options, rows, private=private)
         gram = rows.cached(design.key("gram"), lambda: second_moment(design))
-        targets_of = regression_targets(rows, math.sqrt(options.max_labels) if private else math.inf)
+        targets_of = regression_targets(
+            rows, math.sqrt(options.max_labels) if private else math.inf
+        )
         targets = rows.cached(
             (*design.key("targets"), options.max_labels),
             lambda: cross_moment(design, targets_of, classes),

@@ -8,7 +8,6 @@ Opacus supplies per-example gradients, clipping, noise and the step (`GradSample
 from __future__ import annotations
 
 import warnings
-
 from typing import TYPE_CHECKING
 
 import torch

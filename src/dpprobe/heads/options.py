@@ -69,7 +69,7 @@ class MethodOptions(Options, ABC):
         return self.model_dump(mode="json", exclude=set(self.paths))
 
     def located(self, *, dataset: str, backbone: str) -> Self:
-        """Returns the options of one dataset's and backbone's cells, their names put into the paths.
+        """Returns the options of a dataset's and backbone's cells, with both names put into paths.
 
         Raises:
           ConfigError: for braces that hold anything else.

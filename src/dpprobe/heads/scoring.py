@@ -15,9 +15,7 @@ from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import chunks
 
 
-def score_rows(
-    heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]
-) -> npt.NDArray[Any]:
+def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
     """Returns the scores of every head on [n, d] rows that are not yet normalised.
 
     Returns:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.clipping import add_in_slices, clipped_residuals
+from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.second_order_options import RowOptions
 from dpprobe.heads.training_set import BLOCK_BYTES

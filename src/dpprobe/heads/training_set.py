@@ -44,9 +44,9 @@ class TrainingSet:
     """Features and labels on the device that trains.
 
     Args:
-      features: float32 [n, d], which belong to the set from now on: rows that hold NaN or infinity, or are
-        longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a source that is
-        read again at each pass.
+      features: float32 [n, d], which belong to the set from now on: rows that hold NaN or
+        infinity, or are longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a
+        source that is read again at each pass.
       labels: int64 [n], from 0 to num_classes - 1; or uint8 [n, num_classes] of 0 and 1.
       num_classes: public.
       device: where a source's blocks are moved to; features in memory stay where they are.
@@ -108,7 +108,7 @@ class TrainingSet:
         return lengths
 
     def blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the rows in order: (first row, float32 [m, d]), zero where they must not contribute.
+        """Yields the rows in order, (first row, float32 [m, d]); zeros where none may contribute.
 
         In memory these are views. Of a source each block is a copy, read anew.
         """

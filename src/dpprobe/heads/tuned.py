@@ -66,7 +66,9 @@ SCORE = "score"
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
-_TRIALS_NORM = "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
+_TRIALS_NORM = (
+    "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
+)
 # Options that no search may change, whatever they cost.
 _FIXED = ("head", "normalize", "engine")
 # Trials of the same options are fitted together, at most so many.
@@ -212,7 +214,9 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=f"{item.released}{_TRIALS_NORM}") if item.name in clipped_anew else item
+            replace(item, released=f"{item.released}{_TRIALS_NORM}")
+            if item.name in clipped_anew
+            else item
             for item in priced
         ]
         return split_budget([(self.score_share, (self._score(),)), (1 - self.score_share, worded)])

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 FORMAT = "dpprobe-privacy"
@@ -66,11 +64,6 @@ TRIALS_NOT_COVERED = (
     "how many trials there were, which was best, and the heads and scores of the others; running "
     "time and log files give the number away",
 )
-ENGINE_LIMITS = {
-    "opacus": "Engine opacus is a reference, not for release: it computes norms in float32, up to "
-    "4e-4 above the clipping norm as measured, and on the CPU its noise never exceeds 5.77 "
-    "standard deviations. The epsilon stated holds for exact norms and untruncated noise.",
-}
 
 
 def statement(
@@ -83,8 +76,11 @@ def statement(
     public_data: Mapping[str, Any],
     epsilon_all_heads: float,
     public_files: Mapping[str, str] | None = None,
+    private_choices: str | None = None,
+    priced_normalisation: bool = False,
+    engine_limits: str | None = None,
 ) -> dict[str, Any]:
-    """What was promised, to whom, by which mechanisms, and what was not; JSON-compatible.
+    """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
     Args:
       plan: as calibrated and run.
@@ -97,23 +93,25 @@ def statement(
         `find_near_duplicates`, or "not run".
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       public_files: what the head started from or used beside the private rows, by path: SHA-256.
+      private_choices: what the head chose by looking at the private rows without a mechanism, in
+        words; None where there is nothing.
+      priced_normalisation: True if the head's normalisation released statistics of the rows.
+      engine_limits: what the engine falls short of; None where it computes what is stated.
 
     Raises:
       PrivacyError: for an unknown mode.
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
-    head = method_options(options)
-    own = head.private_choices
     trained = bool(public_data["trained"])
     public = [*PUBLIC_FACTS]
-    if own is None:
+    if private_choices is None:
         public.append(FIXED_OPTIONS)
         if plan.selection:
             public.append(PUBLIC_SEARCH)
     if public_files:
         public.append(PUBLIC_FILES)
-    not_covered = [own, *NOT_COVERED] if own else [*NOT_COVERED]
+    not_covered = [private_choices, *NOT_COVERED] if private_choices else [*NOT_COVERED]
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
@@ -125,7 +123,13 @@ def statement(
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "promise": _promise(plan, head, len(seeds), epsilon_all_heads),
+        "promise": _promise(
+            plan,
+            heads=len(seeds),
+            together=epsilon_all_heads,
+            private_choices=private_choices,
+            priced_normalisation=priced_normalisation,
+        ),
         "private": plan.private,
         "unit_of_privacy": plan.unit,
         "neighbouring_relation": plan.neighbouring,
@@ -144,7 +148,7 @@ def statement(
         "mode": mode,
         "release": MODES[mode],
         "seeds": [f"{seed:032x}" for seed in seeds],
-        "engine_limits": ENGINE_LIMITS.get(_engine(options)),
+        "engine_limits": engine_limits,
         "public": public,
         "public_files": dict(public_files or {}),
         "public_data": {"assumption": assumption, **public_data},
@@ -152,20 +156,21 @@ def statement(
     }
 
 
-def _engine(options: Mapping[str, Any]) -> str:
-    """The engine of a head, or of the one that it searches options for."""
-    return str({**options.get("base", {}), **options}.get("engine"))
-
-
-def _promise(plan: Plan, head: MethodOptions, heads: int, together: float) -> str:
-    if not plan.private and head.private_choices:
+def _promise(
+    plan: Plan,
+    *,
+    heads: int,
+    together: float,
+    private_choices: str | None,
+    priced_normalisation: bool,
+) -> str:
+    if not plan.private and private_choices:
         return (
-            "No privacy is promised: this method is not private. Not covered is "
-            f"{head.private_choices}."
+            f"No privacy is promised: this method is not private. Not covered is {private_choices}."
         )
     if not plan.private:
         return "No privacy is promised: epsilon is infinite, nothing was clipped, no noise added."
-    beside = ["what its normalisation released"] if head.normalize.priced else []
+    beside = ["what its normalisation released"] if priced_normalisation else []
     if plan.selection:
         beside.append("the options and the noisy score of the trial they are from")
     released = "The weights of any one of the heads"
@@ -185,7 +190,7 @@ def _promise(plan: Plan, head: MethodOptions, heads: int, together: float) -> st
 
 
 def _composition(plan: Plan) -> str:
-    """What touches the private rows, in a sentence or two."""
+    """Says what touches the private rows, in a sentence or two."""
     once = [item for item in plan.mechanisms if not _is_repeated(item, plan)]
     again = [item for item in plan.mechanisms if _is_repeated(item, plan)]
     if not plan.selection:
@@ -239,7 +244,7 @@ def _mechanism(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
 
 
 def _share(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Its part of mu^2: None where the composition is not one of Gaussians on all rows."""
+    """Returns its part of mu^2; None where the composition is not one of Gaussians on all rows."""
     sampled = any(item.sample_rate < 1 for item in plan.mechanisms)
     if sampled or plan.selection or not plan.private:
         return None

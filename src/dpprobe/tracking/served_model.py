@@ -14,7 +14,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.results.record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
 if TYPE_CHECKING:
-    from dpprobe.heads import Heads
+    from dpprobe.heads.fitted import Heads
 
 HEAD_FILE = "head.safetensors"
 FACTS_FILE = "head.json"
@@ -37,10 +37,10 @@ class Head:
         They are a softmax over the classes, or a sigmoid for each label if a row may have several.
         Methods whose scores are no logits give the scores themselves.
         """
-        from dpprobe.heads.scoring import scores  # imports torch
+        from dpprobe.heads.scoring import score_rows  # imports torch
 
         rows = np.ascontiguousarray(np.asarray(features), dtype=np.float32)
-        result = scores(self.heads, rows)[0].astype(np.float64)
+        result = score_rows(self.heads, rows)[0].astype(np.float64)
         if self.facts["link"] == "softmax":
             result = np.exp(result - result.max(axis=1, keepdims=True))
             result /= result.sum(axis=1, keepdims=True)
@@ -84,7 +84,7 @@ def load_head(folder: Path) -> Head:
     # torch, which writing a head does not need
     import torch
 
-    from dpprobe.heads import Heads
+    from dpprobe.heads.fitted import Heads
     from dpprobe.heads.rows import Transform
 
     facts = read_json(folder / FACTS_FILE)

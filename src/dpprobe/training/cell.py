@@ -102,6 +102,9 @@ class CellTask:
             },
             epsilon_all_heads=self.epsilon_all_heads,
             public_files={path: sha256_file(Path(path)) for path in self.options.input_files()},
+            private_choices=self.options.private_choices,
+            priced_normalisation=self.options.normalize.priced,
+            engine_limits=self.options.engine_limits,
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpprobe import heads
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import headline_metric
 from dpprobe.devices import resolve_device
@@ -26,9 +25,11 @@ from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.near_duplicates import read_near_duplicates
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Observe
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
-from dpprobe.heads.scoring import products, scores
+from dpprobe.heads.scoring import products, score_rows
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
@@ -206,7 +207,7 @@ def _train_cell(task: CellTask, features: JobFeatures) -> None:
 def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellContents:
     """Trains the seeds of these indices and scores the test rows."""
     started = time.perf_counter()
-    fitted = heads.fit(
+    fitted = fit_heads(
         task.options,
         features.train,
         task.plan,
@@ -217,14 +218,16 @@ def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellC
         indices=tuple(indices),
         weights=fitted.weights,
         arrays=fitted.arrays(),
-        scores=np.concatenate([scores(fitted, block) for _, block in features.test_blocks()], 1),
+        scores=np.concatenate(
+            [score_rows(fitted, block) for _, block in features.test_blocks()], 1
+        ),
         history=[row | {"seed_index": indices[row["seed_index"]]} for row in fitted.history],
         chosen=fitted.chosen,
         seconds=time.perf_counter() - started,
     )
 
 
-def _observer(features: JobFeatures, link: metrics.Link) -> heads.Observe:
+def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
     """Returns the function that tests the heads in training: accuracy, and AUC if there is one."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
 

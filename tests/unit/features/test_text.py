@@ -20,7 +20,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import prompts, table
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features import text
-from dpprobe.heads.first_order import weights_from_file
+from dpprobe.heads.initial_weights import weights_from_file
 from dpprobe.heads.registry import method_options
 from tests.support import tiny_clip
 

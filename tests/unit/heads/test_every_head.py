@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe import heads
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 
@@ -111,8 +112,8 @@ def test_a_stream_trains_the_head_of_memory(head: str, noise: float, small_store
     method = options(head)
     labels = labels_of(store)
     own = plan(method, store.rows, noise=noise)
-    memory = heads.fit(method, TrainingSet(torch.from_numpy(store.read()), labels, 4), own, [1, 2])
-    stream = heads.fit(method, TrainingSet(store, labels, 4), own, [1, 2])
+    memory = fit_heads(method, TrainingSet(torch.from_numpy(store.read()), labels, 4), own, [1, 2])
+    stream = fit_heads(method, TrainingSet(store, labels, 4), own, [1, 2])
     assert np.isfinite(memory.weights).all()
     scale = np.abs(memory.weights).max()
     np.testing.assert_allclose(stream.weights, memory.weights, atol=2e-3 * scale, rtol=2e-3)
@@ -124,12 +125,12 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     method = options(head)
     data = TrainingSet(torch.from_numpy(store.read()), labels_of(store), 4)
     own = plan(method, store.rows, noise=0.0)
-    fitted = heads.fit(method, data, own, [1, 2])
+    fitted = fit_heads(method, data, own, [1, 2])
     assert fitted.weights.dtype == np.float32
     assert fitted.weights.shape == (2, 4, 25)
-    chosen = heads.scores(fitted, store.read()).argmax(2)
+    chosen = score_rows(fitted, store.read()).argmax(2)
     assert ((chosen == np.asarray(store.labels)).mean(1) > 0.5).all()
-    np.testing.assert_array_equal(heads.fit(method, data, own, [1, 2]).weights, fitted.weights)
+    np.testing.assert_array_equal(fit_heads(method, data, own, [1, 2]).weights, fitted.weights)
 
 
 ROWS, DIMENSION, CLASSES = 300_000, 512, 10
@@ -143,7 +144,8 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[3])
 from tests.unit.heads import test_every_head as here
-from dpprobe import heads
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.scoring import score_rows
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet
 from pathlib import Path
@@ -154,12 +156,12 @@ def peak():
 method = here.options(sys.argv[2], here.SHORT)
 warm = FeatureStore(Path(sys.argv[4]))  # code, buffers of libraries
 for data in (TrainingSet(warm, here.labels_of(warm), 4),):
-    heads.fit(method, data, here.plan(method, warm.rows, noise=5.0), [1])
+    fit_heads(method, data, here.plan(method, warm.rows, noise=5.0), [1])
 store = FeatureStore(Path(sys.argv[1]))
 data = TrainingSet(store, here.labels_of(store), here.CLASSES)
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-fitted = heads.fit(method, data, here.plan(method, store.rows, noise=5.0), [1])
+fitted = fit_heads(method, data, here.plan(method, store.rows, noise=5.0), [1])
 assert np.isfinite(fitted.weights).all()
 print(json.dumps({"added": peak() - before}))
 """

@@ -12,12 +12,12 @@ import torch
 from safetensors.numpy import save_file
 from sklearn.linear_model import LogisticRegression
 
-from dpprobe import heads
 from dpprobe.errors import ConfigError, DataError, StoreError
-from dpprobe.heads import descent
 from dpprobe.heads.feature_covariance import COVARIANCE, Options
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
@@ -42,7 +42,7 @@ def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> Non
     fitted = fit(options, features, labels, 3, seeds=(1,))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
-    scores = heads.scores(fitted, features)[0].astype(np.float64)
+    scores = score_rows(fitted, features)[0].astype(np.float64)
     found = torch.softmax(torch.from_numpy(scores), 1).numpy()
     np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
 
@@ -169,14 +169,16 @@ def test_public_covariance_is_the_private_one_of_other_rows(
     """As many rows as the private ones count for: here the same rows, twice."""
     features, labels = classes_of()
     public = torch.cat([features, features])
-    monkeypatch.setattr(descent, "FeatureStore", lambda _path: PublicStore(public))
+    monkeypatch.setattr("dpprobe.features.store.FeatureStore", lambda _path: PublicStore(public))
     options = Options(normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json")
     fitted = fit(options, features, labels, 4, noise=1e-7)
     private = fit(Options(normalize="l2", ridge=3.0), features, labels, 4, noise=1e-7)
     np.testing.assert_allclose(fitted.weights, private.weights, rtol=1e-3, atol=1e-3)
     assert options.paths == ("init_file", "public_covariance")
     assert options.input_files() == ("somewhere/manifest.json",)
-    monkeypatch.setattr(descent, "FeatureStore", lambda _path: PublicStore(public[:, :3]))
+    monkeypatch.setattr(
+        "dpprobe.features.store.FeatureStore", lambda _path: PublicStore(public[:, :3])
+    )
     with pytest.raises(DataError, match="dimension 3"):
         fit(options, features, labels, 4, noise=0.05)
 
@@ -203,7 +205,7 @@ def test_defaults_beat_chance_wherever_classes_can_be_seen(head: str, tmp_path: 
             options.mechanisms(20_000), n=20_000, epsilon=epsilon, delta=1e-5, accountant="pld",
             cache=tmp_path,
         )  # fmt: skip
-        fitted = heads.fit(options, data, plan, (1, 2))
+        fitted = fit_heads(options, data, plan, (1, 2))
         assert accuracy(fitted, features[:4000], labels[:4000]) > floor, epsilon
     assert math.isfinite(float(np.abs(fitted.weights).max()))
 

@@ -1,25 +1,37 @@
-"""Heads that start at a zero-shot classifier: the private budget only buys improvement over it."""
+"""The weights that heads start from: random, from a file, and from a zero-shot classifier.
+
+From the last one the private budget only buys improvement over it.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
-from dpprobe import heads
 from dpprobe.baselines.records import read_zero_shot
 from dpprobe.baselines.zero_shot import zero_shot
+from dpprobe.errors import ConfigError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.randomness import cell_seed
+from tests.support.linear_heads import rows_of, training_set
 from tests.unit.analysis.test_tsne import write_store
 from tests.unit.baselines.test_zero_shot import write_text
 
 CLASSES = tuple(f"class {index}" for index in range(8))
 ROWS, DIMENSION = 1500, 32
+SEEDS = [cell_seed("test", index) for index in range(3)]
 # As config/clip_zero_shot_start.yaml, with shorter steps for fewer rows.
 START: dict[str, Any] = {
     "head": "sgd", "batch_size": "full", "steps": 10, "learning_rate": 1.0, "max_grad_norm": 1.0,
@@ -50,8 +62,8 @@ def _accuracy(space: dict[str, np.ndarray], folder: Path, epsilon: float, **chan
         torch.from_numpy(space["labels"][:ROWS]),
         num_classes=len(CLASSES),
     )
-    fitted = heads.fit(method, train, plan, [1, 2, 3])
-    scores = heads.scores(fitted, torch.from_numpy(space["features"][ROWS:]))
+    fitted = fit_heads(method, train, plan, [1, 2, 3])
+    scores = score_rows(fitted, torch.from_numpy(space["features"][ROWS:]))
     return float((scores.argmax(2) == space["labels"][ROWS:]).mean())
 
 
@@ -74,3 +86,71 @@ def test_a_tiny_budget_keeps_zero_shot_and_a_larger_one_improves_it(
     assert tiny > without - 0.03
     assert from_zero < without - 0.2
     assert _accuracy(space, tmp_path, 0.5, **start) > without + 0.01
+
+
+# --- each way to start ---------------------------------------------------------------------------
+
+
+def start_of(seeds: list[int] | None = None, **values: Any) -> np.ndarray:
+    rows = rows_of(training_set(4, 400, 50))
+    return initial_weights(Options(**values), rows, seeds or SEEDS).numpy()
+
+
+def test_torchs_default_initialisation() -> None:
+    weights = start_of()
+    assert np.abs(weights).max() <= 1 / 20
+    assert weights.std() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
+    assert np.abs(np.corrcoef(weights.reshape(3, -1)) - np.eye(3)).max() < 0.05
+    linear = torch.nn.Linear(400, 50)
+    assert linear.weight.std().item() == pytest.approx(weights[..., :-1].std(), rel=0.05)
+    assert linear.bias.abs().max().item() <= 1 / 20
+
+
+def test_other_initialisations() -> None:
+    assert not start_of(init="zero").any()
+    scaled = start_of(init="scaled", init_scale=0.3)
+    assert scaled[..., :-1].std() == pytest.approx(0.3, rel=0.02)
+    assert abs(scaled[..., :-1].mean()) < 5 * 0.3 / scaled.size**0.5
+    assert not scaled[..., -1].any()
+    assert start_of(init="scaled").std() == pytest.approx(0.01, rel=0.02)
+    lecun = start_of(init="lecun_normal")
+    assert lecun[..., :-1].std() == pytest.approx(1 / 20, rel=0.02)
+    assert np.abs(lecun).max() == pytest.approx(2 / 20 / 0.87962566, rel=0.01)
+    assert not lecun[..., -1].any()
+    for values in (scaled, lecun):
+        assert np.abs(np.corrcoef(values.reshape(3, -1)) - np.eye(3)).max() < 0.05
+    for init in ("zero", "torch", "scaled", "lecun_normal"):
+        biased = start_of(init=init, init_bias=-10.0)
+        assert (biased[..., -1] == -10).all()
+        np.testing.assert_array_equal(biased[..., :-1], start_of(init=init)[..., :-1])
+
+
+@pytest.mark.parametrize("columns", [400, 401])
+def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
+    weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
+    path = str(tmp_path / "text.safetensors")
+    save_file({"weights": weights}, path)
+    found = start_of(init="file", init_file=path, init_scale=3.0)
+    for own in found:
+        np.testing.assert_allclose(own[:, :columns], 3 * weights, rtol=1e-6)
+        assert not own[:, columns:].any()
+    assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.safetensors"
+
+    def refused(message: str) -> None:
+        with pytest.raises(ConfigError, match=message) as caught:
+            start_of(init="file", init_file=str(path))
+        assert "\n" not in str(caught.value)
+
+    refused("cannot be read")
+    path.write_bytes(b"nothing of the kind")
+    refused("cannot be read")
+    save_file({"other": np.zeros(3)}, path)
+    refused(re.escape("it holds ['other']; a tensor \"weights\" is needed"))
+    save_file({"weights": np.zeros((50, 399))}, path)
+    refused(re.escape("weights [50, 399]; [50, 400] is needed"))
+    save_file({"weights": np.full((50, 400), np.nan)}, path)
+    refused("not finite")

@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe import heads
 from dpprobe.errors import PrivacyError
-from dpprobe.heads.least_squares import GRAM, TARGETS, Options
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.least_squares import GRAM, TARGETS, Options, regression_targets
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.second_order import Design, cross_moment
-from dpprobe.heads.sufficient_statistics import _targets
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.options import options_class
 from tests.support.second_order_data import (
@@ -81,7 +80,9 @@ def test_a_row_changes_the_cross_moment_by_at_most_its_sensitivity(
     for count in (2, 3):
         rows = rows_of(features[:count], labels[:count], 4)
         design = Design(options, rows, private=True)
-        sums.append(cross_moment(design, _targets(rows, math.sqrt(max_labels)), 4).double())
+        sums.append(
+            cross_moment(design, regression_targets(rows, math.sqrt(max_labels)), 4).double()
+        )
     change = float(torch.linalg.norm(sums[1] - sums[0]))
     assert change <= sensitivity * (1 + 2e-6)  # what the sums themselves round
     if not np.isfinite(row).all():
@@ -108,7 +109,7 @@ def test_releases_are_counted() -> None:
     assert not np.allclose(fitted.weights[0], fitted.weights[1])
     plan = plan_of(Options(gram_share=0.9), len(features), 1.0)
     with pytest.raises(PrivacyError, match="plan"):
-        heads.fit(Options(), TrainingSet(features, labels, 4), plan, SEEDS)
+        fit_heads(Options(), TrainingSet(features, labels, 4), plan, SEEDS)
 
 
 @pytest.mark.parametrize("normalize", ["none", "centred"])

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from dpprobe import heads
-from dpprobe.heads import descent
-from dpprobe.heads.descent import Descent
+from dpprobe.heads import second_order
 from dpprobe.heads.newton import HESSIANS, Options
+from dpprobe.heads.preconditioned_descent import Descent
 from dpprobe.heads.registry import HEADS
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.second_order import Design, Spectrum, gradient, second_moment, spectrum
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.options import options_class
@@ -179,7 +179,7 @@ def test_without_noise_it_solves_a_softmax() -> None:
     )
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
-    scores = heads.scores(fitted, features)[0].astype(np.float64)
+    scores = score_rows(fitted, features)[0].astype(np.float64)
     found = torch.softmax(torch.from_numpy(scores), 1).numpy()
     np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
 
@@ -206,7 +206,7 @@ def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -
         seen.append((matrix.clone(), deviation))
         return spectrum(matrix, deviation)
 
-    monkeypatch.setattr(descent, "spectrum", spy)
+    monkeypatch.setattr(second_order, "spectrum", spy)
     fit(options, torch.zeros(12, 60), torch.arange(12) % 4, 4, noise=5.0, seeds=(1, 2))
     wanted = plan_of(options, 12, 5.0).mechanism(HESSIANS).noise_multiplier * math.sqrt(4)
     assert [deviation for _, deviation in seen] == pytest.approx([wanted] * 2 * 2 * 4)

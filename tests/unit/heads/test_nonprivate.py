@@ -11,13 +11,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from dpprobe import heads
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.logistic_regression import Objective
-from dpprobe.heads.nonprivate import Options
+from dpprobe.heads.nonprivate import Options, solve
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from tests.support.linear_heads import features_of
 
 
 def training_set(rows: int = 300, noise: float = 1.5) -> TrainingSet:
@@ -34,9 +37,9 @@ def objective_of(data: TrainingSet) -> Objective:
     return Objective(Rows(data, Transform(NoNormalisation())))
 
 
-def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> heads.Heads:
+def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> Heads:
     plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
-    return heads.fit(Options(**changes), data, plan, list(range(seeds)), record=record)
+    return fit_heads(Options(**changes), data, plan, list(range(seeds)), record=record)
 
 
 def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
@@ -50,7 +53,7 @@ def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
 def test_solution_is_scikit_learns(penalty: float) -> None:
     data = training_set()
     found = fit(data, penalties=(penalty,), tolerance=1e-6)
-    logits = torch.from_numpy(heads.scores(found, data.features)[0])
+    logits = torch.from_numpy(score_rows(found, features_of(data))[0])
     wanted = sklearn_probabilities(data, penalty)
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
 
@@ -77,12 +80,12 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
     weights = torch.ones(120)
     weights[::3] = 0
     objective = objective_of(data)
-    solution = objective.solve(weights, 1e-2, objective.zeros(), options)
+    solution = solve(objective, weights, 1e-2, objective.zeros(), options)
     labels = data.labels.clone()
     labels[::3] = (labels[::3] + 1) % 4
     assert data.features is not None
     other = objective_of(TrainingSet(data.features, labels, 4))
-    same = other.solve(weights, 1e-2, other.zeros(), options)
+    same = solve(other, weights, 1e-2, other.zeros(), options)
     np.testing.assert_allclose(same, solution, atol=1e-7)
     assert objective.correct(solution, weights == 0) > other.correct(solution, weights == 0)
 
@@ -120,7 +123,7 @@ def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> Non
 def test_it_tops_private_training_on_the_same_rows() -> None:
     data = training_set(400, noise=0.8)
     found = fit(data)
-    accuracy = (heads.scores(found, data.features)[0].argmax(1) == data.labels.numpy()).mean()
+    accuracy = (score_rows(found, features_of(data))[0].argmax(1) == data.labels.numpy()).mean()
     assert accuracy > 0.9
 
 
@@ -130,7 +133,7 @@ def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
     labels = torch.stack([single.labels == 1, single.labels >= 2, single.labels % 2 == 0], 1)
     data = TrainingSet(single.features, labels.to(torch.uint8), 3)
     found = fit(data, penalties=(1e-2,), tolerance=1e-6)
-    scores = torch.from_numpy(heads.scores(found, single.features)[0])
+    scores = torch.from_numpy(score_rows(found, single.features)[0])
     features = StandardScaler().fit_transform(single.features.double().numpy())
     for column in range(3):
         model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)

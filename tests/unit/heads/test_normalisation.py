@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dpprobe import heads
 from dpprobe.errors import DataError
 from dpprobe.heads import sgd
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CHANNEL_DEVIATIONS, CHANNEL_MEANS, Channels, GroupNorm
 from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
@@ -262,13 +263,13 @@ def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: flo
     rows = features(60)
     options = sgd.Options(batch_size="full", steps=3, normalize=SPEC)
     priced = plan(options.mechanisms(60), 60, noise=noise)
-    fitted = heads.fit(options, data(rows), priced, [1, 2])
+    fitted = fit_heads(options, data(rows), priced, [1, 2])
     arrays = fitted.arrays()
     assert set(arrays) == set(BOUNDS)
     assert arrays[CHANNEL_MEANS].shape == (2, C)
     assert np.array_equal(arrays[CHANNEL_MEANS][0], arrays[CHANNEL_MEANS][1]) == (noise == 0)
     other = features(7, seed=9)
-    found = heads.scores(fitted, other.numpy())
+    found = score_rows(fitted, other.numpy())
     for index in range(2):
         means, deviations = (arrays[name][index].repeat(P) for name in BOUNDS)
         weights = fitted.weights[index].astype(np.float64)

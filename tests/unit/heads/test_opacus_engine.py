@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe import heads
 from dpprobe.errors import PrivacyError
-from dpprobe.heads import Heads, opacus_engine
+from dpprobe.heads import opacus_engine
 from dpprobe.heads.adam import Options as Adam
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
@@ -47,7 +48,7 @@ def fit(
 ) -> Heads:
     options = head(**changes)
     plan = plan_for(options, data.rows, noise, 1.0 if noise else math.inf)
-    return heads.fit(options, data, plan, seeds)
+    return fit_heads(options, data, plan, seeds)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
@@ -143,7 +144,7 @@ def test_both_engines_record_alike() -> None:
     for engine in ("closed_form", "opacus"):
         options = Options(batch_size=6, steps=12, engine=engine)
         plan = plan_for(options, 60, 0.0, math.inf)
-        found = heads.fit(options, data, plan, [1, 2], record=lambda *_: None)
+        found = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
         rows.append(found.history)
     for first, second in zip(*rows, strict=True):
         assert (first["seed_index"], first["step"]) == (second["seed_index"], second["step"])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe import heads
 from dpprobe.heads.prototypes import CLASS_SUMS, Options
 from dpprobe.heads.registry import HEADS
+from dpprobe.heads.scoring import score_rows
 from dpprobe.options import options_class
 from tests.support.second_order_data import (
     Stream,
@@ -50,7 +50,7 @@ def test_a_class_without_rows_is_hardly_ever_chosen() -> None:
     chosen = 0.0
     for seed in range(5):
         fitted = fit(options, features[kept], labels[kept], 4, noise=20.0, seeds=(seed,))
-        scores = torch.from_numpy(heads.scores(fitted, features[kept]))
+        scores = torch.from_numpy(score_rows(fitted, features[kept]))
         chosen += float((scores.argmax(2) == 2).float().mean()) / 5
     assert chosen < 0.1
 

@@ -14,9 +14,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.heads import Heads, scores
+from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
 from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -261,10 +262,10 @@ def test_scores_are_those_of_normalised_rows() -> None:
     weights = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
     own = [Transform(Centred(), {CENTRE: torch.full((6,), value)}) for value in (0.1, 0.2)]
     heads = Heads(weights=weights, seeds=(1, 2), transforms=tuple(own), steps=1)
-    found = scores(heads, rows.numpy())
+    found = score_rows(heads, rows.numpy())
     for seed, transform in enumerate(own):
         wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
         np.testing.assert_allclose(found[seed], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(heads.arrays()[CENTRE][:, 0], [0.1, 0.2])
     with pytest.raises(DataError, match="trained on dimension 6"):
-        scores(heads, rows[:, :5])
+        score_rows(heads, rows[:, :5])

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe import heads
 from dpprobe.errors import ConfigError
 from dpprobe.heads import second_order
 from dpprobe.heads.feature_covariance import Options
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
@@ -335,4 +335,4 @@ def test_more_features_than_can_be_decomposed_are_refused(
     features, labels = classes_of(dimension=12)
     data = TrainingSet(features, labels, 4)
     with pytest.raises(ConfigError, match=f"head {head}: 12 features; .* write head: momentum"):
-        heads.fit(method, data, plan_of(method, data.rows, 5.0), [1])
+        fit_heads(method, data, plan_of(method, data.rows, 5.0), [1])

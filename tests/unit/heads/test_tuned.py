@@ -14,17 +14,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe import heads
 from dpprobe.errors import ConfigError, PrivacyError
-from dpprobe.heads import Fitted, tuning
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.tuned import Options, Range
+from dpprobe.heads.tuned import Options, draw_trials, score
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
+from tests.support.linear_heads import features_of
 
 N, D, K = 400, 6, 3
 SEEDS = [cell_seed("tuned", index) for index in range(3)]
@@ -180,7 +183,7 @@ def test_each_trial_clips_and_adds_noise_to_its_own_norm(monkeypatch: pytest.Mon
     spied(monkeypatch, spy)
     method = tuned(search={"max_grad_norm": {"low": 0.1, "high": 2.0, "log": True}}, trials=20)
     plan = planned(method)
-    heads.fit(method, training_set(), plan, SEEDS)
+    fit_heads(method, training_set(), plan, SEEDS)
     multiplier = plan.mechanism("gradients").noise_multiplier
     norms = [call.options.max_grad_norm for call in spy.calls]
     assert len(set(norms)) > 5
@@ -202,7 +205,7 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(
     spied(monkeypatch, Spy(releases))
     method = tuned()
     with pytest.raises(PrivacyError, match=f"{releases} noisy releases were taken, 5 were priced"):
-        heads.fit(method, training_set(), planned(method), SEEDS)
+        fit_heads(method, training_set(), planned(method), SEEDS)
 
 
 def test_a_plan_of_another_selection_is_refused() -> None:
@@ -211,7 +214,7 @@ def test_a_plan_of_another_selection_is_refused() -> None:
     assert plan.selection is not None
     for other in (None, replace(plan.selection, mean=2.0)):
         with pytest.raises(PrivacyError, match="not this method's"):
-            heads.fit(method, training_set(), replace(plan, selection=other), SEEDS)
+            fit_heads(method, training_set(), replace(plan, selection=other), SEEDS)
 
 
 def test_without_noise_the_best_trial_is_kept() -> None:
@@ -219,14 +222,14 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     method = tuned(search={"learning_rate": [1e-6, 0.3, 3.0]}, trials=12)
     data = training_set()
     plan = planned(method, noise=0.0)
-    fitted = heads.fit(method, data, plan, SEEDS)
+    fitted = fit_heads(method, data, plan, SEEDS)
     for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
-        trials = tuning.draw_trials(method, method.selection(N), 0, seed)
+        trials = draw_trials(method, method.selection(N), 0, seed)
         scores = {}
         for trial in trials:
             base = method.trial(trial.values)
-            own = heads.fit(base, data, planned(base, noise=0.0), [trial.seed])
-            correct = heads.scores(own, data.features)[0].argmax(1) == data.labels.numpy()
+            own = fit_heads(base, data, planned(base, noise=0.0), [trial.seed])
+            correct = score_rows(own, features_of(data))[0].argmax(1) == data.labels.numpy()
             scores[trial.number] = (correct.sum(), own.weights[0])
         best = max(scores, key=lambda number: (scores[number][0], -number))
         assert chosen["score"] == scores[best][0] / N
@@ -242,7 +245,7 @@ def test_only_the_best_trial_leaves() -> None:
         seen.append(step)
         assert weights.shape == (len(SEEDS), K, D + 1)
 
-    fitted = heads.fit(method, training_set(), planned(method), SEEDS, record=record)
+    fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=record)
     assert seen == [5]
     assert [row["seed_index"] for row in fitted.history] == [0, 1, 2]
     assert [set(own) for own in fitted.chosen] == [{"score", "learning_rate"}] * 3
@@ -252,19 +255,19 @@ def test_only_the_best_trial_leaves() -> None:
 def test_a_seed_depends_on_itself_alone_and_repeats() -> None:
     method = tuned(trials=6)
     data, plan = training_set(), planned(method)
-    together = heads.fit(method, data, plan, SEEDS)
-    alone = heads.fit(method, data, plan, SEEDS[1:2])
+    together = fit_heads(method, data, plan, SEEDS)
+    alone = fit_heads(method, data, plan, SEEDS[1:2])
     np.testing.assert_allclose(alone.weights[0], together.weights[1], atol=1e-5)
     assert alone.chosen[0]["learning_rate"] == together.chosen[1]["learning_rate"]
-    again = heads.fit(method, data, plan, SEEDS)
+    again = fit_heads(method, data, plan, SEEDS)
     np.testing.assert_array_equal(again.weights, together.weights)
     assert again.chosen == together.chosen
 
 
 def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "draw_runs", lambda *_: 0)
+    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 0)
     method = tuned(distribution="poisson")
-    fitted = heads.fit(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
+    fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
     assert not fitted.weights.any()
     assert [own["score"] for own in fitted.chosen] == [None] * 3
     assert len(fitted.history) == 3
@@ -272,19 +275,19 @@ def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPa
 
 def test_a_priced_normalisation_is_released_once_for_all_trials() -> None:
     method = tuned(base={**BASE, "normalize": "centred"}, trials=5)
-    fitted = heads.fit(method, training_set(), planned(method), SEEDS)
+    fitted = fit_heads(method, training_set(), planned(method), SEEDS)
     centres = [transform.arrays["centre"] for transform in fitted.transforms]
     assert len({id(centre) for centre in centres}) == len(SEEDS)
-    assert heads.scores(fitted, training_set().features).shape == (3, N, K)
+    assert score_rows(fitted, features_of(training_set())).shape == (3, N, K)
 
 
 def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     spied(monkeypatch, Spy())
-    monkeypatch.setattr(tuning, "draw_runs", lambda *_: 1)
+    monkeypatch.setattr("dpprobe.privacy.selection.draw_runs", lambda *_: 1)
     method = tuned()
     plan, data = planned(method, noise=2.0), training_set()
     seeds = [cell_seed("noise", index) for index in range(400)]
-    fitted = heads.fit(method, data, plan, seeds)
+    fitted = fit_heads(method, data, plan, seeds)
     exact = int((data.labels == 0).sum())  # heads of zeros choose the first class
     errors = np.array([own["score"] * N - exact for own in fitted.chosen])
     deviation = plan.mechanism("score").noise_multiplier
@@ -314,16 +317,16 @@ def test_one_row_changes_the_score_by_at_most_one(
     weights = torch.from_numpy(generator.normal(size=(2, K, D + 1)).astype(np.float32) * 5)
     method: Any = SimpleNamespace(link=link)
 
-    def score(keep: np.ndarray) -> np.ndarray:
+    def scored(keep: np.ndarray) -> np.ndarray:
         data = TrainingSet(torch.from_numpy(features[keep]), torch.from_numpy(labels[keep]), K)
         spec = method_options({"head": "sgd"}).normalize
         releases: Any = None
-        found: np.ndarray = tuning.score(method, normalise(data, spec, releases), weights).numpy()
-        return found
+        values: np.ndarray = score(method, normalise(data, spec, releases), weights).numpy()
+        return values
 
-    whole = score(np.arange(6))
+    whole = scored(np.arange(6))
     for row in range(6):
-        less = score(np.delete(np.arange(6), row))
+        less = scored(np.delete(np.arange(6), row))
         # Products of fewer rows round otherwise in their last bits.
         assert (whole - less >= -1e-4).all()
         assert (whole - less <= 1 + 1e-4).all()
@@ -339,7 +342,7 @@ def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
     right = nothing.clone()
     right[:, :3] = 2.0 * labels.T.to(torch.float32)
     method: Any = SimpleNamespace(link="sigmoid")
-    low, high = tuning.score(method, rows, torch.stack([nothing, right])).tolist()
+    low, high = score(method, rows, torch.stack([nothing, right])).tolist()
     # No label is above a half in the one head, so that both get 7 of 9 right or more.
     assert low < high - 0.1
     expected = 3 - (7 * (1 / (1 + math.e)) ** 2 + 2 * (1 / (1 + math.exp(-1))) ** 2) / 3
@@ -355,7 +358,7 @@ def test_draws_cover_the_space() -> None:
         trials=1000,
     )
     selection = replace(method.selection(N), shape=math.inf)
-    trials = tuning.draw_trials(method, selection, 0, SEEDS[0])
+    trials = draw_trials(method, selection, 0, SEEDS[0])
     logs = np.log10([trial.values["learning_rate"] for trial in trials])
     assert logs.mean() == pytest.approx(-1, abs=0.1)
     assert logs.std() == pytest.approx(2 / math.sqrt(12), rel=0.1)
@@ -374,7 +377,7 @@ def test_heads_without_a_loss_can_be_searched(base: str, several: bool) -> None:
         assert data.features is not None
         data = TrainingSet(data.features, many, K)
     method = tuned(base={"head": base, "normalize": "l2"}, search={"intercept": [0.1, 0.2]})
-    fitted = heads.fit(method, data, planned(method), [1, 2], record=lambda *_: {"hits": [0, 1]})
+    fitted = fit_heads(method, data, planned(method), [1, 2], record=lambda *_: {"hits": [0, 1]})
     assert [row["hits"] for row in fitted.history] == [0, 1]
     assert all("train_loss" not in row for row in fitted.history)
     for chosen in fitted.chosen:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dpprobe import heads
 from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.nonprivate import Options as NonprivateOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.sgd import Options
@@ -178,26 +178,26 @@ def test_a_fit_refuses_a_plan_made_for_another() -> None:
         return plan(mechanisms=options.mechanisms(n), n=n, **changes)
 
     with pytest.raises(PrivacyError, match="n = 200 rows, the data has 100"):
-        heads.fit(Options(), data, planned(Options(), n=200), [1])
+        fit_heads(Options(), data, planned(Options(), n=200), [1])
     with pytest.raises(PrivacyError, match=r"sensitivity 1\.2, the method 0\.1"):
-        heads.fit(Options(max_grad_norm=0.1), data, planned(Options()), [1])
+        fit_heads(Options(max_grad_norm=0.1), data, planned(Options()), [1])
     with pytest.raises(PrivacyError, match="count 5, the method 6"):
-        heads.fit(Options(steps=6), data, planned(Options(steps=5)), [1])
+        fit_heads(Options(steps=6), data, planned(Options(steps=5)), [1])
     steps = planned(Options(steps=5))
     with pytest.raises(PrivacyError, match=r"sample_rate 0\.32, the method 0\.16"):
-        heads.fit(Options(steps=5, batch_size=16), data, steps, [1])
+        fit_heads(Options(steps=5, batch_size=16), data, steps, [1])
     extra = plan(mechanisms=(*Options().mechanisms(100), mechanism(name="more")), n=100)
     with pytest.raises(PrivacyError, match="not this method's"):
-        heads.fit(Options(), data, extra, [1])
+        fit_heads(Options(), data, extra, [1])
     ceiling = NonprivateOptions(penalties=(0.1,))
     with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon 1 by 1"):
-        heads.fit(ceiling, data, planned(Options()), [1])
+        fit_heads(ceiling, data, planned(Options()), [1])
     silent = tuple(item.scaled(0.0) for item in Options().mechanisms(100))
     nothing = plan(mechanisms=silent, n=100, epsilon=math.inf, realised_epsilon=math.inf)
     with pytest.raises(PrivacyError, match="not private, yet its plan promises epsilon inf by 1"):
-        heads.fit(ceiling, data, nothing, [1])
+        fit_heads(ceiling, data, nothing, [1])
     with pytest.raises(PrivacyError, match="differ from each other"):
-        heads.fit(Options(), data, planned(Options()), [1, 1])
+        fit_heads(Options(), data, planned(Options()), [1, 1])
 
 
 def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
@@ -208,12 +208,12 @@ def test_a_fit_refuses_noise_split_otherwise_than_the_method_says() -> None:
     data = TrainingSet(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), 2)
     method = Options.model_validate({"steps": 2, "normalize": "centred"})
     first, second = (item.scaled(2.0) for item in method.mechanisms(100))
-    assert heads.fit(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
+    assert fit_heads(method, data, plan(mechanisms=(first, second), n=100), [1]).steps == 2
     with pytest.raises(PrivacyError, match="not this method's"):
-        heads.fit(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
+        fit_heads(method, data, plan(mechanisms=(first, second.scaled(0.5)), n=100), [1])
     best = Selection(mean=3, shape=1, repeated=(second.name,))
     with pytest.raises(PrivacyError, match="not this method's"):
-        heads.fit(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
+        fit_heads(method, data, plan(mechanisms=(first, second), n=100, selection=best), [1])
 
 
 @pytest.mark.parametrize("shape", [0.0, 1.0, 2.5, math.inf])
@@ -253,7 +253,7 @@ def test_shares_of_a_budget() -> None:
 def test_checking_a_study_imports_nothing_heavy() -> None:
     code = """
 import sys
-from dpprobe import heads
+import dpprobe.heads.fitted
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.registry import method_options
 import dpprobe.privacy.plan

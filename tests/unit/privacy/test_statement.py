@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 from dpprobe.privacy.statement import statement
@@ -62,6 +63,10 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
         "epsilon_all_heads": 1.6 if math.isfinite(epsilon) else math.inf,
         **changes,
     }
+    head = method_options(values["options"])
+    values["private_choices"] = head.private_choices
+    values["priced_normalisation"] = head.normalize.priced
+    values["engine_limits"] = head.engine_limits
     return statement(values.pop("plan"), **values)
 
 

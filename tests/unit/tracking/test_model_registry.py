@@ -164,9 +164,10 @@ def test_a_head_of_a_dataset_that_left_is_not_current(study: Study) -> None:
 
 
 def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:
-    from dpprobe.heads import Heads, scores
+    from dpprobe.heads.fitted import Heads
     from dpprobe.heads.normalisation import L2
     from dpprobe.heads.rows import Transform
+    from dpprobe.heads.scoring import score_rows
 
     path = write_cell(tmp_path, epsilon="2")
     record = read_cell(path)
@@ -176,7 +177,7 @@ def test_a_head_keeps_its_normalisation(tmp_path: Path) -> None:
     features = np.random.default_rng(0).normal(size=(5, DIMENSION)).astype(np.float32)
     weights = load_file(path.parent / "heads.safetensors")["weights"][1:2]
     second_seed = Heads(weights=weights, seeds=(0,), transforms=(Transform(L2()),), steps=0)
-    expected = torch.softmax(torch.from_numpy(scores(second_seed, features)[0]), 1)
+    expected = torch.softmax(torch.from_numpy(score_rows(second_seed, features)[0]), 1)
     np.testing.assert_allclose(head.predict(features), expected, rtol=1e-5)
 
 

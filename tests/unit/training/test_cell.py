@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dpprobe import heads
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
@@ -157,7 +156,7 @@ def test_another_metric_needs_no_training(
     def fit(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(heads, "fit", fit)
+    monkeypatch.setattr("dpprobe.training.job.fit_heads", fit)
     train(tmp_path, calibration=calibration, metric="auc")
     after = record_of(cell)
     assert after["headline"] == "auc"

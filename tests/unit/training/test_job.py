@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dpprobe import heads
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features import text
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
@@ -116,15 +116,15 @@ def run(tmp_path: Path, calibration: Path) -> Run:
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every call of heads.fit: (batch size, number of seeds)."""
+    """Every call of fit_heads: (batch size, number of seeds)."""
     calls: list[tuple[str, int]] = []
-    original = heads.fit
+    original = fit_heads
 
     def counted(options: Any, data: Any, plan: Any, seeds: Any, **rest: Any) -> Any:
         calls.append((str(options.batch_size), len(seeds)))
         return original(options, data, plan, seeds, **rest)
 
-    monkeypatch.setattr(heads, "fit", counted)
+    monkeypatch.setattr("dpprobe.training.job.fit_heads", counted)
     return calls
 
 
@@ -323,7 +323,7 @@ def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
 def test_one_method_s_failure_keeps_the_others_work(
     run: Run, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    original = heads.fit
+    original = fit_heads
     trained: list[str] = []
 
     def fit(options: Any, *arguments: Any, **rest: Any) -> Any:
@@ -332,7 +332,7 @@ def test_one_method_s_failure_keeps_the_others_work(
             raise failure
         return original(options, *arguments, **rest)
 
-    monkeypatch.setattr(heads, "fit", fit)
+    monkeypatch.setattr("dpprobe.training.job.fit_heads", fit)
     with pytest.raises(DpprobeError, match=r"small: .*made to fail"):
         run.train()
     assert not run.cell("full").exists(), "nothing is published by a job that failed"

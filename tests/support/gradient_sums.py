@@ -1,0 +1,80 @@
+"""Clipped gradient sums by the compiled and the PyTorch way, for tests of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from dpprobe.heads.clipping import (
+    ClippedGradients,
+    ClippedGradientSum,
+    FullBatchSum,
+    NativeFullBatchSum,
+    NativePoissonSum,
+    PoissonBatchSum,
+)
+from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.sampling import PoissonSampler
+
+SEEDS = [cell_seed("test", index) for index in range(3)]
+LOSSES = [("softmax", False), ("sigmoid", False), ("sigmoid", True)]
+
+
+def random_weights(rows: Rows, seeds: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(seeds, rows.num_classes, rows.dimension + 1, generator=generator) / 4
+
+
+def padded(weights: torch.Tensor) -> torch.Tensor:
+    buffer = fused_step.padded(*weights.shape)
+    unpadded(buffer, weights)[:] = weights
+    return buffer
+
+
+def unpadded(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return buffer[:, : like.shape[1], : like.shape[2]]
+
+
+def full_sum(
+    rows: Rows, clip: float, weights: torch.Tensor, *, sigmoid: bool, native: bool
+) -> torch.Tensor:
+    """Returns the sum over all rows by one of the two ways, [seeds, classes, d + 1]."""
+    gradients = ClippedGradients(rows, clip, sigmoid)
+    if not native:
+        release = torch.zeros_like(weights)
+        FullBatchSum(gradients, weights).add_to(release)
+        return release
+    release = fused_step.padded(*weights.shape)
+    NativeFullBatchSum(gradients, padded(weights), None).add_to(release)
+    assert not release[:, weights.shape[1] :].any()
+    assert not release[..., weights.shape[2] :].any()
+    return unpadded(release, weights)
+
+
+def poisson_sums(
+    rows: Rows, clip: float, weights: torch.Tensor, rate: float, *, sigmoid: bool, native: bool
+) -> Iterator[torch.Tensor]:
+    """Yields the sums over Poisson batches, three steps at a time."""
+    gradients = ClippedGradients(rows, clip, sigmoid)
+    samplers = [PoissonSampler(rows.n, rate, stream(seed, "sampling")) for seed in SEEDS]
+    sums: list[ClippedGradientSum] = [PoissonBatchSum(gradients, weights, samplers[: len(weights)])]
+    if native:
+        sums = [
+            NativePoissonSum(gradients, padded(weights[index : index + 1]), sampler, None)
+            for index, sampler in enumerate(samplers[: len(weights)])
+        ]
+    while True:
+        for each in sums:
+            each.prepare(3)
+        for _ in range(3):
+            parts = []
+            for each in sums:
+                release = torch.zeros_like(weights)
+                if native:
+                    release = fused_step.padded(1, *weights.shape[1:])
+                each.add_to(release)
+                parts.append(unpadded(release, weights).clone())
+            yield torch.cat(parts)

@@ -1,0 +1,93 @@
+"""The compiled steps: every shape's tiles, and whole steps against steps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
+from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
+from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
+from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 15, 16, 17, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("classes", [2, 5, 6, 11])
+def test_every_shape_has_its_tiles(dimension: int, classes: int) -> None:
+    """Rows, classes and columns that do not fill the last tile, and rows that end the memory."""
+    for count in (1, 2, 3, 4, 5, 127, 128, 129, 131):
+        rows = rows_of(training_set(count, dimension, classes), "l2")
+        weights = random_weights(rows, 2)
+        native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
+        wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
+        assert relative(native, wanted) < 2e-6
+
+
+def descend(
+    rows: Rows, start: torch.Tensor, steps: int, mixing: npt.NDArray[np.float32]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Steps of the native loop: weights, average."""
+    weights, average = padded(start), padded(start)
+    sums = NativePoissonSum(
+        ClippedGradients(rows, 1.0, sigmoid=False),
+        weights,
+        PoissonSampler(rows.n, 0.1, stream(1, "sampling")),
+        None,
+    )
+    sums.prepare(steps)
+    assert sums.batches is not None
+    arrays, index, sizes = sums.batches
+    noise = GaussianNoise([1], start[0].numel(), CPU).draw_padded(steps, 0.3)[0].numpy()
+    rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
+    scratch = torch.zeros_like(weights).numpy()
+    fused_step.descend(
+        *arrays, index, sizes, noise, rates, weights.numpy(), start.shape[1], scratch, mixing,
+        average.numpy(),
+    )  # fmt: skip
+    assert not weights[:, start.shape[1] :].any()
+    assert not weights[..., start.shape[2] :].any()
+    return unpadded(weights, start), unpadded(average, start)
+
+
+@pytest.mark.parametrize("kind", ["none", "layer_norm"])
+def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
+    rows = rows_of(training_set(), kind)
+    start = random_weights(rows, 1)
+    mixing = np.linspace(1, 0.1, 9).astype(np.float32)
+    found, average = descend(rows, start, 9, mixing)
+    weights, wanted_average = start.double(), start.double()
+    noise = GaussianNoise([1], start[0].numel(), CPU).draw(9, 0.3).double()
+    batches = poisson_batches(rows.n, 0.1, 9, stream(1, "sampling"))
+    for step, batch in enumerate(batches):
+        total = oracle_sum(rows, weights[0].numpy(), batch, 1.0)
+        release = torch.from_numpy(total) + noise[0, step].view(total.shape)
+        weights = weights - float(np.float32(0.1 + 0.1 * step / 8)) * release
+        wanted_average += float(mixing[step]) * (weights - wanted_average)
+    assert relative(found, weights) < 2e-6
+    assert relative(average, wanted_average) < 2e-6
+    same, untouched = descend(rows, start, 9, np.zeros(0, dtype=np.float32))
+    assert torch.equal(same, found)
+    assert torch.equal(untouched, start)
+
+
+def test_buffers_are_whole_tiles() -> None:
+    buffer: Any = fused_step.padded(2, 11, 17)
+    assert buffer.shape == (2, 15, 32)
+    assert not buffer.any()

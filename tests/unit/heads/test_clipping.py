@@ -1,0 +1,261 @@
+"""The clipping proof: no row contributes more than the clipping norm, whatever it holds.
+
+And the clipped sums, compiled and by PyTorch, against a float64 oracle and against each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.heads import clipping
+from dpprobe.heads.clipping import (
+    ClippedGradients,
+    NativeFullBatchSum,
+    clip_bounds,
+    clipped_residuals,
+)
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.sampling import poisson_batches
+from tests.support.gradient_sums import (
+    LOSSES,
+    SEEDS,
+    full_sum,
+    padded,
+    poisson_sums,
+    random_weights,
+    unpadded,
+)
+from tests.support.linear_heads import (
+    oracle_residual,
+    oracle_sum,
+    relative,
+    rows_of,
+    training_set,
+    whole,
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
+rows_and_weights = {
+    "row": st.lists(floats, min_size=3, max_size=3),
+    "weights": st.lists(floats, min_size=16, max_size=16),
+    "label": st.integers(0, 3),
+    "clip": st.sampled_from([1e-9, 1e-4, 0.1, 1.0, 1.2, 77.0, math.inf]),
+    "loss": st.sampled_from(LOSSES),
+    "kind": st.sampled_from(["none", "l2", "layer_norm"]),
+    "native": st.booleans(),
+}
+
+
+@given(**rows_and_weights)
+@settings(max_examples=250, deadline=None)
+def test_no_row_contributes_more_than_the_clipping_norm(
+    row: list[float],
+    weights: list[float],
+    label: int,
+    clip: float,
+    loss: tuple[str, bool],
+    kind: str,
+    native: bool,
+) -> None:
+    """Whatever a row and the weights hold; and exactly nothing where they overflow."""
+    labels = torch.tensor([label])
+    if loss[1]:
+        labels = torch.tensor([[label & 1, label >> 1, 1, 0]], dtype=torch.uint8)
+    rows = rows_of(TrainingSet(torch.tensor([row]), labels, 4), kind)
+    heads = torch.tensor(weights).view(1, 4, 4)
+    found = full_sum(rows, clip, heads, sigmoid=loss[0] == "sigmoid", native=native).double()
+    assert found.isfinite().all()
+    assert float(found.norm()) <= clip
+    if not np.isfinite(row).all() or not np.isfinite(weights).all():
+        assert not found.any()
+
+
+@given(
+    logits=st.lists(floats, min_size=4, max_size=4),
+    label=st.integers(0, 3),
+    clip=st.sampled_from([1e-4, 0.1, 1.0, 1.2, 77.0]),
+    sigmoid=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_logits_that_are_not_finite_have_no_residual(
+    logits: list[float], label: int, clip: float, sigmoid: bool
+) -> None:
+    bounds = clip_bounds(torch.ones(1, dtype=torch.float64), clip)
+    residual = clipped_residuals(
+        torch.tensor(logits).view(1, 4, 1), torch.tensor([[label]]), bounds, sigmoid=sigmoid
+    )
+    assert float(residual.double().norm()) <= clip
+    if not np.isfinite(logits).all():
+        assert not residual.any()
+
+
+@given(seed=st.integers(0, 10_000), scale=st.floats(1e-3, 1e6), classes=st.integers(2, 40))
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_rounding_never_lifts_a_norm_above_the_bound(
+    kind: str, native: bool, seed: int, scale: float, classes: int
+) -> None:
+    """Row by row: the sum over one row is that row's clipped gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(1, 33, generator=generator) * scale
+    rows = rows_of(TrainingSet(features, torch.tensor([seed % classes]), classes), kind)
+    weights = torch.randn(8, classes, 34, generator=generator) * 3
+    found = full_sum(rows, 0.1, weights, sigmoid=False, native=native).double()
+    norms = found.flatten(1).norm(dim=1)
+    assert float(norms.max()) <= 0.1
+    reached = norms > 0.1 * (1 - 1e-6)
+    x = torch.cat([whole(rows), torch.ones(1, 1)], dim=1).double().numpy()[0]
+    targets = rows.targets(0, 1).double().numpy()[0]
+    for index in range(8):
+        residual = oracle_residual(weights[index].double().numpy() @ x, targets, sigmoid=False)
+        if np.linalg.norm(residual) * np.linalg.norm(x) > 0.101:
+            assert reached[index]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
+def test_rows_that_are_not_finite_contribute_exactly_nothing(
+    bad: float, native: bool, kind: str
+) -> None:
+    """And leave the rows beside them alone, also where nothing is clipped."""
+    good = training_set(9, 3, 2)
+    features = torch.full((12, 3), bad)
+    features[:9] = whole(rows_of(good))
+    features[9, 1:] = 0.5
+    labels = torch.cat([good.labels, torch.tensor([0, 1, 1])])
+    rows = rows_of(TrainingSet(features, labels, 2), kind)
+    weights = random_weights(rows)
+    for clip in (1.0, math.inf):
+        found = full_sum(rows, clip, weights, sigmoid=False, native=native)
+        wanted = full_sum(rows_of(good, kind), clip, weights, sigmoid=False, native=native)
+        assert relative(found, wanted) < 1e-6
+        sums = poisson_sums(rows, clip, weights, 0.99, sigmoid=False, native=native)
+        assert next(sums).isfinite().all()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_logits_that_overflow_contribute_exactly_nothing(native: bool, sigmoid: bool) -> None:
+    rows = rows_of(TrainingSet(torch.full((4, 2), 1e17), torch.tensor([0, 1, 0, 1]), 2))
+    weights = torch.full((1, 2, 3), 1e30)
+    weights[0, 1] *= -1
+    assert not full_sum(rows, 1.0, weights, sigmoid=sigmoid, native=native).any()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_removing_a_row_moves_the_sum_by_at_most_the_sensitivity(
+    loss: tuple[str, bool], native: bool
+) -> None:
+    data = training_set(multi_label=loss[1])
+    features = data.features
+    assert features is not None
+    features *= torch.logspace(-3, 3, data.rows).unsqueeze(1)
+    weights = random_weights(rows_of(data), 1)
+
+    def total(keep: torch.Tensor) -> torch.Tensor:
+        part = TrainingSet(features[keep].clone(), data.labels[keep], data.num_classes)
+        sigmoid = loss[0] == "sigmoid"
+        return full_sum(rows_of(part), 1.2, weights, sigmoid=sigmoid, native=native).double()
+
+    everything = total(torch.ones(data.rows, dtype=torch.bool))
+    moves = []
+    for row in range(0, data.rows, 7):
+        keep = torch.ones(data.rows, dtype=torch.bool)
+        keep[row] = False
+        moves.append(float((everything - total(keep)).norm()))
+    assert max(moves) <= 1.2 + 1e-4  # float32 sums of 120 rows
+    assert max(moves) > 0.99 * 1.2
+
+
+# --- the sums -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("clip", [0.05, 1.2, 50.0, math.inf])
+def test_full_batch_sum_equals_a_float64_oracle(
+    clip: float, loss: tuple[str, bool], native: bool
+) -> None:
+    rows = rows_of(training_set(multi_label=loss[1]))
+    weights, sigmoid = random_weights(rows), loss[0] == "sigmoid"
+    found = full_sum(rows, clip, weights, sigmoid=sigmoid, native=native)
+    for index in range(3):
+        wanted = oracle_sum(rows, weights[index].numpy(), np.arange(rows.n), clip, sigmoid=sigmoid)
+        assert relative(found[index], wanted) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("native", [True, False])
+def test_poisson_sums_equal_a_float64_oracle(
+    kind: str, loss: tuple[str, bool], native: bool
+) -> None:
+    rows = rows_of(training_set(multi_label=loss[1]), kind)
+    weights, sigmoid = random_weights(rows), loss[0] == "sigmoid"
+    sums = poisson_sums(rows, 0.9, weights, 0.2, sigmoid=sigmoid, native=native)
+    drawn = [list(poisson_batches(rows.n, 0.2, 6, stream(seed, "sampling"))) for seed in SEEDS]
+    for step in range(6):
+        found = next(sums)
+        for index in range(3):
+            batch = drawn[index][step]
+            wanted = oracle_sum(rows, weights[index].numpy(), batch, 0.9, sigmoid=sigmoid)
+            assert relative(found[index], wanted) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["none", "layer_norm"])
+@pytest.mark.parametrize("native", [True, False])
+def test_batches_in_pieces_are_the_same(
+    kind: str, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(training_set(), kind)
+    weights = random_weights(rows)
+    whole_sums = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
+    wanted = [next(whole_sums) for _ in range(6)]
+    monkeypatch.setattr(clipping, "_PIECE_BYTES", 300)
+    monkeypatch.setattr(clipping, "_GROUP_BYTES", 50 * 32)
+    pieces = poisson_sums(rows, 1.0, weights, 0.4, sigmoid=False, native=native)
+    for own_wanted in wanted:
+        assert relative(next(pieces), own_wanted) < 1e-6
+
+
+def test_a_step_without_rows_adds_nothing() -> None:
+    rows = rows_of(training_set(5))
+    weights = random_weights(rows)
+    for native in (True, False):
+        sums = poisson_sums(rows, 1.0, weights, 1e-9, sigmoid=False, native=native)
+        assert not next(sums).any()
+
+
+def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
+    rows = rows_of(training_set(5000, 40, 3))
+    weights = padded(random_weights(rows))
+    gradients = ClippedGradients(rows, 1.0, sigmoid=False)
+    alone, together = torch.zeros_like(weights), torch.zeros_like(weights)
+    NativeFullBatchSum(gradients, weights, None).add_to(alone)
+    with ThreadPoolExecutor(4) as pool:
+        NativeFullBatchSum(gradients, weights, pool).add_to(together)
+    assert torch.equal(alone, together)
+    reference = random_weights(rows)
+    wanted = full_sum(rows, 1.0, reference, sigmoid=False, native=False)
+    assert relative(unpadded(alone, reference), wanted) < 1e-6

@@ -1,0 +1,49 @@
+"""Steps on privatised gradients, against PyTorch's optimisers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dpprobe.heads.adam import Adam
+from dpprobe.heads.lamb import Lamb
+from dpprobe.heads.momentum import Momentum
+from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.sgd import Sgd
+from tests.support.gradients import SHAPE, gradients, start
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "reference"),
+    [
+        (Sgd(), lambda p: torch.optim.SGD(p, lr=1)),
+        (Momentum(beta=0.8), lambda p: torch.optim.SGD(p, lr=1, momentum=0.8)),
+        (
+            Adam(beta1=0.8, beta2=0.95, eps=1e-3),
+            lambda p: torch.optim.Adam(p, lr=1, betas=(0.8, 0.95), eps=1e-3),
+        ),
+    ],
+)
+def test_steps_are_pytorch_s(optimiser: Optimiser, reference: Any) -> None:
+    weights, wanted = start(), torch.nn.Parameter(start())
+    theirs = [reference([wanted])]
+    again = torch.nn.Parameter(start())
+    theirs.append(optimiser.reference([again]))
+    for step, gradient in enumerate(gradients()):
+        rate = 0.1 / (step + 1)
+        optimiser.step(weights, gradient.clone(), rate)
+        for parameter, other in zip((wanted, again), theirs, strict=True):
+            parameter.grad = gradient.clone()
+            other.param_groups[0]["lr"] = rate
+            other.step()
+        torch.testing.assert_close(weights, wanted.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(weights, again.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_of_zero_moves_nothing() -> None:
+    for optimiser in (Adam(beta1=0.9, beta2=0.9, eps=1e-8), Lamb(beta1=0.9, beta2=0.9, eps=1e-8)):
+        weights = start()
+        optimiser.step(weights, torch.zeros(SHAPE, dtype=torch.float64), 0.1)
+        assert torch.equal(weights, start())
