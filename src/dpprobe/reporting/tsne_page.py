@@ -92,7 +92,7 @@ def _rounded(values: np.ndarray) -> list[float]:
 
 def _sprite(table: SplitTable, ids: Sequence[str]) -> Image.Image:
     """Joins the images of these rows in one, `ACROSS` in a line, in the order of the ids."""
-    from PIL import Image
+    from PIL import Image  # here, since a page without thumbnails needs no images
 
     places = {row_id: row for row, row_id in enumerate(table.ids())}
     missing = [row_id for row_id in ids if row_id not in places]
@@ -130,7 +130,7 @@ def _spans(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _thumbnail(image: Image.Image) -> Image.Image:
     """Scales an image to 32 x 32 at most, its sides' ratio kept; small images are enlarged."""
-    from PIL import Image
+    from PIL import Image  # here, as above; so is our module that imports it
 
     from dpprobe.backbones.images import convert
 
