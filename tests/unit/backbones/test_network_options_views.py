@@ -1,4 +1,4 @@
-"""What of an image enters a network, at what precision, and what leaves its inner blocks."""
+"""The part of an image that enters a network, the precision, and the features of inner blocks."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
 
 def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     with torch.inference_mode():
-        found: torch.Tensor = model.forward_head(model.forward_features(pixels), pre_logits=True)
-    return found
+        features: torch.Tensor = model.forward_head(model.forward_features(pixels), pre_logits=True)
+    return features
 
 
 # bytes
@@ -373,8 +373,8 @@ def test_compiled_gives_the_same() -> None:
     assert compiled.forward_layers is not None
     assert plain.forward_layers is not None
     for _ in range(2):
-        found, expected = compiled.forward_layers(batch), plain.forward_layers(batch)
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        outputs, expected = compiled.forward_layers(batch), plain.forward_layers(batch)
+        torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-4)
 
 
 # the digest of a forward pass

@@ -135,7 +135,7 @@ def test_scattering_barely_moves_under_a_shift_of_one_pixel() -> None:
 
 
 def test_scattering_hardly_expands() -> None:
-    """What the public bounds of `normalize: {kind: channels}` rest on."""
+    """The public bounds of `normalize: {kind: channels}` rest on this."""
     ramp = np.linspace(0, 255, 32).astype(np.uint8)
     stripes = np.where(np.arange(32) % 8 < 4, 255, 0).astype(np.uint8)
     arrays = [np.broadcast_to(line, (32, 32)) for line in (ramp, stripes, stripes[::-1])]

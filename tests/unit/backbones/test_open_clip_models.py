@@ -46,8 +46,8 @@ def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
     """open_clip's own model and evaluation transform, with the weights that the family draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
-    return found.eval(), preprocess
+        created, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
+    return created.eval(), preprocess
 
 
 def noise(size: tuple[int, int] = (90, 70), seed: int = 0) -> Image.Image:
@@ -61,8 +61,8 @@ def run(backbone: Backbone, *pictures: Image.Image) -> torch.Tensor:
 
 def embed(model: Any, preprocess: Any, *pictures: Image.Image) -> torch.Tensor:
     with torch.inference_mode():
-        found: torch.Tensor = model.encode_image(torch.stack([preprocess(p) for p in pictures]))
-    return found
+        embedded: torch.Tensor = model.encode_image(torch.stack([preprocess(p) for p in pictures]))
+    return embedded
 
 
 # equal to the library
@@ -317,8 +317,8 @@ def test_the_text_tower_is_dropped() -> None:
 
     def towers() -> int:
         return sum(
-            type(found) in (open_clip.model.CLIP, open_clip.model.CustomTextCLIP)
-            for found in gc.get_objects()
+            type(thing) in (open_clip.model.CLIP, open_clip.model.CustomTextCLIP)
+            for thing in gc.get_objects()
         )
 
     gc.collect()

@@ -267,9 +267,9 @@ def test_uncertain_labels(
         root=str(tmp_path), train="a.csv", test="a.csv", label_columns=LABELS,
         uncertain=uncertain, missing=missing,
     )  # fmt: skip
-    found = tables(options)["train"]
-    codes = [[None if code < 0 else code for code in row] for row in found.codes.tolist()]
-    assert dict(zip(found.frame["path"], codes, strict=True)) == wanted
+    rows_read = tables(options)["train"]
+    codes = [[None if code < 0 else code for code in row] for row in rows_read.codes.tolist()]
+    assert dict(zip(rows_read.frame["path"], codes, strict=True)) == wanted
     assert options.count_rows() == (len(wanted), len(wanted))
 
 
@@ -350,10 +350,10 @@ def test_ranges_of_ages(tmp_path: Path) -> None:
         **ANIMALS,
     }
     parts = prepare(tmp_path / "out", **values)
-    found: dict[str, str] = {}
+    ranges: dict[str, str] = {}
     for part in parts:
-        found |= dict(zip(part.ids(), part.groups()["group_age"], strict=True))
-    assert [found[row["path"]] for row in rows] == [
+        ranges |= dict(zip(part.ids(), part.groups()["group_age"], strict=True))
+    assert [ranges[row["path"]] for row in rows] == [
         "<18", "18-39", "18-39", "40-59", ">=80", ">=80", "", "",
     ]  # fmt: skip
     rows[3]["Age"] = "forty"
@@ -776,8 +776,8 @@ def test_what_the_documentation_prints_is_accepted(repository: Path) -> None:
     for options in backbones:
         backbone_options(options)
     table = (repository / "docs/your-own-data.md").read_text().partition("## All keys of")[2]
-    own = csv_manifest.Options.model_fields.keys() - DatasetOptions.model_fields.keys()
-    for name in own:
+    keys = csv_manifest.Options.model_fields.keys() - DatasetOptions.model_fields.keys()
+    for name in keys:
         assert f"`{name}" in table, f"{name} is not in the table of keys"
 
 

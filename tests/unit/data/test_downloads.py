@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def files(path: Path) -> dict[str, int]:
-    """What is in the folder: name -> bytes; a partial file's description without its size."""
+    """Reads a folder: name -> bytes; the description of a partial file comes without its size."""
     return {
         each.name: -1 if each.suffix == ".json" else each.stat().st_size
         for each in path.parent.iterdir()
@@ -92,8 +92,8 @@ PARTIAL = {".data.zip.partial": 1000, ".data.zip.partial.json": -1}
 
 def test_a_file_comes_whole_and_is_described(server: Server, path: Path) -> None:
     url = server.put("/data.zip", CONTENT)
-    found = get(url, path, name="part/data.zip", revision="v1")
-    assert found == Fetched(
+    fetched = get(url, path, name="part/data.zip", revision="v1")
+    assert fetched == Fetched(
         name="part/data.zip", bytes=300_000, sha256=SHA256, url=url, revision="v1"
     )
     assert path.read_bytes() == CONTENT
@@ -492,10 +492,10 @@ def test_secrets_stay_out_of_messages_logs_and_records(
     texts += [each.read_text() for each in path.parent.glob("*.json")]
     texts += [each.read_text() for each in path.parent.glob(".*.json")]
     server.put("/data.zip", CONTENT)
-    found = get(url, path, sha256=None)
-    assert found.url == server.url("/data.zip") + "?..."
+    fetched = get(url, path, sha256=None)
+    assert fetched.url == server.url("/data.zip") + "?..."
     texts += [each.read_text() for each in path.parent.glob(".*.json")]
-    texts += [caplog.text, json.dumps(found.__dict__)]
+    texts += [caplog.text, json.dumps(fetched.__dict__)]
     assert "hunter" not in "".join(texts)
 
 
@@ -589,10 +589,10 @@ def test_progress_is_logged_in_megabytes(
 
 def test_a_receipt_says_what_was_fetched(server: Server, path: Path) -> None:
     directory = path.parent
-    found = get(server.put("/data.zip", CONTENT), path, revision="v1")
-    downloads.write_receipt(directory, [found], params={"name": "x"})
+    fetched = get(server.put("/data.zip", CONTENT), path, revision="v1")
+    downloads.write_receipt(directory, [fetched], params={"name": "x"})
     receipt = downloads.read_receipt(directory)
-    assert receipt == downloads.Receipt(files=(found,), params={"name": "x"}, revision="v1")
+    assert receipt == downloads.Receipt(files=(fetched,), params={"name": "x"}, revision="v1")
     assert downloads.check_receipt(directory, params={"name": "x"}) == receipt
     with pytest.raises(DataError, match=r"for other options.*delete .*receipt\.json and run again"):
         downloads.check_receipt(directory, params={"name": "y"})
@@ -603,8 +603,8 @@ def test_a_receipt_says_what_was_fetched(server: Server, path: Path) -> None:
 
 def test_a_receipt_that_does_not_fit_is_refused(server: Server, path: Path) -> None:
     directory = path.parent
-    found = get(server.put("/data.zip", CONTENT), path)
-    downloads.write_receipt(directory, [found], params=None)
+    fetched = get(server.put("/data.zip", CONTENT), path)
+    downloads.write_receipt(directory, [fetched], params=None)
     path.write_bytes(CONTENT[:-1])
     with pytest.raises(DataError, match=r"299999 bytes, where 300000 .* delete .*receipt\.json"):
         downloads.check_receipt(directory, params=None)

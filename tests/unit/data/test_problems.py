@@ -1,4 +1,4 @@
-"""What is wrong with a dataset is found before extraction, and told at once."""
+"""The faults of a dataset are seen before extraction, and told at once."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def test_each_fault_alone(rows: Rows, name: str) -> None:
     with pytest.raises(DataError, match="^" + message) as caught:
         rows.write()
     assert "\n" not in str(caught.value)
-    (found,) = rows.report()
-    assert found["problem"] == problems.KINDS[kind][0]
+    (reported,) = rows.report()
+    assert reported["problem"] == problems.KINDS[kind][0]
     assert [path.name for path in (rows.directory / "out").iterdir()] == ["problems.csv"]
 
 
@@ -215,14 +215,14 @@ def test_all_faults_in_one_report(rows: Rows) -> None:
         "  2 classes, 3 expected",
     ):
         assert line in text
-    found = rows.report()
-    assert list(found[0]) == ["split", "row", "id", "path", "problem", "detail"]
-    assert Counter(row["problem"] for row in found) == {
+    reported = rows.report()
+    assert list(reported[0]) == ["split", "row", "id", "path", "problem", "detail"]
+    assert Counter(row["problem"] for row in reported) == {
         "missing image": 1, "unreadable image": 2, "id missing or twice": 1,
         "label without a class": 1, "image in train and test": 1, "class without test rows": 1,
         "unexpected size": 2,
     }  # fmt: skip
-    (missing,) = [row for row in found if row["problem"] == "missing image"]
+    (missing,) = [row for row in reported if row["problem"] == "missing image"]
     assert (missing["split"], missing["row"], missing["id"]) == ("train", "2", "train-2")
     assert missing["path"] == str(rows.splits["train"][2]["path"])
     # The tables of before are of other data: they may not pass for those of today.
@@ -435,10 +435,10 @@ def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
 
 def test_problems_are_counted_not_kept(tmp_path: Path) -> None:
     tracemalloc.start()
-    with problems.Problems(tmp_path) as found:
+    with problems.Problems(tmp_path) as gathered:
         for row in range(20_000):
-            found.add("label", f"label {row} is none", split="train", row=row, row_id=f"id{row}")
-        error = found.error()
+            gathered.add("label", f"label {row} is none", split="train", row=row, row_id=f"id{row}")
+        error = gathered.error()
     top = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert top < 1 << 20

@@ -13,7 +13,7 @@ from dpprobe.errors import ConfigError
 
 
 def read(chosen: str, *words: str) -> list[str]:
-    return [own[0] for own in prompts.sentences(prompts.templates(chosen), words)]
+    return [of_class[0] for of_class in prompts.sentences(prompts.templates(chosen), words)]
 
 
 def test_the_sentences_of_the_foundation_features_paper() -> None:
@@ -33,8 +33,8 @@ def test_clips_own_templates_are_the_library_s() -> None:
         ("imagenet80", open_clip.OPENAI_IMAGENET_TEMPLATES),
         ("ensemble7", open_clip.SIMPLE_IMAGENET_TEMPLATES),
     ):
-        (own,) = prompts.sentences(prompts.templates(name), ["owl"])
-        assert own == [template("owl") for template in library]
+        (of_class,) = prompts.sentences(prompts.templates(name), ["owl"])
+        assert of_class == [template("owl") for template in library]
     assert len(prompts.templates("imagenet80")) == 80
     assert len(prompts.templates("ensemble7")) == 7
 

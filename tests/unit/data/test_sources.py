@@ -384,13 +384,13 @@ def test_folder_by_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_folder_within_another_source_records_that_one(tmp_path: Path) -> None:
     names = [f"{kind}/{row}.png" for kind in ("cat", "dog") for row in range(4)]
     root = make_folder(tmp_path / "images", {name: row for row, name in enumerate(names)})
-    own = options_of(source="imagefolder", path=root)
+    folder = options_of(source="imagefolder", path=root)
     outer = options_of(source="sklearn", name="digits", expect={"classes": 3})
-    assert isinstance(own, imagefolder.Options)
+    assert isinstance(folder, imagefolder.Options)
     with pytest.raises(DataError, match="2 classes, 3 expected"):
-        imagefolder.prepare(own, tmp_path / "out", recorded=outer)
+        imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
     outer = options_of(source="sklearn", name="digits", expect={"classes": 2})
-    imagefolder.prepare(own, tmp_path / "out", recorded=outer)
+    imagefolder.prepare(folder, tmp_path / "out", recorded=outer)
     facts = json.loads((tmp_path / "out/dataset.json").read_text())
     assert facts["source"] == outer.preparation_params()
 
@@ -413,12 +413,12 @@ def test_an_image_replaced_in_place_changes_the_source_state(tmp_path: Path) -> 
     path = Path(root) / "a/deep/1.png"
     states = [options.source_state()]
     assert options.source_state() == states[0]
-    found = path.stat()
+    status = path.stat()
     path.write_bytes(path.read_bytes()[::-1])
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     states.append(options.source_state())
     path.write_bytes(b"longer" + path.read_bytes())
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     states.append(options.source_state())
     path.rename(path.with_name("3.png"))
     states.append(options.source_state())

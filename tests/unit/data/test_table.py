@@ -125,10 +125,10 @@ def test_images_streams_any_range_across_row_groups(
     train = SplitTable(tmp_path / "train.parquet")
     assert pq.ParquetFile(tmp_path / "train.parquet").num_row_groups == 3
     wanted = list(range(start, min(start + length, 20)))
-    found = list(train.images(start, start + length))
-    assert [image.row for image in found] == wanted
-    assert [image.id for image in found] == [f"r{row}" for row in wanted]
-    assert [image.data for image in found] == [encode(row) for row in wanted]
+    images = list(train.images(start, start + length))
+    assert [image.row for image in images] == wanted
+    assert [image.id for image in images] == [f"r{row}" for row in wanted]
+    assert [image.data for image in images] == [encode(row) for row in wanted]
 
 
 @pytest.mark.parametrize(

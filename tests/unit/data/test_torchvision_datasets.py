@@ -75,15 +75,15 @@ def test_arrays_become_png_without_loss(
     archive = tmp_path / "downloads"
     root = archive if name.endswith("MNIST") else archive / cls.filename.removesuffix(".tar.gz")
     for part in table.SPLITS:
-        own = cls(root, train=part == "train", download=False)
-        assert len(rows[part]) == len(own)
+        theirs = cls(root, train=part == "train", download=False)
+        assert len(rows[part]) == len(theirs)
         for number, row in enumerate(rows[part]):
             image = Image.open(io.BytesIO(row["image"]["bytes"]))
             assert image.format == "PNG"
-            np.testing.assert_array_equal(np.asarray(image), np.asarray(own[number][0]))
-            assert row["label"] == own[number][1]
+            np.testing.assert_array_equal(np.asarray(image), np.asarray(theirs[number][0]))
+            assert row["label"] == theirs[number][1]
             assert row["id"] == f"{part}-{number:08d}"
-    assert info.class_names == tuple(own.classes)
+    assert info.class_names == tuple(theirs.classes)
     assert set(info.splits["train"].per_class) == {2}
 
 

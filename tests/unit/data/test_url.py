@@ -44,7 +44,7 @@ def png(*key: int) -> bytes:
 
 
 def images() -> dict[str, bytes]:
-    """What a zip of an image folder holds, with its own top folder and a Mac's additions."""
+    """Returns the content of a zip of an image folder, with a top folder and a Mac's additions."""
     files = {
         f"xrays/{part}/{name}/{number}.png": png(label, number, part == "test")
         for part, rows in (("train", 4), ("test", 2))

@@ -442,11 +442,11 @@ def test_threads_of_torch_are_given_back() -> None:
     before = torch.get_num_threads()
     inside = list(in_order(lambda _: torch.get_num_threads(), range(9), threads=3, ahead=4))
     assert inside == [1] * 9
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    in_thread: list[int] = []
+    thread = threading.Thread(target=lambda: in_thread.append(torch.get_num_threads()))
     thread.start()
     thread.join()
-    assert [torch.get_num_threads(), *found] == [before, before]
+    assert [torch.get_num_threads(), *in_thread] == [before, before]
 
 
 def test_results_come_in_order_however_long_each_takes() -> None:

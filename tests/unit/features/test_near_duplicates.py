@@ -92,11 +92,11 @@ def make_rows(
 
 def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray:
     """The largest cosine of each private row, in float64."""
-    own = private.features.read().astype(np.float64)
-    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    unit_rows = private.features.read().astype(np.float64)
+    unit_rows /= np.linalg.norm(unit_rows, axis=1, keepdims=True)
     other = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
     other /= np.linalg.norm(other, axis=1, keepdims=True)
-    cosines: np.ndarray = (own @ other.T).max(axis=1)
+    cosines: np.ndarray = (unit_rows @ other.T).max(axis=1)
     return cosines
 
 
@@ -125,14 +125,14 @@ def test_it_finds_what_brute_force_finds(
     assert summary["near"] == np.sum(cosines > 0.999)
     assert summary["largest_cosine"] == pytest.approx(1, abs=1e-5)
     assert summary["cosine_quantiles"]["0.9"] == pytest.approx(np.quantile(cosines, 0.9), abs=1e-5)
-    found = matches.to_pylist()
-    assert [row["id"] for row in found if row["near"]] == ["private-0", "private-1"]
-    assert [row["public_id"] for row in found[:2]] == ["seen-0", "seen-1"]
-    assert [row["exact"] for row in found[:2]] == [True, False]
-    assert len(found) == near_duplicates.LISTED
-    for row in found:
+    listed = matches.to_pylist()
+    assert [row["id"] for row in listed if row["near"]] == ["private-0", "private-1"]
+    assert [row["public_id"] for row in listed[:2]] == ["seen-0", "seen-1"]
+    assert [row["exact"] for row in listed[:2]] == [True, False]
+    assert len(listed) == near_duplicates.LISTED
+    for row in listed:
         assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
-    assert {row["public_dataset"] for row in found} == {"seen", "more"}
+    assert {row["public_dataset"] for row in listed} == {"seen", "more"}
 
 
 def test_a_lower_threshold_finds_what_lies_above_it(

@@ -577,7 +577,7 @@ def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Pa
     plain = cut_into(tmp_path / "plain", 2).fingerprint
     # As it was before stores could hold either: finished results stay valid.
     assert plain == "04d3857b925f1961788f05abe7aa8a75b71cc4ccad6f25a49aac6873d062e8b1"
-    found = {plain}
+    fingerprints = {plain}
     other = {name: values + 1 for name, values in LAYERS.items()}
     variants: list[dict[str, Any]] = [
         {"layers": LAYERS},
@@ -590,8 +590,8 @@ def test_layers_and_accepted_labels_are_content_where_there_are_any(tmp_path: Pa
     for number, variant in enumerate(variants):
         one = cut_into(tmp_path / f"{number}-1", 1, **variant).fingerprint
         assert cut_into(tmp_path / f"{number}-3", 3, **variant).fingerprint == one
-        found.add(one)
-    assert len(found) == len(variants) + 1
+        fingerprints.add(one)
+    assert len(fingerprints) == len(variants) + 1
 
 
 def edit_layer(path: Path) -> None:

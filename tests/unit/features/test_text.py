@@ -74,14 +74,14 @@ def write(path: Path, info: Path, **values: Any) -> None:
 @pytest.mark.parametrize("model", ["tiny", "tiny-quickgelu", "tiny-timm"])
 @pytest.mark.parametrize("chosen", sorted(THEIRS))
 def test_embeddings_are_open_clips_zero_shot_classifier(model: str, chosen: str) -> None:
-    found = embed(model, chosen)
+    embeddings = embed(model, chosen)
     expected = open_clip.build_zero_shot_classifier(
         library(model), open_clip.get_tokenizer(model), CLASSES, THEIRS[chosen]
     )
-    assert found.weights.shape == (3, 24)
-    assert found.weights.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(found.weights, axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(found.weights, expected.T.numpy(), rtol=1e-4, atol=1e-6)
+    assert embeddings.weights.shape == (3, 24)
+    assert embeddings.weights.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings.weights, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(embeddings.weights, expected.T.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_scale_and_bias_are_the_models() -> None:
@@ -97,8 +97,8 @@ def test_zero_shot_scores_are_the_library_s_logits() -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
     backbone = loading.load(options(), runtime=CPU)
     features = backbone.forward(backbone.transform(image)[None])
-    found = embed("tiny-quickgelu", "photo")
-    scores = found.logit_scale * torch.nn.functional.normalize(features) @ found.weights.T
+    embeddings = embed("tiny-quickgelu", "photo")
+    scores = embeddings.logit_scale * torch.nn.functional.normalize(features) @ embeddings.weights.T
     _, _, preprocess = open_clip.create_model_and_transforms("tiny-quickgelu")
     tokens = open_clip.get_tokenizer("tiny-quickgelu")([f"a photo of a {c}." for c in CLASSES])
     with torch.inference_mode():
@@ -118,9 +118,9 @@ def test_what_is_of_images_alone_does_not_decide_text() -> None:
     plain = text.embed_text(options(), sentences=sentences, runtime=CPU)
     others: list[dict[str, Any]] = [{"layers": "all"}, {"preprocessing": {"flip": True}}]
     for other in others:
-        found = text.embed_text(options(**other), sentences=sentences, runtime=CPU)
-        assert found.fingerprint == plain.fingerprint
-        np.testing.assert_array_equal(found.weights, plain.weights)
+        embeddings = text.embed_text(options(**other), sentences=sentences, runtime=CPU)
+        assert embeddings.fingerprint == plain.fingerprint
+        np.testing.assert_array_equal(embeddings.weights, plain.weights)
 
 
 def test_the_artifact_says_what_made_it(tmp_path: Path, info: Path) -> None:
