@@ -1,4 +1,4 @@
-"""Looking at features: t-SNE, and how far its picture can be trusted. Nothing here is private."""
+"""t-SNE of features, and the measure of what its plane keeps. Nothing here is private."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def tsne(
 
 
 def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """The table `tsne` wrote, and its metadata.
+    """Reads the table that `tsne` wrote, and its metadata.
 
     Raises:
       DataError: when it is not one.
     """
     table = pq.read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    found = facts.get("format"), facts.get("format_version")
-    if found != (EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION):
+    written = facts.get("format"), facts.get("format_version")
+    if written != (EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION):
         raise DataError(f"{path}: not an embedding of this version; delete it and run again")
     return table, facts
 
@@ -120,7 +120,7 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 def embed(
     features: np.ndarray, *, perplexity: float, components: int, seed: int, threads: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """PCA and t-SNE of [m, d] features.
+    """Computes PCA and t-SNE of [m, d] features.
 
     Returns:
       [m, c] principal components, [m, 2] the plane, and the settings and agreements.
@@ -164,7 +164,7 @@ def embed(
 
 
 def nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np.ndarray:
-    """Indices [a, k] of the k rows nearest to each anchor row, itself left out; any order.
+    """Returns indices [a, k] of the k rows nearest to each anchor row but itself, in any order.
 
     Args:
       rows: [m, d].
@@ -184,7 +184,7 @@ def nearest(rows: np.ndarray, anchors: np.ndarray, *, k: int = NEIGHBOURS) -> np
 
 
 def agreement(first: np.ndarray, second: np.ndarray) -> float:
-    """The mean share of the neighbours [a, k] in `first` that are in the same row of `second`."""
+    """Returns the mean share of the neighbours [a, k] in `first` that `second` has in that row."""
     shared = [np.isin(one, two).mean() for one, two in zip(first, second, strict=True)]
     return float(np.mean(shared))
 
@@ -192,7 +192,7 @@ def agreement(first: np.ndarray, second: np.ndarray) -> float:
 def _reduce(
     features: np.ndarray, anchors: np.ndarray, truth: np.ndarray, *, components: int, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Principal components, doubled while they lose too many neighbours; and what they keep."""
+    """Returns principal components, doubled while they lose neighbours, and the share they keep."""
     from sklearn.decomposition import PCA
 
     most = min(len(features) - 1, features.shape[1])
@@ -216,7 +216,7 @@ def _nothing_to_place(rows: int) -> str:
 
 
 def _principal_plane(features: np.ndarray) -> np.ndarray:
-    """The first two principal components, [m, 2]; a second that does not exist is zero."""
+    """Returns the first two principal components, [m, 2]; a second that does not exist is zero."""
     centred = features.astype(np.float64)
     centred -= centred.mean(axis=0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
@@ -229,7 +229,7 @@ def _principal_plane(features: np.ndarray) -> np.ndarray:
 
 
 def _colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
-    """What colours the rows: [n] labels, the name of each label, and what a label is."""
+    """Returns the colours of the rows: [n] labels, each label's name, and the legend's title."""
     labels = np.asarray(store.labels)
     if labels.ndim == 1:
         return labels, list(store.class_names), "class"
@@ -239,12 +239,12 @@ def _colours(store: FeatureStore) -> tuple[np.ndarray, list[str], str]:
 
 
 def _at_least_two_columns(reduced: np.ndarray) -> np.ndarray:
-    """One-dimensional features get a second column of zeros: the plane needs two to start from."""
+    """Adds a column of zeros to one-dimensional features: the plane needs two to start from."""
     return np.pad(reduced, ((0, 0), (0, max(0, 2 - reduced.shape[1]))))
 
 
 def _sample(rows: int, points: int, seed: int) -> np.ndarray:
-    """Sorted indices of at most `points` rows, drawn without replacement."""
+    """Returns sorted indices of at most `points` rows, drawn without replacement."""
     if rows <= points:
         return np.arange(rows)
     generator = np.random.Generator(np.random.Philox(seed))

@@ -1,7 +1,7 @@
 """Few-shot linear probes: logistic regression on N training images a class. Not private.
 
-What a person could do with N images of each class and the same features, without a promise to
-anyone: the scale against which private heads are read.
+A person could do as much with N images of each class and the same features, without any privacy:
+the scale against which private heads are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOTE = (
     "label. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
 )
 Shots = int | Literal["full"]
-METRIC_COLUMNS = (
+METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns
     "accuracy",
     "macro_accuracy",
     "expected_calibration_error",
@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to probe: the dataset's and backbone's names, N's, draws, and the study's seed.
+    """The probes to train: the dataset's and backbone's names, N's, draws, and the study's seed.
 
     Features that take more than `memory_mb` as float32 are streamed from disk.
     """
@@ -108,8 +108,8 @@ def few_shot(
     probe = _Probe(task, stores, resolve_device(device))
     results, records = [], []
     for count in task.shots:
-        found = probe.draws(count)
-        summary = probe.summary(found)
+        draws = probe.draws(count)
+        summary = probe.summary(draws)
         if shown not in summary:
             raise DataError(
                 f"{test}: no {shown} to show: no label that some test rows have and others have "
@@ -118,10 +118,10 @@ def few_shot(
         logger.info("few-shot: %s: %s %.2f %%", count, shown, 100 * summary[shown]["mean"])
         shots = None if count == "full" else count
         results.append(
-            {"shots": shots, "seeds": len(found)}
-            | {"train_rows": [own["train_rows"] for own in found], "summary": summary}
+            {"shots": shots, "seeds": len(draws)}
+            | {"train_rows": [tested["train_rows"] for tested in draws], "summary": summary}
         )
-        records += [_row(task, shots, index, own) for index, own in enumerate(found)]
+        records += [_row(task, shots, index, tested) for index, tested in enumerate(draws)]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
     write_json(
         output,
@@ -137,31 +137,31 @@ def few_shot(
     )  # fmt: skip
 
 
-def _row(task: Task, shots: int | None, index: int, found: Mapping[str, Any]) -> dict[str, Any]:
+def _row(task: Task, shots: int | None, index: int, tested: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "dataset": task.dataset,
         "backbone": task.backbone,
         "shots": shots,
         "seed_index": index,
-        **{name: found.get(name) for name in ("train_rows", "penalty", *METRIC_COLUMNS)},
+        **{name: tested.get(name) for name in ("train_rows", "penalty", *METRIC_COLUMNS)},
     }
 
 
 def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Sorted rows: `count` of each label, or all of a label that has fewer.
+    """Draws sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
       labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
         rows without any label are drawn like those of one: a probe needs to see them.
     """
     generator = stream(seed, "few_shot")
-    own = (
+    groups = (
         [np.flatnonzero(column) for column in (*labels.T, ~labels.any(axis=1))]
         if labels.ndim == 2
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
     # Permuted whole, so that fewer of a seed are among more of it.
-    return np.unique(np.concatenate([generator.permutation(rows)[:count] for rows in own]))
+    return np.unique(np.concatenate([generator.permutation(rows)[:count] for rows in groups]))
 
 
 class _Probe:
@@ -182,25 +182,25 @@ class _Probe:
         self._first: np.ndarray | None = None
 
     def draws(self, count: Shots) -> list[dict[str, Any]]:
-        """One record a draw: its metrics, rows and penalty. The whole split is drawn once."""
-        found: list[dict[str, Any]] = []
+        """Returns each draw's metrics, rows and penalty. The whole split is drawn once."""
+        records: list[dict[str, Any]] = []
         for seed in self._seeds if count != "full" else self._seeds[:1]:
             rows = self._chosen(count, seed)
             with torch.inference_mode():
                 weights, penalty = self._fit(self._training_set(rows), count)
                 scores = self._scores(weights)
-            self._first = scores if not found else self._first
+            self._first = scores if not records else self._first
             tested = metrics.evaluate(
                 scores, self._test_labels, link=self._link, accepted=self._test.accepted
             )
-            found.append(tested | {"train_rows": len(rows), "penalty": penalty})
-        return found
+            records.append(tested | {"train_rows": len(rows), "penalty": penalty})
+        return records
 
-    def summary(self, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Means and intervals of what `draws` returned last."""
+    def summary(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Computes means and intervals of what `draws` returned last."""
         assert self._first is not None
         return metrics.summarise(
-            found,
+            draws,
             correct=metrics.hits(self._first, self._test_labels, link=self._link),
             labels=self._test_labels,
             scores=self._first,
@@ -208,7 +208,7 @@ class _Probe:
         )
 
     def _chosen(self, count: Shots, seed: int) -> np.ndarray:
-        """The rows of a draw, by class: every third row, as a fold has it, then holds all."""
+        """Returns a draw's rows by class: every third row, a fold, then holds all classes."""
         if count == "full":
             return np.arange(self._train.rows)
         rows = draw(self._train_labels, count, seed)
@@ -222,9 +222,9 @@ class _Probe:
             features = torch.from_numpy(self._train_rows[rows]).to(self._device)
         elif len(rows) < self._train.rows:
             order = np.argsort(rows)
-            own = np.empty((len(rows), self._train.dimension), dtype=np.float32)
-            own[order] = self._train.select(rows[order])
-            features = torch.from_numpy(own).to(self._device)
+            drawn = np.empty((len(rows), self._train.dimension), dtype=np.float32)
+            drawn[order] = self._train.select(rows[order])
+            features = torch.from_numpy(drawn).to(self._device)
         return TrainingSet(
             features,
             torch.from_numpy(self._train_labels[rows]),
@@ -233,7 +233,7 @@ class _Probe:
         )
 
     def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
-        """Weights [K, d + 1] on the features themselves, and their penalty."""
+        """Returns weights [K, d + 1] on the features themselves, and their penalty."""
         rows = Rows(data, Transform(NoNormalisation()))
         objective = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
@@ -243,14 +243,14 @@ class _Probe:
         return objective.raw_weights(solution), penalty
 
     def _scores(self, weights: np.ndarray) -> np.ndarray:
-        """Of all test rows, [m, K]."""
-        own = torch.from_numpy(weights.astype(np.float32)).to(self._device)
+        """Computes scores [m, K] of all test rows."""
+        head = torch.from_numpy(weights.astype(np.float32)).to(self._device)
         blocks: Iterable[tuple[int, np.ndarray]] = self._test.blocks(BLOCK_ROWS)
         if self._test_rows is not None:
             blocks = [(0, self._test_rows)]
         return np.concatenate(
             [
-                torch.addmm(own[:, -1], torch.from_numpy(block).to(self._device), own[:, :-1].T)
+                torch.addmm(head[:, -1], torch.from_numpy(block).to(self._device), head[:, :-1].T)
                 .cpu()
                 .numpy()
                 for _, block in blocks

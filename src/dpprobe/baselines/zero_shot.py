@@ -49,7 +49,7 @@ def zero_shot(
       text: what `features.text.write_text_embeddings` wrote.
       output: metrics, with an interval over test rows (bootstrap), as JSON.
       predictions: parquet with id, label, scores and the subgroups.
-      metric: what the dataset wants to be shown by, None for the usual. With several labels a
+      metric: the dataset's choice of headline metric, None for the usual. With several labels a
         row and a model without a logit bias it is AUC in any case.
       seed: of the bootstrap.
 
@@ -59,12 +59,12 @@ def zero_shot(
     store = FeatureStore(test)
     weights, facts = read_text_embeddings(text)
     _check(store, weights, facts, text)
-    scores = np.concatenate([own for _, own in scored_blocks(store, weights, facts)])
+    scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
     link = _link(facts["logit_bias"], multi_label=store.multi_label)
-    found = metrics.evaluate(scores, labels, link=link, accepted=store.accepted)
+    tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted)
     summary = metrics.summarise(
-        [found],
+        [tested],
         correct=metrics.hits(scores, labels, link=link),
         labels=labels,
         scores=scores,
@@ -72,8 +72,8 @@ def zero_shot(
     )
     ranked = store.multi_label and link == "none"
     if ranked:
-        found, summary = (
-            {name: part[name] for name in RANKED if name in part} for part in (found, summary)
+        tested, summary = (
+            {name: part[name] for name in RANKED if name in part} for part in (tested, summary)
         )
     shown = headline_metric(metric, num_classes=store.num_classes, multi_label=store.multi_label)
     if ranked:
@@ -104,7 +104,7 @@ def zero_shot(
             "prompts": {"set": facts["set"], "templates": facts["templates"]},
             "text": facts["fingerprint"],
             "features": store.fingerprint,
-            "metrics": found,
+            "metrics": tested,
             "summary": summary,
         },
     )
@@ -114,7 +114,7 @@ def zero_shot(
 def scored_blocks(
     store: FeatureStore, weights: npt.NDArray[np.float32], facts: Mapping[str, Any]
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Logits of the rows in order: (first row, float32 [m, classes]).
+    """Yields logits of the rows in order: (first row, float32 [m, classes]).
 
     A row of zeros, which has no direction, has cosine 0 with every class.
     """
@@ -141,7 +141,7 @@ def _check(
 
 
 def _link(bias: float | None, *, multi_label: bool) -> metrics.Link:
-    """What makes probabilities of the scores: a softmax, or a sigmoid where it was trained so."""
+    """Returns the function to probabilities: a softmax, or a sigmoid where it was trained so."""
     if bias is None:
         return "none" if multi_label else "softmax"
     return "sigmoid" if multi_label else "none"
@@ -156,7 +156,7 @@ def _predictions(store: FeatureStore, labels: np.ndarray, scores: np.ndarray) ->
 
 
 def _lists(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """[n] as it is, [n, K] as lists."""
+    """Returns [n] as it is, [n, K] as lists."""
     if values.ndim == 1:
         return pa.array(values)
     flat = pa.array(values.reshape(-1)).cast(kind)

@@ -1,1 +1,1 @@
-"""What a cell is: its record, metrics, summaries and the best private result. Imports no torch."""
+"""A cell's record, metrics, summaries and the best private result. Nothing here imports torch."""

@@ -51,13 +51,13 @@ def label_confusion(predictions: Path, num_classes: int, *, threshold: float) ->
 
 
 def confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    """Writes a line a true class, a column a predicted one."""
+    """Returns CSV with a line for each true class and a column for each predicted one."""
     header = ["true \\ predicted", *names]
     return _csv([header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))])
 
 
 def label_confusion_csv(counts: np.ndarray, names: Sequence[str]) -> str:
-    """Writes a line a label."""
+    """Returns CSV with a line for each label."""
     header = ["label", "true_positive", "false_positive", "false_negative", "true_negative"]
     return _csv([header, *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))])
 

@@ -54,7 +54,7 @@ class _Part(BaseModel):
 
 
 class CellName(_Part):
-    """The names that a cell is found by; epsilon is its token, such as "0.5" or "inf"."""
+    """The four names of a cell; epsilon is its token, such as "0.5" or "inf"."""
 
     dataset: str
     backbone: str
@@ -72,7 +72,7 @@ class CellName(_Part):
         return epsilon_value(self.epsilon)
 
     def folder(self, cells: Path | str) -> Path:
-        """The cell's folder below the folder of all cells."""
+        """Returns the cell's folder below the folder of all cells."""
         return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
 
 
@@ -105,7 +105,7 @@ class CellRecord(_Part):
     """A cell's `metrics.json`.
 
     Attributes:
-      private: whether the method promised anything, at any epsilon; see `guaranteed`.
+      private: True for a private method, at any epsilon; see `guaranteed`.
       fingerprint: of all that the cell is made from. content_hash: of that and of its files.
       noise_multiplier: where one mechanism has one, else None.
       options: of the method, as the study has them.
@@ -141,12 +141,12 @@ class CellRecord(_Part):
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the cell carries a guarantee: a private method at a finite epsilon."""
+        """True if the cell carries a guarantee: a private method at a finite epsilon."""
         return self.private and math.isfinite(self.cell.epsilon_value)
 
     @property
     def is_ceiling(self) -> bool:
-        """Whether the cell is a non-private ceiling."""
+        """True if the cell is a non-private ceiling."""
         return self.head == CEILING_HEAD
 
     @property
@@ -156,7 +156,7 @@ class CellRecord(_Part):
 
     @property
     def measure(self) -> Measure:
-        """What the numbers of the cell are."""
+        """The headline metric of the cell, and the labels in its mean."""
         return Measure(
             headline=self.headline,
             multi_label=self.multi_label,
@@ -170,7 +170,7 @@ class CellRecord(_Part):
 
 
 class Measure(_Part):
-    """What the numbers of a dataset are: the headline metric, and the labels in its mean."""
+    """The headline metric of a dataset, and the labels in its mean."""
 
     headline: Literal["accuracy", "auc"]
     multi_label: bool = False
@@ -179,17 +179,17 @@ class Measure(_Part):
 
     @property
     def partial(self) -> bool:
-        """Whether labels are left out of the mean: those with one value in all test rows."""
+        """True if labels are left out of the mean: those with one value in all test rows."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
     def title(self) -> str:
-        """For a sentence or an axis: "accuracy", "AUC", "mean AUC over 13 of 14 labels"."""
+        """The name for a sentence or an axis, such as "AUC" or "mean AUC over 13 of 14 labels"."""
         name = HEADLINES[self.headline]
         if not self.multi_label:
             return name
-        which = f"{self.labels} of {self.num_classes} labels" if self.partial else "labels"
-        return f"mean {name} over {which}"
+        labels = f"{self.labels} of {self.num_classes} labels" if self.partial else "labels"
+        return f"mean {name} over {labels}"
 
 
 ACCURACY = Measure(headline="accuracy")
@@ -231,7 +231,7 @@ def parse_cell(text: bytes) -> CellRecord:
 
 
 def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
-    """Finds what stands for the cells of each dataset, from their records and their paths.
+    """Returns the measure of each dataset, which all its cells share.
 
     Raises:
       DataError: when two cells of a dataset differ in it, as a killed run may leave them.

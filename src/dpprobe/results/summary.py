@@ -70,7 +70,7 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
 
     Raises:
       DataError: when a file is not a cell's record, two files describe one cell, or two cells
-        have another headline metric.
+        of one dataset have different headline metrics.
     """
     cells: dict[tuple[str, ...], tuple[Path, CellRecord]] = {}
     for path in metrics_files:
@@ -89,7 +89,7 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
 
 
 def read_summaries(paths: Sequence[Path]) -> pa.Table:
-    """Summaries written by `summarise_cells`, one after the other.
+    """Reads summaries written by `summarise_cells` as one table.
 
     Raises:
       DataError: when one has other columns.
@@ -117,7 +117,7 @@ class Entry:
 
     @property
     def half(self) -> float | None:
-        """Half the width of the interval."""
+        """Half the width of the interval, in percentage points; None without one."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
@@ -132,11 +132,12 @@ class Grid:
     measures: dict[str, Measure]  # of each dataset
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
+        """Returns the cell of a row and column, None where there is none."""
         return self.entries.get((*row, *column))
 
 
 def read_grid(paths: Sequence[Path]) -> Grid:
-    """The cells of summary files: datasets in the order given, epsilons rising.
+    """Reads the cells of summary files: datasets in the order given, epsilons rising.
 
     Raises:
       DataError: when a file is not a summary.
@@ -209,7 +210,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
 
 
 def rounded_up(loss: float) -> float:
-    """Four significant digits of a privacy loss, never less than it is."""
+    """Rounds a privacy loss to four significant digits, never below what it is."""
     shown = float(f"{loss:.4g}")
     if shown >= loss:
         return shown

@@ -1,4 +1,4 @@
-"""A cell in the hands of a training job: what it is made from, and where its files lie.
+"""A cell as a training job handles it: its inputs, its folders, and its state.
 
 A cell is current when its files are whole, its fingerprint is the one that today's features,
 options and plan give, and its privacy statement is today's.
@@ -47,9 +47,9 @@ class CellTask:
       name: of the cell.
       seeds: the number of repetitions, indexed from 0.
       study_seed: of the bootstrap over test rows.
-      mode: "benchmark"; what the privacy statement says of the noise depends on it.
+      mode: of the privacy statement, "benchmark".
       epsilon_all_heads: of publishing the heads of all seeds together.
-      near_duplicates: what the check of the training rows against public data says.
+      near_duplicates: the counts of the check against public data, or "not run".
       train: features of the training rows.
       headline: the metric that the cell is shown by.
       published, staged: the cell's folder, and the one that it is finished in.
@@ -81,7 +81,7 @@ class CellTask:
         return self.options.link_on(self.train.multi_label)
 
     def seed(self, index: int) -> int:
-        """Returns the seed of one repetition, which no other cell has: it derives from identity."""
+        """Returns the seed of one repetition, derived from the identity: no other cell has it."""
         return cell_seed(self.identity, index)
 
     @cached_property

@@ -39,7 +39,7 @@ class CellContents:
 
     indices: tuple[int, ...]
     weights: np.ndarray  # [S, K, d + 1]
-    arrays: Mapping[str, np.ndarray]  # what normalisations released, [S, ...] each
+    arrays: Mapping[str, np.ndarray]  # released by normalisations, [S, ...] each
     scores: np.ndarray  # [S, m, K]
     history: list[dict[str, Any]] = field(default_factory=list)
     chosen: tuple[Mapping[str, Any], ...] = ()  # by a search over hyperparameters
@@ -83,7 +83,7 @@ def write_contents(
                 for name, values in {"weights": contents.weights, **contents.arrays}.items()
             },
             temporary,
-            # one key: safetensors writes several in an order of their own each time
+            # one key: safetensors writes several in another order each time
             metadata={"dpprobe": canonical_json(options)},
         )
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:

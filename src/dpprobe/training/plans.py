@@ -25,13 +25,13 @@ FORMAT_VERSION = 3
 
 @dataclass(frozen=True)
 class Plans:
-    """What a calibration job found.
+    """The result of a calibration job.
 
     Attributes:
       plans: by method; those that meet the target.
-      failures: by method, why the others do not.
+      failures: by method, the reasons of those that do not.
       together: by method of `plans`, the epsilon at the same delta of publishing the heads of all
-        seeds; infinite where nothing is promised.
+        seeds; infinite where nothing is guaranteed.
     """
 
     plans: Mapping[str, Plan]
@@ -97,7 +97,7 @@ def write_plans(
 
 
 def read_plans(path: Path) -> Plans:
-    """What `write_plans` wrote.
+    """Reads what `write_plans` wrote.
 
     Raises:
       PrivacyError: when the file is not one of its, or was edited since.
@@ -121,7 +121,7 @@ def read_plans(path: Path) -> Plans:
 
 
 def _together(plan: Plan, seeds: int) -> float:
-    """The epsilon at the plan's delta of publishing as many heads, each a fit of its own."""
+    """Prices publishing as many heads, each a fit by itself: the epsilon at the plan's delta."""
     if not plan.private:
         return math.inf
     if seeds == 1:

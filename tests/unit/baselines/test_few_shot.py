@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from dpprobe.baselines.few_shot import FEW_PENALTY, Task, draw, few_shot
+from dpprobe.baselines.few_shot import FEW_PENALTY, METRIC_COLUMNS, Task, draw, few_shot
 from dpprobe.baselines.records import read_few_shot
 from dpprobe.errors import DataError
+from dpprobe.results.record import SCALAR_METRICS
 from tests.unit.analysis.test_tsne import write_store
 
 DIGITS = load_digits()
@@ -194,3 +195,7 @@ def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
     assert nearest > 0.8
     found = record["results"][0]["summary"]["accuracy"]["mean"]
     assert found == pytest.approx(nearest, abs=0.011)
+
+
+def test_the_rows_have_a_column_for_every_scalar_metric() -> None:
+    assert sorted(METRIC_COLUMNS) == sorted(SCALAR_METRICS)

@@ -1,4 +1,4 @@
-"""What cells say of rows with several labels, and which metric stands for a cell."""
+"""Cells of rows with several labels, and the metric that stands for a cell."""
 
 from __future__ import annotations
 
