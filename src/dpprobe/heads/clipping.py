@@ -32,15 +32,15 @@ from dpprobe.privacy.sampling import PoissonSampler
 _MARGIN = 4 * 2.0**-24
 _GROUP_BYTES = 2**20
 _PIECE_BYTES = 32 * 2**20
-# A sum over many rows goes by slices, whose number depends on nothing but the rows and the head:
-# so it is the same for any number of threads. Their sums take at most so much memory a seed.
+# A sum over many rows goes by slices, whose number depends on the rows and the head alone: so the
+# sum is the same for any number of threads. The slices' sums take at most so much memory a seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
 
 Index = npt.NDArray[np.int64]
 
 
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """The largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
+    """Returns the largest |r| of each row that keeps its gradient's norm at most `clip`, float64.
 
     Infinite when `clip` is. For rows that may not contribute it is so small that their factor is
     0 in float32.
@@ -50,12 +50,12 @@ def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class ClippedGradients:
-    """What is to be summed.
+    """The gradients that are summed: of which rows and loss, clipped to which norm.
 
     Attributes:
       rows: the private rows.
       clip: the largest norm of a row's gradient; infinite for no clipping.
-      sigmoid: whether the loss is a sum over classes of sigmoid cross-entropies.
+      sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
     """
 
     rows: Rows
@@ -64,7 +64,7 @@ class ClippedGradients:
 
     @cached_property
     def bounds(self) -> torch.Tensor:
-        """float64 [n]."""
+        """The largest |r| of each row, float64 [n]."""
         return clip_bounds(self.rows.norms, self.clip)
 
     @cached_property
@@ -80,13 +80,13 @@ class ClippedGradients:
     def copies(
         self, features: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
     ) -> fused_step.Arrays:
-        """Normalised rows [m, d] with what belongs to them."""
+        """Returns the kernel's arrays of copied normalised rows [m, d]."""
         ones = torch.ones(len(features))
         return fused_step.Arrays.of(features, ones, labels, bounds, sigmoid=self.sigmoid)
 
 
 class ClippedGradientSum(ABC):
-    """The clipped sums of the present weights, step after step."""
+    """The sum of clipped gradients at the present weights, step after step."""
 
     @abstractmethod
     def prepare(self, steps: int) -> None:
@@ -105,7 +105,7 @@ def add_in_slices(
     release: torch.Tensor,
     pool: Executor | None,
 ) -> None:
-    """`fused_step.add_clipped_sums` over rows of any number, by as many threads as the pool has."""
+    """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
     if count == 1:
@@ -113,14 +113,14 @@ def add_in_slices(
         return
 
     def summed(part: Index) -> npt.NDArray[np.float32]:
-        own = np.zeros(release.shape, dtype=np.float32)
-        fused_step.add_clipped_sums(*arrays, part, weights.numpy(), classes, own)
-        return own
+        partial = np.zeros(release.shape, dtype=np.float32)
+        fused_step.add_clipped_sums(*arrays, part, weights.numpy(), classes, partial)
+        return partial
 
     parts = [np.ascontiguousarray(part) for part in np.array_split(index, count)]
     total = release.numpy()
-    for own in map(summed, parts) if pool is None else pool.map(summed, parts):
-        total += own
+    for partial in map(summed, parts) if pool is None else pool.map(summed, parts):
+        total += partial
 
 
 class NativeFullBatchSum(ClippedGradientSum):
@@ -157,7 +157,7 @@ class NativeFullBatchSum(ClippedGradientSum):
 
 
 class Batches(NamedTuple):
-    """Batches laid end to end: what the rows are rows of, the rows, how many each step has."""
+    """Batches laid end to end: the arrays, the rows of them, and each step's number of rows."""
 
     arrays: fused_step.Arrays
     rows: Index
@@ -188,7 +188,7 @@ class NativePoissonSum(ClippedGradientSum):
         self.batches: Batches | None = None
 
     def prepare(self, steps: int) -> None:
-        """Draws; then `batches` holds them, or None where their rows are too many to copy."""
+        """Draws batches into `batches`; None where their rows are too many to copy."""
         rows, sizes = self._sampler.block(steps)
         arrays = self._gradients.arrays
         if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
@@ -198,14 +198,14 @@ class NativePoissonSum(ClippedGradientSum):
 
     def add_to(self, release: torch.Tensor) -> None:
         stop = next(self._stops)
-        own = self._rows[self._start : stop]
+        batch = self._rows[self._start : stop]
         self._start = stop
         if self.batches is not None:
-            self._add(self.batches.arrays, own, release)
+            self._add(self.batches.arrays, batch, release)
             return
         piece = max(1, _PIECE_BYTES // (4 * self._gradients.rows.dimension))
-        for start in range(0, len(own), piece):
-            arrays = self._gathered(own[start : start + piece])
+        for start in range(0, len(batch), piece):
+            arrays = self._gathered(batch[start : start + piece])
             self._add(arrays, np.arange(len(arrays.features)), release)
 
     def _add(self, arrays: fused_step.Arrays, index: Index, release: torch.Tensor) -> None:
@@ -221,7 +221,7 @@ class NativePoissonSum(ClippedGradientSum):
 def clipped_residuals(
     logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """r * min(1, bound / |r|) for the columns of logits [seeds, classes, m].
+    """Returns r * min(1, bound / |r|) for the columns of logits [seeds, classes, m].
 
     Args:
       logits: of any floating type.
@@ -229,16 +229,16 @@ def clipped_residuals(
       bounds: float64 [m], from `clip_bounds`.
 
     Returns:
-      A tensor like `logits`. A row of which a logit is not finite has no gradient to speak of: its
-      column is exactly 0.
+      A tensor like `logits`. The column of a row is exactly 0 where one of its logits is not
+      finite.
     """
     usable = logits.isfinite().all(-2, keepdim=True)
     residuals = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -2)
     if labels.dtype == torch.uint8:
         residuals -= labels
     else:
-        own = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
-        residuals.scatter_(-2, own, -1.0, reduce="add")
+        index = labels.unsqueeze(-2).expand(*logits.shape[:-2], 1, -1)
+        residuals.scatter_(-2, index, -1.0, reduce="add")
     residuals.masked_fill_(~usable, 0.0)
     norms = residuals.to(torch.float64).square_().sum(-2, keepdim=True).sqrt_()
     return residuals.mul_(torch.div(bounds, norms).clamp_(max=1.0))
@@ -273,7 +273,7 @@ class FullBatchSum(ClippedGradientSum):
 
 
 class PoissonBatchSum(ClippedGradientSum):
-    """The clipped gradient sums of one Poisson batch a seed.
+    """One Poisson batch a seed, all seeds together.
 
     Batches are laid end to end, step after step and seed after seed: one gather for several steps,
     one pass of the elementwise work for all seeds, two small products a seed, and no padding.
@@ -297,13 +297,13 @@ class PoissonBatchSum(ClippedGradientSum):
         step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
         rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
         sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
-        cut = [self._cut(own) for own in sizes]
+        cut = [self._cut(step_sizes) for step_sizes in sizes]
         self._counts = iter([len(pieces) for pieces in cut])
         chosen = torch.from_numpy(rows).to(self._gradients.rows.device, non_blocking=True)
         self._pieces = self._gathered(chosen, [piece for pieces in cut for piece in pieces])
 
     def _cut(self, sizes: list[int]) -> list[list[int]]:
-        """A step's rows, a number a seed, in pieces none of which is too long."""
+        """Cuts a step's rows, given as one number a seed, into pieces that are not too long."""
         if sum(sizes) <= self._longest:
             return [sizes]
         pieces = []
@@ -315,22 +315,22 @@ class PoissonBatchSum(ClippedGradientSum):
         return pieces
 
     def _gathered(self, chosen: torch.Tensor, pieces: list[list[int]]) -> Iterator[_Piece]:
-        """Pieces with their features, gathered a group at a time into one buffer."""
+        """Yields pieces with their features, gathered a group at a time into one buffer."""
         rows, start = self._gradients.rows, 0
         for group in groups(pieces, self._group):
             counts = [sum(piece) for piece in group]
             stop = start + sum(counts)
             if len(self._buffer) < stop - start:
                 self._buffer = self._buffer.new_ones((stop - start, self._buffer.shape[1]))
-            own, block = chosen[start:stop], self._buffer[: stop - start]
-            block[:, :-1] = rows.gather(own)
-            labels = rows.labels[own]
+            group_rows, block = chosen[start:stop], self._buffer[: stop - start]
+            block[:, :-1] = rows.gather(group_rows)
+            labels = rows.labels[group_rows]
             yield from map(
                 _Piece,
                 group,
                 block.split_with_sizes(counts),
                 (labels.T if rows.multi_label else labels).split_with_sizes(counts, -1),
-                self._gradients.bounds[own].split_with_sizes(counts),
+                self._gradients.bounds[group_rows].split_with_sizes(counts),
             )
             start = stop
 
@@ -349,12 +349,12 @@ class PoissonBatchSum(ClippedGradientSum):
             logits, piece.labels.unsqueeze(0), piece.bounds, sigmoid=self._gradients.sigmoid
         )
         columns = residuals[0].split_with_sizes(piece.sizes, 1)
-        for total, batch, own in zip(totals, batches, columns, strict=True):
-            total.addmm_(own, batch)
+        for total, batch, batch_residuals in zip(totals, batches, columns, strict=True):
+            total.addmm_(batch_residuals, batch)
 
 
 class _Piece(NamedTuple):
-    """Rows of one step, seed after seed: how many of each, [m, d + 1], labels, clip bounds."""
+    """Rows of one step, seed after seed: numbers of rows, rows [m, d + 1], labels, clip bounds."""
 
     sizes: list[int]
     rows: torch.Tensor
@@ -363,7 +363,7 @@ class _Piece(NamedTuple):
 
 
 def groups(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:
-    """Consecutive pieces together while they have at most so many rows; at least one each."""
+    """Yields groups of consecutive pieces of at most so many rows together, or of one piece."""
     group: list[list[int]] = []
     total = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Second moments of clipped rows, what is left of them under noise, and steps that use them.
+"""Second moments of clipped rows, their estimates under noise, and steps that use them.
 
 Rows are those of `second_order_options.RowOptions`: x of norm at most S, a constant entry last.
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
     centre: torch.Tensor | None
 
     def logits(self, weights: torch.Tensor) -> torch.Tensor:
-        """[K, m], of weights [K, d + 1] on rows with a 1 appended."""
+        """Returns logits [K, m] of weights [K, d + 1] on rows with a 1 appended."""
         out = (weights[:, :-1] @ self.features.T).mul_(self.scale)
         if self.shift is not None and self.centre is not None:
             out.addmm_((weights[:, :-1] @ self.centre)[:, None], self.shift[None], alpha=-1)
@@ -77,7 +77,7 @@ class Design:
       columns: d + 1.
       scale, constant: float32 [n]; both 0 for rows that must not contribute.
       norms: float64 [n], of the clipped rows with their constants.
-      exact: whether sums are taken in float64, as they are where there is no noise.
+      exact: True if sums are taken in float64, as they are where there is no noise.
     """
 
     def __init__(self, options: RowOptions, rows: Rows, *, private: bool) -> None:
@@ -86,16 +86,17 @@ class Design:
         self.offset = options.intercept * options.max_row_norm * (1 - MARGIN)
         usable = rows.lengths.isfinite()
         factors = (self.clip * (1 - MARGIN) / rows.lengths).clamp_(max=1)
-        own = torch.where(usable, rows.lengths * factors, 0.0)
+        clipped = torch.where(usable, rows.lengths * factors, 0.0)
         self.scale = torch.where(usable, factors, 0.0).to(torch.float32)
         self._shift = None
         if rows.affine is not None:
             self._shift = self._take_affine(rows.affine)
         self.constant = torch.where(usable, self.offset, 0.0).to(torch.float32)
-        self.norms = torch.hypot(own, self.constant.double())
+        self.norms = torch.hypot(clipped, self.constant.double())
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type that sums are taken in."""
         return torch.float64 if self.exact else torch.float32
 
     def _take_affine(self, affine: Affine) -> torch.Tensor:
@@ -112,30 +113,35 @@ class Design:
 
     @property
     def native(self) -> bool:
-        """Whether `fused_step` can sum gradients: rows on a CPU, without a shift."""
+        """True if `fused_step` can sum gradients: rows on a CPU, without a shift."""
         return self._shift is None and self.rows.device.type == "cpu"
 
     def pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
+        """Yields the rows in order; see `Rows.blocks`."""
         affine = self.rows.affine
         if affine is None or self._shift is None:
             for start, stop, features in self.rows.blocks(bytes_per_row):
-                own = slice(start, stop)
-                yield Piece(start, stop, features, self.scale[own], self.constant[own], None, None)
+                scale, constant = self.scale[start:stop], self.constant[start:stop]
+                yield Piece(start, stop, features, scale, constant, None, None)
             return
         size = max(1, BLOCK_BYTES // max(4 * self.rows.dimension, bytes_per_row))
         for start in range(0, self.rows.n, size):
-            own = slice(start, min(start + size, self.rows.n))
+            window = slice(start, min(start + size, self.rows.n))
             yield Piece(
-                start, own.stop, affine.features[own], self.scale[own], self.constant[own],
-                self._shift[own], affine.centre,
+                start, window.stop, affine.features[window], self.scale[window],
+                self.constant[window], self._shift[window], affine.centre,
             )  # fmt: skip
 
     def key(self, name: str) -> tuple[object, ...]:
-        """Under which `Rows.cached` keeps what all fits with these rows share."""
+        """Returns the key under which `Rows.cached` keeps what all fits with these rows share."""
         return (name, self.clip, self.offset, self.exact)
 
     def weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Float32 [..., K, d + 1] on normalised rows, of parameters on rows with their constant."""
+        """Returns float32 weights [..., K, d + 1] on normalised rows.
+
+        Args:
+          parameters: [..., K, d + 1] on rows with their constant.
+        """
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
@@ -154,7 +160,7 @@ def check_dimension(rows: Rows, head: str) -> None:
 def second_moment(
     design: Design, row_weights: Callable[[Piece], torch.Tensor] | None = None
 ) -> torch.Tensor:
-    """The sum of w x x^T over the rows, symmetric [d + 1, d + 1].
+    """Sums w x x^T over the rows: symmetric [d + 1, d + 1].
 
     Only blocks on and above the diagonal are multiplied: little more than half the products.
 
@@ -186,16 +192,16 @@ def second_moment(
 
 
 def panel_width(columns: int) -> int:
-    """Of panels about equally wide, a multiple of 16."""
+    """Returns the width of panels that are about equally wide, a multiple of 16."""
     panels = -(-columns // _PANEL)
     return -(-columns // panels // 16) * 16
 
 
 def mirrored(upper: torch.Tensor) -> torch.Tensor:
-    """The symmetric matrix of an upper triangle, in place, panel by panel."""
+    """Makes an upper triangle a symmetric matrix, in place, panel by panel."""
     for low in range(0, len(upper), _PANEL):
-        own = upper[low : low + _PANEL, low : low + _PANEL]
-        own.copy_(own.triu() + own.triu(1).T)
+        block = upper[low : low + _PANEL, low : low + _PANEL]
+        block.copy_(block.triu() + block.triu(1).T)
         upper[low + _PANEL :, low : low + _PANEL] = upper[low : low + _PANEL, low + _PANEL :].T
     return upper
 
@@ -203,16 +209,16 @@ def mirrored(upper: torch.Tensor) -> torch.Tensor:
 def cross_moment(
     design: Design, targets: Callable[[Piece], torch.Tensor], classes: int
 ) -> torch.Tensor:
-    """The sum of t x^T over the rows, [classes, d + 1].
+    """Sums t x^T over the rows: [classes, d + 1].
 
     Args:
       targets: [m, classes] of a piece's rows.
     """
     total = torch.zeros((classes, design.columns), dtype=design.dtype, device=design.rows.device)
     for piece in design.pieces(16 * classes):
-        own = targets(piece).to(design.dtype).T
-        piece.add_products(total[:, :-1], own)
-        total[:, -1].add_(own @ piece.constant.to(design.dtype))
+        left = targets(piece).to(design.dtype).T
+        piece.add_products(total[:, :-1], left)
+        total[:, -1].add_(left @ piece.constant.to(design.dtype))
     return total
 
 
@@ -231,27 +237,28 @@ class Spectrum:
     vectors: torch.Tensor
 
     def solve(self, right: torch.Tensor, ridge: float) -> torch.Tensor:
-        """right (A + ridge I)^-1, for right [..., d], float64."""
+        """Returns right (A + ridge I)^-1, for right [..., d], float64."""
         rotated = (right.to(self.vectors.dtype) @ self.vectors) / (self.values + ridge)
         return (rotated.to(self.vectors.dtype) @ self.vectors.T).to(torch.float64)
 
     def noise_gain(self, ridge: float) -> float:
-        """tr (A (A + ridge I)^-2): what isotropic noise of variance 1 becomes in x^T P g."""
+        """Returns tr (A (A + ridge I)^-2): the gain of isotropic noise in x^T P g."""
         return float((self.values / (self.values + ridge).square()).sum())
 
 
 def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
-    """What a matrix with isometric symmetric noise tells of the one without.
+    """Estimates a matrix A from one with isometric symmetric noise.
 
-    Its eigenvectors, and for each of them the expectation of v^T A v: the eigenvalue minus
-    2 s^2 d h, with h the Hilbert transform of the eigenvalues' density at it, a mean of
-    1 / (difference); clamped at 0. Among all estimates with these eigenvectors it is the nearest
-    to A when d is large (Bun, Allez, Bouchaud and Potters 2016, section on additive noise). Plain
-    clamping keeps the upper half of the noise's own spectrum, which reaches to s sqrt(2) sqrt(2 d).
+    Returns the noisy one's eigenvectors, and for each of them the expectation of v^T A v: the
+    eigenvalue minus 2 s^2 d h, with h the Hilbert transform of the eigenvalues' density at it, a
+    mean of 1 / (difference); clamped at 0. Among all estimates with these eigenvectors it is the
+    nearest to A when d is large (Bun, Allez, Bouchaud and Potters 2016, section on additive noise).
+    Plain clamping keeps the upper half of the noise's own spectrum, which reaches to
+    s sqrt(2) sqrt(2 d).
 
     Args:
       matrix: symmetric [d, d].
-      deviation: of the noise on the diagonal; 0 for none.
+      deviation: the standard deviation of the noise on the diagonal; 0 for none.
     """
     # Under noise float32 is exact enough: its rounding is a small part of the noise.
     values, vectors = torch.linalg.eigh(matrix if deviation > 0 else matrix.to(torch.float64))
@@ -262,7 +269,10 @@ def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
 
 
 def _hilbert(values: torch.Tensor, deviation: float) -> torch.Tensor:
-    """The mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2), w some spacings of pure noise's."""
+    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2).
+
+    w is some spacings of the eigenvalues of noise alone.
+    """
     width = deviation * math.sqrt(2)
     out = torch.empty_like(values)
     for low in range(0, len(values), _EIGENVALUES_AT_ONCE):
@@ -280,7 +290,7 @@ def rule_ridge(
     matrix_noise: float,
     target_noise: float,
 ) -> float:
-    """lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B): public quantities alone.
+    """Returns lambda = sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), of public quantities.
 
     sigma_G is the noise multiplier of the second moment, sigma_B that of the cross moment, or of
     the mean of all gradients: the noise on the two sides of what is solved. Of a good classifier
@@ -304,13 +314,13 @@ def ridge_of(
     longest: float,
     matrix_noise: float,
     target_noise: float,
-    found: Spectrum,
+    matrix: Spectrum,
 ) -> float:
-    """What was asked for, or `rule_ridge`; at least the sums' rounding.
+    """Returns lambda: as asked for, or by `rule_ridge`; at least the sums' rounding.
 
-    The rounding is relative to the largest eigenvalue. It is all where there is no noise.
+    The rounding is relative to the largest eigenvalue. Without noise lambda is that alone.
     """
-    least = _ROUNDING[design.dtype] * float(found.values[-1]) + 1e-30
+    least = _ROUNDING[design.dtype] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
         return max(asked, least)
     if design.exact:
@@ -328,10 +338,10 @@ def ridge_of(
 
 @dataclass(frozen=True)
 class Loss:
-    """Softmax or one sigmoid a class, clipped.
+    """Cross-entropy of a softmax or of one sigmoid a class, its gradients clipped.
 
     Attributes:
-      sigmoid: which.
+      sigmoid: True for sigmoids.
       clip: the largest norm of a row's gradient; infinite for none.
     """
 
@@ -339,19 +349,19 @@ class Loss:
     clip: float
 
     def bounds(self, design: Design) -> torch.Tensor:
-        """The largest |r| of each row, float64 [n]; for rows that must not contribute about 0."""
+        """Returns the largest |r| of each row, float64 [n]; about 0 where none may contribute."""
         usable = design.scale > 0
         return torch.where(usable, self.clip * (1 - MARGIN) / design.norms, fused_step.NOT_USABLE)
 
     def probabilities(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
-        """[m, K], of float32 weights [K, d + 1] on rows with a 1 appended; NaN becomes 0."""
+        """Returns [m, K], of float32 weights [K, d + 1] on rows with a 1 appended; 0 for NaN."""
         logits = piece.logits(weights).T
         out = torch.sigmoid(logits) if self.sigmoid else torch.softmax(logits, 1)
         return out.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
-    """The sum of the rows' clipped gradients with respect to parameters on x, [K, d + 1].
+    """Sums the rows' clipped gradients with respect to parameters on x: [K, d + 1].
 
     A row's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is at
     most `clip` long for any weights.
@@ -368,11 +378,11 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
     else:
         total = torch.zeros((1, classes, columns), device=rows.device)
     for piece in design.pieces(0 if native else 32 * classes):
-        own = slice(piece.start, piece.stop)
+        piece_bounds = bounds[piece.start : piece.stop]
         labels = rows.labels_block(piece.start, piece.stop)
         if native:
             arrays = fused_step.Arrays.of(
-                piece.features, piece.scale, labels, bounds[own], sigmoid=loss.sigmoid
+                piece.features, piece.scale, labels, piece_bounds, sigmoid=loss.sigmoid
             )
             index = torch.arange(piece.stop - piece.start).numpy()
             add_in_slices(arrays, index, held, classes, total, None)
@@ -381,7 +391,7 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
         residuals = clipped_residuals(
             logits[None],
             (labels.T if rows.multi_label else labels)[None],
-            bounds[own],
+            piece_bounds,
             sigmoid=loss.sigmoid,
         )[0]
         piece.add_products(total[0, :, :-1], residuals)
@@ -392,14 +402,14 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
-    """`longest`, or less where noise would drive the next step's probabilities to 0 and 1.
+    """Returns `longest`, or less where noise would drive the next probabilities to 0 and 1.
 
     A step's noise in the logits is held at 0.6: its size is known from what was released. Steps so
     short together amount to one solve with the mean of all gradients.
 
     Args:
       longest: the learning rate where there is little noise.
-      deviation: of a released gradient's numbers.
+      deviation: the standard deviation of the noise on a released gradient's numbers.
       gain: `Spectrum.noise_gain` of what multiplies it.
       rows: n.
     """
@@ -414,11 +424,11 @@ def descend(
     average: str,
     snapshots: list[torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Steps against directions, and the average of where they lead.
+    """Steps against directions; returns the average of the parameters on the way.
 
     Args:
       start: float64 [K, d + 1].
-      direction: of step t and the parameters: the direction, the learning rate.
+      direction: from step t and the parameters to the direction and the learning rate.
       snapshots: takes the average after each step.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
@@ -436,7 +446,7 @@ def descend(
 def each_seed(
     releases: Releases, names: Sequence[str], fit: Callable[[Releases], torch.Tensor], *, head: str
 ) -> torch.Tensor:
-    """Fits one seed after the other, since each needs matrices of its own: [seeds, ...].
+    """Fits one seed after the other, since each needs other matrices; returns [seeds, ...].
 
     Args:
       names: the mechanisms that `fit` takes part in.
@@ -446,17 +456,17 @@ def each_seed(
       PrivacyError: when a seed's releases are not those priced.
     """
     results = []
-    chosen = tuple(own for own in releases.plan.mechanisms if own.name in names)
+    chosen = tuple(item for item in releases.plan.mechanisms if item.name in names)
     for seed in releases.seeds:
-        own = releases
+        seed_releases = releases
         if len(releases.seeds) > 1:
             plan = replace(releases.plan, mechanisms=chosen, selection=None)
-            own = Releases(plan, (seed,), releases.device)
-        results.append(fit(own))
+            seed_releases = Releases(plan, (seed,), releases.device)
+        results.append(fit(seed_releases))
         if not bool(results[-1].isfinite().all()):
             raise ConfigError(f"head {head}: training diverged; write a smaller learning_rate")
-        if own is not releases:
-            own.check()
+        if seed_releases is not releases:
+            seed_releases.check()
     if len(releases.seeds) > 1:
         for mechanism in chosen:
             releases.count(mechanism.name, mechanism.count)

@@ -4,7 +4,7 @@ A method lists its mechanisms, `calibration.calibrate` computes the noise that m
 returns a `plan.Plan`, a head runs exactly that plan, and `statement.statement` prints it.
 
 Noise is drawn in `noise.py` and added in `releases.py`, which counts every noisy release against
-the plan. Two fits add the noise that `noise.py` draws themselves, and report each release to
-`releases.py`: the compiled steps of the gradient heads, and Newton's with one Hessian a class. The
-engine `opacus` adds the noise of its own library.
+the plan. Two fits take noise from `Releases.noise`, add it themselves and report each release: the
+compiled steps of the gradient heads, and Newton's with one Hessian a class. The engine `opacus`
+adds the noise of its own library.
 """

@@ -1,4 +1,6 @@
-"""Clipped gradient sums on the CPU, in machine code: what `first_order` describes, in one pass.
+"""Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
+
+Written here, since no library clips in the middle of two products without a pass over memory.
 
 A chunk of rows is multiplied with the weights, turned into clipped residuals, and multiplied with
 them again while it is still in the processor's cache. Both products go by tiles of 20 vectors of
@@ -35,7 +37,7 @@ _AHEAD = 2
 
 
 def _lanes() -> int:
-    """Numbers of float32 in a vector register."""
+    """Returns the number of float32 values in a vector register."""
     features = binding.get_host_cpu_features()
     return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
 
@@ -58,7 +60,7 @@ class _Code:
         self.builder = builder
 
     def offset(self, address: Any, *terms: tuple[Any, Any]) -> Any:
-        """The address plus the sum of products."""
+        """Returns the address plus the sum of products."""
         for left, right in terms:
             left, right = (
                 ir.Constant(_INT, term) if isinstance(term, int) else term for term in (left, right)
@@ -70,7 +72,7 @@ class _Code:
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
 
     def vector(self, address: Any, mask: Any = None) -> Any:
-        """A vector; lanes that the mask leaves out are not read and 0."""
+        """Reads a vector; lanes that the mask leaves out are not read and 0."""
         pointer = self.builder.inttoptr(address, _VECTOR.as_pointer())
         if mask is None:
             return self.builder.load(pointer, align=4)
@@ -102,18 +104,18 @@ class _Code:
         return self.builder.shuffle_vector(first, none, order)
 
     def mask(self, count: Any) -> Any:
-        """The first `count` lanes."""
+        """Returns the mask of the first `count` lanes."""
         lanes = ir.Constant(ir.VectorType(_INT, _LANES), list(range(_LANES)))
         return self.builder.icmp_signed("<", lanes, self.splat(count))
 
     def add_product(self, total: Any, left: Any, right: Any) -> None:
-        """total += left * right, for a variable of the function's."""
+        """Adds left * right to a variable of the function."""
         product = self.builder.fmul(left, right, flags=_FLAGS)
         value = self.builder.fadd(product, self.builder.load(total), flags=_FLAGS)
         self.builder.store(value, total)
 
     def zeros(self, rows: int, columns: int) -> list[list[Any]]:
-        """Variables, which LLVM keeps in registers."""
+        """Returns variables that are 0, which LLVM keeps in registers."""
         return [
             [cgutils.alloca_once_value(self.builder, _ZERO) for _ in range(columns)]
             for _ in range(rows)
@@ -147,9 +149,9 @@ def _products(_context, rows, d, weights, stride, out, out_stride, later):
             for point in ahead:
                 code.prefetch(builder.add(point, byte))
             vectors = [code.vector(builder.add(point, byte), mask) for point in points]
-            for head, own in zip(heads, totals, strict=True):
+            for head, head_totals in zip(heads, totals, strict=True):
                 weight = code.vector(builder.add(head, byte), mask)
-                for total, vector in zip(own, vectors, strict=True):
+                for total, vector in zip(head_totals, vectors, strict=True):
                     code.add_product(total, weight, vector)
 
         whole = builder.sdiv(d, ir.Constant(_INT, _LANES))
@@ -172,26 +174,26 @@ def _outer_sum(code: _Code, arguments: Any, vectors: int, mask: Any) -> None:
     rows, m, residuals, residual_stride, sums, stride, byte = arguments
     builder = code.builder
     totals = code.zeros(_CLASSES, vectors)
-    for own in totals:
-        for total in own:
+    for class_totals in totals:
+        for total in class_totals:
             builder.store(_ZERO, total)
     with cgutils.for_range(builder, m, intp=_INT) as loop:
         point = builder.add(code.read(code.offset(rows, (8, loop.index)), _INT), byte)
         parts = [code.vector(code.offset(point, (4 * _LANES, j)), mask) for j in range(vectors)]
-        for k, own in enumerate(totals):
+        for k, class_totals in enumerate(totals):
             place = code.offset(residuals, (residual_stride, k), (4, loop.index))
             residual = code.splat(code.read(place, _FLOAT))
-            for total, part in zip(own, parts, strict=True):
+            for total, part in zip(class_totals, parts, strict=True):
                 code.add_product(total, residual, part)
-    for k, own in enumerate(totals):
-        for j, total in enumerate(own):
+    for k, class_totals in enumerate(totals):
+        for j, total in enumerate(class_totals):
             place = code.offset(builder.add(sums, byte), (stride, k), (4 * _LANES, j))
             code.write(builder.fadd(code.vector(place), builder.load(total)), place)
 
 
 @intrinsic
 def _add_outer(_context, rows, m, residuals, residual_stride, sums, stride, byte):
-    """`_outer_sum` over 4 vectors of columns, from `byte` on."""
+    """Adds `_outer_sum` over 4 vectors of columns, from `byte` on."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(_Code(builder), arguments, _VECTORS, None)
@@ -202,7 +204,7 @@ def _add_outer(_context, rows, m, residuals, residual_stride, sums, stride, byte
 
 @intrinsic
 def _add_outer_end(_context, rows, m, residuals, residual_stride, sums, stride, byte, left):
-    """`_outer_sum` over the vector that starts at `byte`, of which `left` columns are features."""
+    """Adds `_outer_sum` over the vector at `byte`, of which `left` columns are features."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         code = _Code(builder)
@@ -225,7 +227,7 @@ _E3, _E4, _E5 = _f4(8.3334519073e-3), _f4(1.3981999507e-3), _f4(1.9875691500e-4)
 
 @jit(fastmath=_FAST)
 def _exp(x):
-    """exp(x) for x up to 0, which is not NaN; e^-87 below -87."""
+    """Returns exp(x) for x up to 0, which is not NaN; e^-87 below -87."""
     x = max(x, _LEAST_EXPONENT)
     power = _i4(x * _LOG2_E - _HALF)
     whole = _f4(power)
@@ -236,22 +238,25 @@ def _exp(x):
 
 @jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1], f4[:, ::1], i8, f4[::1])", fastmath=_FAST)
 def _finish_logits(z, classes, m, scale, top, weights, d, usable):
-    """Scale and bias; each row's largest logit; 0 in `usable` and all logits where one is none."""
+    """Applies scale and bias; finds each row's largest logit.
+
+    A row with a logit that is not finite gets 0 in `usable` and in all its logits.
+    """
     for i in range(m):
         top[i] = -_LARGEST
         usable[i] = _ONE
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         bias = weights[k, d]
         for i in range(m):
-            value = own[i] * scale[i] + bias
+            value = line[i] * scale[i] + bias
             usable[i] = usable[i] if abs(value) <= _LARGEST else _NONE
             top[i] = max(top[i], value)
-            own[i] = value
+            line[i] = value
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         for i in range(m):
-            own[i] = own[i] if usable[i] > _NONE else _NONE
+            line[i] = line[i] if usable[i] > _NONE else _NONE
     for i in range(m):
         top[i] = top[i] if usable[i] > _NONE else _NONE
 
@@ -261,53 +266,56 @@ def _softmax(z, classes, m, top, total):
     for i in range(m):
         total[i] = _NONE
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         for i in range(m):
-            power = _exp(own[i] - top[i])
-            own[i] = power
+            power = _exp(line[i] - top[i])
+            line[i] = power
             total[i] += power
     for i in range(m):
         total[i] = _ONE / total[i]
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         for i in range(m):
-            own[i] *= total[i]
+            line[i] *= total[i]
 
 
 @jit("void(f4[:, ::1], i8, i8)", fastmath=_FAST)
 def _sigmoid(z, classes, m):
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         for i in range(m):
-            power = _exp(-abs(own[i]))
-            own[i] = (_ONE if own[i] > _NONE else power) / (_ONE + power)
+            power = _exp(-abs(line[i]))
+            line[i] = (_ONE if line[i] > _NONE else power) / (_ONE + power)
 
 
 @jit("void(f4[:, ::1], i8, i8, f8[::1], f4[::1], f4[::1], f8[::1], f4[:, ::1], i8)", fastmath=_FAST)
 def _clip(z, classes, m, bounds, scale, usable, factors, release, d):
-    """Residuals scaled down to the bounds: their sum to the biases' column, then by the scale."""
+    """Scales residuals down to the bounds; adds their sums to the biases' column.
+
+    Then the residuals are multiplied with the rows' scale.
+    """
     for i in range(m):
         factors[i] = 0.0
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         for i in range(m):
-            factors[i] += _f8(own[i]) * _f8(own[i])
+            factors[i] += _f8(line[i]) * _f8(line[i])
     for i in range(m):
         factor = min(bounds[i] / np.sqrt(factors[i]), 1.0)
         factors[i] = factor if usable[i] > _NONE else 0.0
     for k in range(classes):
-        own = z[k]
+        line = z[k]
         total = _NONE
         for i in range(m):
-            clipped = _f8(own[i]) * factors[i]
+            clipped = _f8(line[i]) * factors[i]
             total += _f4(clipped)
-            own[i] = _f4(clipped * _f8(scale[i]))
+            line[i] = _f4(clipped * _f8(scale[i]))
         release[k, d] += total
 
 
 @jit()
 def _multiply(pointers, m, d, weights, z, later):
-    """z = weights times rows; the rows that `later` points to are fetched on the way."""
+    """Writes weights times rows to z; the rows that `later` points to are fetched on the way."""
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     for k in range(0, weights.shape[0], _CLASSES):
@@ -324,7 +332,7 @@ def _multiply(pointers, m, d, weights, z, later):
 
 @jit()
 def _multiply_back(pointers, m, d, z, release):
-    """release += z times rows."""
+    """Adds z times rows to the release."""
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride = release.ctypes.data, release.strides[0]
     whole = d // (_LANES * _VECTORS) * (_LANES * _VECTORS)
@@ -350,20 +358,20 @@ def _add_chunk(
     m, d = rows.shape[0], features.shape[1]
     z = np.empty((weights.shape[1], CHUNK), dtype=np.float32)
     pointers, later = np.empty(CHUNK, dtype=np.int64), np.empty(CHUNK, dtype=np.int64)
-    own_scale, own_bounds = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
+    row_scale, row_bounds = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
     top, total = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float32)
     usable, factors = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
     for i in range(m):
-        own_scale[i], own_bounds[i] = scale[rows[i]], bounds[rows[i]]
+        row_scale[i], row_bounds[i] = scale[rows[i]], bounds[rows[i]]
     for i in range(-(-m // _ROWS) * _ROWS):
         pointers[i] = features.ctypes.data + 4 * d * rows[min(i, m - 1)]
         later[i] = pointers[i]
         if i < following.shape[0]:
             later[i] = features.ctypes.data + 4 * d * following[i]
     for seed in range(weights.shape[0]):
-        own = weights[seed]
-        _multiply(pointers, m, d, own, z, later if seed == 0 else pointers)
-        _finish_logits(z, classes, m, own_scale, top, own, d, usable)
+        head = weights[seed]
+        _multiply(pointers, m, d, head, z, later if seed == 0 else pointers)
+        _finish_logits(z, classes, m, row_scale, top, head, d, usable)
         if sigmoid:
             _sigmoid(z, classes, m)
         else:
@@ -375,7 +383,7 @@ def _add_chunk(
         else:
             for i in range(m):
                 z[labels[rows[i]], i] -= _ONE
-        _clip(z, classes, m, own_bounds, own_scale, usable, factors, release[seed], d)
+        _clip(z, classes, m, row_bounds, row_scale, usable, factors, release[seed], d)
         _multiply_back(pointers, m, d, z, release[seed])
 
 
@@ -391,10 +399,10 @@ def add_clipped_sums(
     Args:
       features: float32 [n, d].
       scale: float32 [n], what each row is multiplied with.
-      labels: int64 [n]; or [0] where there are
-      multi_hot: uint8 [n, classes]; or [0, 0].
-      bounds: float64 [n], from `first_order.clip_bounds`.
-      sigmoid: whether the loss is a sum of sigmoid cross-entropies.
+      labels: int64 [n]; or [0] for rows of several labels.
+      multi_hot: uint8 [n, classes] for rows of several labels; or [0, 0].
+      bounds: float64 [n], from `clipping.clip_bounds`.
+      sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       weights, releases: float32 [seeds, padded classes, padded d + 1], from `padded`.
       classes: how many there are.
@@ -415,7 +423,7 @@ def descend(
     features, scale, labels, multi_hot, bounds, sigmoid, rows, sizes, noise, rates, weights,
     classes, release, mixing, average,
 ):  # fmt: skip
-    """Steps of one head, each on its own batch: weights -= rate * (clipped sum + noise).
+    """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
     Args:
       features, scale, labels, multi_hot, bounds, sigmoid, classes: as in `add_clipped_sums`.
@@ -431,9 +439,9 @@ def descend(
     start = 0
     for step in range(sizes.shape[0]):
         for k in range(classes):
-            own, drawn = release[0, k], noise[step, k * columns : (k + 1) * columns]
+            total, drawn = release[0, k], noise[step, k * columns : (k + 1) * columns]
             for j in range(columns):
-                own[j] = drawn[j]
+                total[j] = drawn[j]
         stop = start + sizes[step]
         for first in range(start, stop, CHUNK):
             last = min(first + CHUNK, stop)
@@ -443,9 +451,9 @@ def descend(
             )  # fmt: skip
         start, rate = stop, rates[step]
         for k in range(classes):
-            own, head = release[0, k], weights[0, k]
+            total, head = release[0, k], weights[0, k]
             for j in range(columns):
-                head[j] -= rate * own[j]
+                head[j] -= rate * total[j]
         if mixing.shape[0]:
             mix = mixing[step]
             for k in range(classes):
@@ -455,7 +463,7 @@ def descend(
 
 
 def padded(seeds: int, classes: int, columns: int) -> torch.Tensor:
-    """Zeros [seeds, classes, columns], the last two rounded up to whole tiles."""
+    """Returns zeros [seeds, classes, columns], the last two rounded up to whole tiles."""
     rows = -(-classes // _CLASSES) * _CLASSES
     return torch.zeros((seeds, rows, -(-columns // _ALIGNED) * _ALIGNED))
 
@@ -480,7 +488,7 @@ class Arrays(NamedTuple):
         *,
         sigmoid: bool,
     ) -> Arrays:
-        """Of tensors on the CPU, labels int64 [n] or uint8 [n, classes].
+        """Makes arrays of tensors on the CPU, labels int64 [n] or uint8 [n, classes].
 
         A row that may not contribute, whose bound is next to 0, is multiplied with 0.
         """
