@@ -50,5 +50,5 @@ def make_again(file):
 
 
 # cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.
-# Test: tests/unit/test_slurm_profile.py::test_the_profiles_commands_find_a_python_in_any_shell
+# Test: tests/project/test_slurm_profile.py::test_the_profiles_commands_find_a_python_in_any_shell
 put_python_on_path()

@@ -68,6 +68,7 @@ def tsne(
     Raises:
       DataError: when a feature shard is missing or damaged.
     """
+    # HDF5: figures read embeddings and need none
     from dpprobe.features.store import FeatureStore
 
     store = FeatureStore(manifest)

@@ -96,7 +96,7 @@ def labels_of(store: FeatureStore) -> torch.Tensor:
     return torch.from_numpy(np.asarray(store.labels).astype(np.int64))
 
 
-def test_every_head_has_its_options_here() -> None:
+def test_fit_every_head_has_its_options_here() -> None:
     assert set(FULL) == set(HEADS)
 
 
@@ -143,7 +143,7 @@ import numpy as np
 import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[3])
-from tests.unit.heads import test_every_head as here
+from tests.unit.heads import test_fit_every_head as here
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.scoring import score_rows
 from dpprobe.features.store import FeatureStore

@@ -1,0 +1,196 @@
+"""The package's rooms stand in one order, and nothing imports against it.
+
+The order is the table of docs/architecture.md. Imports within functions and those for type checkers
+count like the others: a circle is a circle wherever it hides.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = "dpprobe"
+# The command line stands above everything, though its file lies at the root.
+ENTRY_POINTS = {"dpprobe.__main__"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module of ours that imports another."""
+
+    importer: str
+    imported: str
+    line: int
+    within_function: bool
+
+
+def rooms(repository: Path) -> list[str]:
+    """The rooms in their order, as the page lists them."""
+    page = (repository / "docs/architecture.md").read_text()
+    table = page.partition("## The rooms")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+
+
+def room_of(module: str) -> str:
+    """The root's modules are in the room `dpprobe`."""
+    parts = module.split(".")
+    package = Path(__file__).resolve().parents[2] / "src" / parts[0] / (parts[1:2] or [""])[0]
+    return parts[1] if len(parts) > 1 and package.is_dir() else ROOT
+
+
+def modules(repository: Path) -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    source = repository / "src"
+    named = {}
+    for path in sorted((source / ROOT).rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
+    """The modules of ours that a file imports, at its top or anywhere below."""
+    tree = ast.parse(path.read_text())
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: line {node.lineno}: write the import in full"
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in known else str(node.module) for name in whole]
+        for name in names:
+            if name in known:
+                yield Import(module, name, getattr(node, "lineno", 0), id(node) in inside)
+
+
+@pytest.fixture(scope="module")
+def imports(repository: Path) -> list[Import]:
+    known = modules(repository)
+    return [item for module, path in known.items() for item in imports_of(module, path, known)]
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    result: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(edges.get(node, ())):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component: list[str] = []
+            while not component or component[-1] != node:
+                component.append(stack.pop())
+            if len(component) > 1:
+                result.append(sorted(component))
+
+    for node in sorted(edges):
+        if node not in index:
+            visit(node)
+    return result
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_the_page_lists_every_room(repository: Path) -> None:
+    folders = {path.parent.name for path in (repository / "src" / ROOT).glob("*/__init__.py")}
+    listed = rooms(repository)
+    assert listed[0] == ROOT
+    assert set(listed[1:]) == folders
+    assert len(set(listed)) == len(listed)
+
+
+def test_no_room_imports_from_below(repository: Path, imports: list[Import]) -> None:
+    order = {room: place for place, room in enumerate(rooms(repository))}
+    against = [
+        f"{item.importer}, line {item.line}: {item.imported}"
+        for item in imports
+        if item.importer not in ENTRY_POINTS
+        and order[room_of(item.importer)] < order[room_of(item.imported)]
+    ]
+    assert against == []
+
+
+def test_no_module_imports_itself_round_a_circle(imports: list[Import]) -> None:
+    edges: dict[str, set[str]] = {}
+    for item in imports:
+        if item.importer != item.imported:
+            edges.setdefault(item.importer, set()).add(item.imported)
+    assert circles(edges) == []
+
+
+def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:
+    """Only heavy libraries are worth one: a comment stands on it, or above imports in a row."""
+    known = modules(repository)
+    silent = []
+    for item in imports:
+        if not item.within_function or item.importer in ENTRY_POINTS:
+            continue
+        lines = known[item.importer].read_text().splitlines()
+        first = item.line - 1
+        while re.match(r"\s*(from |import |$)", lines[first - 1]):
+            first -= 1
+        if not any("#" in line for line in lines[first - 1 : item.line]):
+            silent.append(f"{item.importer}, line {item.line}: {item.imported}")
+    assert silent == []
+
+
+def test_no_module_of_results_imports_torch() -> None:
+    """What only reads results need not wait for it."""
+    program = """
+import importlib, pkgutil, sys
+from dpprobe import results
+for module in pkgutil.iter_modules(results.__path__):
+    importlib.import_module(f"dpprobe.results.{module.name}")
+print("torch" in sys.modules)
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "False\n"
+
+
+def test_the_page_names_files_that_exist(repository: Path) -> None:
+    page = (repository / "docs/architecture.md").read_text()
+    named = re.findall(
+        r"`((?:src|workflow|tests|scripts|profiles|docs|config|bench)/[\w./-]+)`", page
+    )
+    assert len(named) > 10
+    missing = [name for name in named if not (repository / name).exists()]
+    assert missing == []
+
+
+def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
+    """tests/unit/<room>/test_<module>[_<aspect>].py tests src/dpprobe/<room>/<module>.py."""
+    unit, source = repository / "tests/unit", repository / "src" / ROOT
+    strays = []
+    for path in sorted(unit.rglob("test_*.py")):
+        folder = source / path.parent.relative_to(unit)
+        words = path.stem.removeprefix("test_").split("_")
+        names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        if not any((folder / f"{name}.py").is_file() for name in names):
+            strays.append(path.relative_to(unit).as_posix())
+    assert strays == []
