@@ -92,6 +92,6 @@ def oracle_sum(
     return total
 
 
-def relative(found: Any, wanted: Any) -> float:
-    found, wanted = np.asarray(found, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+def relative(actual: Any, wanted: Any) -> float:
+    actual, wanted = np.asarray(actual, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+    return float(np.linalg.norm(actual - wanted) / np.linalg.norm(wanted))

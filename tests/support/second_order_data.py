@@ -61,7 +61,7 @@ def rows_of(features: torch.Tensor, labels: torch.Tensor, classes: int) -> Rows:
 
 def plan_of(options: MethodOptions, rows: int, noise: float, epsilon: float = 1.0) -> Plan:
     """A plan of the options' mechanisms at so many times their relative noise; 0 for none."""
-    mechanisms = tuple(own.scaled(noise) for own in options.mechanisms(rows))
+    mechanisms = tuple(item.scaled(noise) for item in options.mechanisms(rows))
     if noise == 0:
         return Plan(mechanisms=mechanisms, n=rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     return Plan(
@@ -96,9 +96,9 @@ def with_unusable(
     """Rows of NaN, infinity and huge values among the others, of class 0."""
     bad = torch.full((4, features.shape[1]), 1.0)
     bad[0, 2], bad[1, 0], bad[2, 1], bad[3] = math.nan, math.inf, -math.inf, 1e30
-    own = torch.zeros((4, *labels.shape[1:]), dtype=labels.dtype)
+    bad_labels = torch.zeros((4, *labels.shape[1:]), dtype=labels.dtype)
     order = torch.randperm(len(features) + 4, generator=torch.Generator().manual_seed(1))
-    return torch.cat([features, bad])[order], torch.cat([labels, own])[order]
+    return torch.cat([features, bad])[order], torch.cat([labels, bad_labels])[order]
 
 
 def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> float:

@@ -75,17 +75,17 @@ def test_no_row_contributes_more_than_the_clipping_norm(
     kind: str,
     native: bool,
 ) -> None:
-    """Whatever a row and the weights hold; and exactly nothing where they overflow."""
+    """For any row and weights; and it contributes exactly nothing where they overflow."""
     labels = torch.tensor([label])
     if loss[1]:
         labels = torch.tensor([[label & 1, label >> 1, 1, 0]], dtype=torch.uint8)
     rows = rows_of(TrainingSet(torch.tensor([row]), labels, 4), kind)
     heads = torch.tensor(weights).view(1, 4, 4)
-    found = full_sum(rows, clip, heads, sigmoid=loss[0] == "sigmoid", native=native).double()
-    assert found.isfinite().all()
-    assert float(found.norm()) <= clip
+    actual = full_sum(rows, clip, heads, sigmoid=loss[0] == "sigmoid", native=native).double()
+    assert actual.isfinite().all()
+    assert float(actual.norm()) <= clip
     if not np.isfinite(row).all() or not np.isfinite(weights).all():
-        assert not found.any()
+        assert not actual.any()
 
 
 @given(
@@ -119,8 +119,8 @@ def test_rounding_never_lifts_a_norm_above_the_bound(
     features = torch.randn(1, 33, generator=generator) * scale
     rows = rows_of(TrainingSet(features, torch.tensor([seed % classes]), classes), kind)
     weights = torch.randn(8, classes, 34, generator=generator) * 3
-    found = full_sum(rows, 0.1, weights, sigmoid=False, native=native).double()
-    norms = found.flatten(1).norm(dim=1)
+    actual = full_sum(rows, 0.1, weights, sigmoid=False, native=native).double()
+    norms = actual.flatten(1).norm(dim=1)
     assert float(norms.max()) <= 0.1
     reached = norms > 0.1 * (1 - 1e-6)
     x = torch.cat([whole(rows), torch.ones(1, 1)], dim=1).double().numpy()[0]
@@ -146,9 +146,9 @@ def test_rows_that_are_not_finite_contribute_exactly_nothing(
     rows = rows_of(TrainingSet(features, labels, 2), kind)
     weights = random_weights(rows)
     for clip in (1.0, math.inf):
-        found = full_sum(rows, clip, weights, sigmoid=False, native=native)
+        actual = full_sum(rows, clip, weights, sigmoid=False, native=native)
         wanted = full_sum(rows_of(good, kind), clip, weights, sigmoid=False, native=native)
-        assert relative(found, wanted) < 1e-6
+        assert relative(actual, wanted) < 1e-6
         sums = poisson_sums(rows, clip, weights, 0.99, sigmoid=False, native=native)
         assert next(sums).isfinite().all()
 
@@ -199,10 +199,10 @@ def test_full_batch_sum_equals_a_float64_oracle(
 ) -> None:
     rows = rows_of(training_set(multi_label=loss[1]))
     weights, sigmoid = random_weights(rows), loss[0] == "sigmoid"
-    found = full_sum(rows, clip, weights, sigmoid=sigmoid, native=native)
+    actual = full_sum(rows, clip, weights, sigmoid=sigmoid, native=native)
     for index in range(3):
         wanted = oracle_sum(rows, weights[index].numpy(), np.arange(rows.n), clip, sigmoid=sigmoid)
-        assert relative(found[index], wanted) < 1e-6
+        assert relative(actual[index], wanted) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
@@ -216,11 +216,11 @@ def test_poisson_sums_equal_a_float64_oracle(
     sums = poisson_sums(rows, 0.9, weights, 0.2, sigmoid=sigmoid, native=native)
     drawn = [list(poisson_batches(rows.n, 0.2, 6, stream(seed, "sampling"))) for seed in SEEDS]
     for step in range(6):
-        found = next(sums)
+        actual = next(sums)
         for index in range(3):
             batch = drawn[index][step]
             wanted = oracle_sum(rows, weights[index].numpy(), batch, 0.9, sigmoid=sigmoid)
-            assert relative(found[index], wanted) < 1e-6
+            assert relative(actual[index], wanted) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["none", "layer_norm"])

@@ -43,8 +43,8 @@ def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> Non
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
     scores = score_rows(fitted, features)[0].astype(np.float64)
-    found = torch.softmax(torch.from_numpy(scores), 1).numpy()
-    np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
+    actual = torch.softmax(torch.from_numpy(scores), 1).numpy()
+    np.testing.assert_allclose(actual, expected.predict_proba(features.double()), atol=2e-4)
 
 
 def test_without_noise_many_sigmoid_steps_solve_each_class() -> None:
@@ -54,9 +54,9 @@ def test_without_noise_many_sigmoid_steps_solve_each_class() -> None:
     for label in range(3):
         model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
         model.fit(features.double().numpy(), labels[:, label].numpy())
-        own = fitted.weights[0, label]
-        np.testing.assert_allclose(own[:-1], model.coef_[0], atol=2e-3)
-        np.testing.assert_allclose(own[-1], model.intercept_[0], atol=6e-3)
+        head = fitted.weights[0, label]
+        np.testing.assert_allclose(head[:-1], model.coef_[0], atol=2e-3)
+        np.testing.assert_allclose(head[-1], model.intercept_[0], atol=6e-3)
 
 
 def test_one_step_from_zero_is_least_squares() -> None:
@@ -93,7 +93,7 @@ def test_published_settings_are_the_published_update() -> None:
     assert covariance.noise_multiplier == pytest.approx(gradients.noise_multiplier)
     features, labels = classes_of(100, 6, 3)
     features = features / 20
-    found = fit(options, features, labels, 3, noise=1e-9, seeds=(1,)).weights[0]
+    actual = fit(options, features, labels, 3, noise=1e-9, seeds=(1,)).weights[0]
     rows = features.double()
     targets = torch.nn.functional.one_hot(labels, 3).double()
     weights = torch.zeros(3, 6, dtype=torch.float64)
@@ -103,8 +103,8 @@ def test_published_settings_are_the_published_update() -> None:
         norms = residuals.norm(dim=1) * rows.norm(dim=1)
         clipped = residuals * (0.005 / norms).clamp(max=1)[:, None]
         weights -= 0.2 * (clipped.T @ rows) @ torch.linalg.inv(matrix)
-    np.testing.assert_allclose(found[:, :-1], weights, rtol=1e-3, atol=1e-7)
-    np.testing.assert_allclose(found[:, -1], -10)
+    np.testing.assert_allclose(actual[:, :-1], weights, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(actual[:, -1], -10)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
@@ -160,7 +160,7 @@ def test_a_diverged_head_is_refused() -> None:
 
 
 class PublicStore(Stream):
-    """What stands for a stored public dataset."""
+    """Stands for a stored public dataset."""
 
 
 def test_public_covariance_is_the_private_one_of_other_rows(

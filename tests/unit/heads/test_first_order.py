@@ -89,7 +89,7 @@ def plain_training(
     options: FirstOrderOptions, data: TrainingSet, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
-    (own,) = options.mechanisms(data.rows)
+    (mechanism,) = options.mechanisms(data.rows)
     rows = rows_of(data)
     start = initial_weights(options, rows, [seed])[0]
     linear = torch.nn.Linear(data.dimension, data.num_classes).double()
@@ -99,7 +99,9 @@ def plain_training(
     optimiser = pytorch_optimiser(options, linear)
     targets = rows.targets(0, rows.n).double()
     every = []
-    for batch in poisson_batches(data.rows, own.sample_rate, own.count, stream(seed, "sampling")):
+    for batch in poisson_batches(
+        data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+    ):
         optimiser.zero_grad()
         chosen = torch.from_numpy(batch)
         logits = linear(features_of(data)[chosen].double())
@@ -109,7 +111,7 @@ def plain_training(
             loss = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits, targets[chosen], reduction="sum"
             )
-        (loss / (own.sample_rate * data.rows)).backward()
+        (loss / (mechanism.sample_rate * data.rows)).backward()
         for group in optimiser.param_groups:
             group["lr"] = options.learning_rate
         optimiser.step()
@@ -132,12 +134,12 @@ def test_infinite_epsilon_is_plain_training(head: Any, values: Any, loss: str) -
     chosen = "softmax" if loss == "softmax" else "sigmoid"
     # The clipping norm must not matter.
     options = head(learning_rate=0.05, max_grad_norm=0.01, loss=chosen, **values)
-    found = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:2])
+    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:2])
     averaging = options.model_copy(update={"average": "mean"})
     mean = fit_heads(averaging, data, no_privacy(options, data.rows), SEEDS[:2])
     for index, seed in enumerate(SEEDS[:2]):
         last, wanted_mean = plain_training(options, data, seed)
-        assert relative(found.weights[index], last) < 2e-5
+        assert relative(actual.weights[index], last) < 2e-5
         assert relative(mean.weights[index], wanted_mean) < 2e-5
 
 
@@ -155,16 +157,16 @@ def test_a_schedule_and_an_average_reach_every_step() -> None:
     ema /= 1 - 0.8**30
     for options in (Options(batch_size="full", **common), Options(batch_size=5, **common)):
         plan = plan_for(options, 6, noise=1e-9)
-        found = fit_heads(options, data, plan, [1]).weights[0, 0, -1]
+        actual = fit_heads(options, data, plan, [1]).weights[0, 0, -1]
         if options.batch_size == "full":
-            assert found == pytest.approx(ema * 1e-3 / 2**0.5, rel=1e-4)
+            assert actual == pytest.approx(ema * 1e-3 / 2**0.5, rel=1e-4)
         else:
             batches = poisson_batches(6, 5 / 6, 30, stream(1, "sampling"))
             position = np.cumsum(rates * np.array([len(batch) for batch in batches]) / 5)
             ema = 0.0
             for value in position:
                 ema = 0.8 * ema + 0.2 * value
-            assert found == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
+            assert actual == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
 
 
 def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
@@ -174,8 +176,8 @@ def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
     assert len(batch) != 10
     start = np.zeros((data.num_classes, data.dimension + 1))
     total = oracle_sum(rows_of(data), start, batch, math.inf)
-    found = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1])
-    assert relative(found.weights[0], -0.5 * total / 10) < 1e-6
+    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1])
+    assert relative(actual.weights[0], -0.5 * total / 10) < 1e-6
 
 
 def test_the_single_step_of_mehta_et_al() -> None:
@@ -186,7 +188,7 @@ def test_the_single_step_of_mehta_et_al() -> None:
         max_grad_norm=1.0, learning_rate=5e-4,
     )  # fmt: skip
     plan = plan_for(options, data.rows, noise=1e-9)
-    found = fit_heads(options, data, plan, SEEDS[:1]).weights[0].astype(np.float64)
+    actual = fit_heads(options, data, plan, SEEDS[:1]).weights[0].astype(np.float64)
     start = np.zeros((5, data.dimension + 1))
     start[:, -1] = -10
     every = np.arange(data.rows)
@@ -195,10 +197,10 @@ def test_the_single_step_of_mehta_et_al() -> None:
     wanted = start - 5e-4 * direction
     ratio = np.linalg.norm(start[:, -1]) / np.linalg.norm(direction[:, -1])
     wanted[:, -1] = -10 - 5e-4 * ratio * direction[:, -1]
-    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=1e-7)
+    np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=1e-7)
     same = Adam(**{**options.model_dump(exclude={"head", "eps"}), "eps": 1e-6})
     adam = fit_heads(same, data, plan_for(same, data.rows, noise=1e-9), SEEDS[:1]).weights[0]
-    np.testing.assert_allclose(found[:, :-1], adam[:, :-1], rtol=1e-6)
+    np.testing.assert_allclose(actual[:, :-1], adam[:, :-1], rtol=1e-6)
 
 
 # --- noise -------------------------------------------------------------------------------------
@@ -219,17 +221,17 @@ def test_noise_has_the_planned_size_in_every_step(batch_size: Any, head: Any) ->
         batch_size=batch_size, steps=steps, init="zero", learning_rate=0.3, max_grad_norm=2.0
     )
     plan = plan_for(options, rows, noise=1.7)
-    found = fit_heads(options, dead_rows(rows, 99, 20), plan, SEEDS).weights.astype(np.float64)
+    actual = fit_heads(options, dead_rows(rows, 99, 20), plan, SEEDS).weights.astype(np.float64)
     expected = rows if batch_size == "full" else batch_size
     # With momentum a step's noise goes on moving the weights: 1 + beta + beta^2 + ... times.
     beta = options.beta if isinstance(options, Momentum) else 0.0
     reach = (1 - beta ** np.arange(1, steps + 1)) / (1 - beta)
     deviation = 0.3 * 1.7 * 2.0 / expected * np.sqrt(np.sum(reach**2))
-    for weights in found:  # with batches of 1 expected row, a third of the steps are empty
+    for weights in actual:  # with batches of 1 expected row, a third of the steps are empty
         assert weights.std() == pytest.approx(deviation, rel=5 / (2 * weights.size) ** 0.5)
         assert abs(weights.mean()) < 5 * deviation / weights.size**0.5
     # Neither seeds nor classes share noise.
-    vectors = found.reshape(-1, 100)
+    vectors = actual.reshape(-1, 100)
     correlation = np.asarray(np.corrcoef(vectors))
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 5.5 / 100**0.5
@@ -245,9 +247,9 @@ DEVICES = [
 @pytest.mark.parametrize("batch_size", [1, 20, "full"])
 def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, device: str) -> None:
     data = dead_rows(50, 9, 4, device)
-    own: dict[str, Any] = {"learning_rate": 0.3, "max_grad_norm": 2.0}
-    options = Options(batch_size=batch_size, steps=30, **own)
-    found = fit_heads(options, data, plan_for(options, 50, noise=1.7), SEEDS).weights
+    common: dict[str, Any] = {"learning_rate": 0.3, "max_grad_norm": 2.0}
+    options = Options(batch_size=batch_size, steps=30, **common)
+    actual = fit_heads(options, data, plan_for(options, 50, noise=1.7), SEEDS).weights
     start = initial_weights(options, rows_of(data), SEEDS).cpu().double().numpy()
     expected = 50 if batch_size == "full" else batch_size
     noise = GaussianNoise(SEEDS, 40, torch.device(device))
@@ -257,26 +259,26 @@ def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, devic
     total = sum(noise.draw(part, 1.0).cpu().double().sum(1) for part in parts)
     released = torch.as_tensor(total).numpy().reshape(3, 4, 10)
     wanted = start - 0.3 / expected * 1.7 * 2.0 * released
-    assert relative(found, wanted) < 1e-6
+    assert relative(actual, wanted) < 1e-6
 
 
 @pytest.mark.parametrize("batch_size", [2, "full"])
 def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
     data = dead_rows(4, 1999, 250)
     options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
-    found = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
+    actual = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
     expected = 4 if batch_size == "full" else 2
     variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
     # 2.5 million numbers: 5.6 standard errors.
-    assert np.mean(np.square(found, dtype=np.float64)) == pytest.approx(variance, rel=0.005)
+    assert np.mean(np.square(actual, dtype=np.float64)) == pytest.approx(variance, rel=0.005)
 
 
 def test_adam_s_first_step_sees_the_noisy_mean() -> None:
     """From zero it is the sign of every number of it."""
     options = Adam(batch_size="full", steps=1, learning_rate=0.25)
-    found = fit_heads(options, dead_rows(9, 19, 3), plan_for(options, 9, noise=2.0), SEEDS).weights
+    actual = fit_heads(options, dead_rows(9, 19, 3), plan_for(options, 9, noise=2.0), SEEDS).weights
     drawn = GaussianNoise(SEEDS, 60, torch.device("cpu")).draw(1, 1.0).numpy()
-    np.testing.assert_allclose(found.reshape(3, 60), -0.25 * np.sign(drawn[:, 0]), rtol=1e-4)
+    np.testing.assert_allclose(actual.reshape(3, 60), -0.25 * np.sign(drawn[:, 0]), rtol=1e-4)
 
 
 @pytest.mark.parametrize("seeds", [1, 7])
@@ -301,10 +303,10 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
 
 def test_blocks_are_bounded_in_rows() -> None:
     """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
-    (own,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
-    assert first_order.block_steps(34, own, 1_300_000) * 4096 <= first_order._BLOCK_ROWS
-    (own,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
-    assert first_order.block_steps(34, own, 1_300_000) == 1
+    (mechanism,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
+    assert first_order.block_steps(34, mechanism, 1_300_000) * 4096 <= first_order._BLOCK_ROWS
+    (mechanism,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
+    assert first_order.block_steps(34, mechanism, 1_300_000) == 1
 
 
 # --- seeds, threads, streams -------------------------------------------------------------------
@@ -332,9 +334,9 @@ def test_threads_change_nothing(head: Any, batch_size: Any) -> None:
     for seeds in (SEEDS, SEEDS[:1]):
         wanted = fit_heads(options, data, plan, seeds)
         torch.set_num_threads(3)
-        found = fit_heads(options, data, plan, seeds)
+        actual = fit_heads(options, data, plan, seeds)
         torch.set_num_threads(1)
-        np.testing.assert_array_equal(found.weights, wanted.weights)
+        np.testing.assert_array_equal(actual.weights, wanted.weights)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -343,7 +345,7 @@ def test_threads_change_nothing(head: Any, batch_size: Any) -> None:
 def test_pytorch_s_sums_train_the_same_heads(
     head: Any, batch_size: Any, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs on a GPU, on the CPU and so with the CPU's noise."""
+    """The code for a GPU, run on the CPU and so with the CPU's noise."""
     data = training_set(multi_label=loss == "several")
     options = head(
         batch_size=batch_size, steps=20, init="torch", average="ema", normalize="l2",
@@ -352,8 +354,8 @@ def test_pytorch_s_sums_train_the_same_heads(
     plan = plan_for(options, data.rows)
     wanted = fit_heads(options, data, plan, SEEDS)
     monkeypatch.setattr(first_order, "is_native", lambda _: False)
-    found = fit_heads(options, data, plan, SEEDS)
-    np.testing.assert_allclose(found.weights, wanted.weights, rtol=2e-4, atol=1e-5)
+    actual = fit_heads(options, data, plan, SEEDS)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=1e-5)
 
 
 def streamed(data: TrainingSet) -> TrainingSet:
@@ -367,8 +369,8 @@ def test_a_stream_gives_the_same_full_batch(head: Any, normalize: str) -> None:
     options = head(batch_size="full", steps=8, normalize=normalize, init="torch")
     plan = plan_for(options, data.rows)
     wanted = fit_heads(options, data, plan, SEEDS)
-    found = fit_heads(options, streamed(data), plan, SEEDS)
-    np.testing.assert_allclose(found.weights, wanted.weights, rtol=2e-4, atol=5e-6)
+    actual = fit_heads(options, streamed(data), plan, SEEDS)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=5e-6)
 
 
 def test_batches_of_a_stream_are_refused() -> None:
@@ -381,7 +383,7 @@ def test_batches_of_a_stream_are_refused() -> None:
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
 @pytest.mark.parametrize("batch_size", [32, 2000, "full"])
 def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
-    """What PyTorch and NumPy hold at their peak, above 80 MB of features: below 60 MB."""
+    """PyTorch and NumPy hold less than 60 MB at their peak, beside 80 MB of features."""
     import tracemalloc
 
     data = training_set(20_000, 1000, 10)
@@ -411,13 +413,13 @@ def test_normalisation_reaches_training_and_scores(normalize: Any, batch_size: A
     data = training_set()
     plain = Options(batch_size=batch_size, steps=30)
     options = Options(batch_size=batch_size, steps=30, normalize=normalize)
-    found = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
+    actual = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
     features = whole(rows_of(data, normalize))
     same = TrainingSet(features, data.labels, data.num_classes)
     wanted = fit_heads(plain, same, plan_for(plain, data.rows), SEEDS)
-    np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        score_rows(found, features_of(data)), score_rows(wanted, features), atol=1e-5
+        score_rows(actual, features_of(data)), score_rows(wanted, features), atol=1e-5
     )
 
 
@@ -484,8 +486,8 @@ def test_private_training_learns(options: FirstOrderOptions) -> None:
     centres = torch.randn(3, 10, generator=generator) * 2
     features = centres[labels] + torch.randn(900, 10, generator=generator)
     data = TrainingSet(features[:600].clone(), labels[:600], 3)
-    found = fit_heads(options, data, plan_for(options, 600, noise=2.0), SEEDS)
-    accuracy = (score_rows(found, features[600:]).argmax(2) == labels[600:].numpy()).mean(1)
+    actual = fit_heads(options, data, plan_for(options, 600, noise=2.0), SEEDS)
+    accuracy = (score_rows(actual, features[600:]).argmax(2) == labels[600:].numpy()).mean(1)
     assert accuracy.min() > 0.8
 
 
@@ -495,8 +497,8 @@ def test_several_labels_a_row_are_learned() -> None:
     labels = (features[:, :4] > 0).to(torch.uint8)
     data = TrainingSet(features[:600].clone(), labels[:600], 4)
     for options in (Options(loss="sigmoid", steps=300), Momentum(loss="sigmoid")):
-        found = fit_heads(options, data, plan_for(options, 600, noise=1.0), SEEDS)
-        right = (score_rows(found, features[600:]) > 0) == (labels[600:].numpy() > 0)
+        actual = fit_heads(options, data, plan_for(options, 600, noise=1.0), SEEDS)
+        right = (score_rows(actual, features[600:]) > 0) == (labels[600:].numpy() > 0)
         assert right.mean((1, 2)).min() > 0.85
     softmax = Options()
     with pytest.raises(PrivacyError, match="one label a row"):
@@ -513,7 +515,7 @@ def test_cuda_gives_the_same_sums(head: Any) -> None:
         options = head(batch_size=batch_size, steps=20, init="torch")
         plan = no_privacy(options, data.rows)
         wanted: Heads = fit_heads(options, data, plan, SEEDS)
-        found = fit_heads(options, on_gpu, plan, SEEDS)
-        np.testing.assert_allclose(found.weights, wanted.weights, rtol=1e-3, atol=1e-4)
+        actual = fit_heads(options, on_gpu, plan, SEEDS)
+        np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-3, atol=1e-4)
         noisy = fit_heads(options, on_gpu, plan_for(options, data.rows), SEEDS)
         assert np.isfinite(noisy.weights).all()

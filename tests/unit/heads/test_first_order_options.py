@@ -1,4 +1,4 @@
-"""What a study may write for the heads of noisy gradient steps, and what they release."""
+"""Options of the heads of noisy gradient steps, and what they release."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dpprobe.options import options_class
 @pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb"])
 def test_heads_are_registered_and_release_the_same(head: str) -> None:
     cls: Any = options_class(HEADS, head)
-    (own,) = cls(head=head, batch_size=100, steps=7, max_grad_norm=0.5).releases(1000)
-    assert (own.sensitivity, own.sample_rate, own.count) == (0.5, 0.1, 7)
+    (release,) = cls(head=head, batch_size=100, steps=7, max_grad_norm=0.5).releases(1000)
+    assert (release.sensitivity, release.sample_rate, release.count) == (0.5, 0.1, 7)
     (full,) = cls(head=head, batch_size="full", epochs=3).releases(1000)
     assert (full.sample_rate, full.count) == (1.0, 3)
     assert cls(head=head).releases(1000)[0].count >= 1

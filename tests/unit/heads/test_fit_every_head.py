@@ -1,4 +1,4 @@
-"""What every registered head keeps: streams as in memory, bounded memory, the priced releases."""
+"""Every registered head: a stream as in memory, bounded memory, the priced releases."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def options(head: str, values: dict[str, dict[str, Any]] = FULL) -> MethodOption
 
 def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
     """A plan of the method's shape; its epsilon is not looked at here."""
-    own = method.mechanisms(n)
-    private = bool(own) and noise > 0
+    mechanisms = method.mechanisms(n)
+    private = bool(mechanisms) and noise > 0
     return Plan(
-        mechanisms=tuple(item.scaled(noise) for item in own),
+        mechanisms=tuple(item.scaled(noise) for item in mechanisms),
         n=n,
         epsilon=1.0 if private else math.inf,
         delta=1e-5,
@@ -111,9 +111,11 @@ def test_a_stream_trains_the_head_of_memory(head: str, noise: float, small_store
     store = FeatureStore(small_store)
     method = options(head)
     labels = labels_of(store)
-    own = plan(method, store.rows, noise=noise)
-    memory = fit_heads(method, TrainingSet(torch.from_numpy(store.read()), labels, 4), own, [1, 2])
-    stream = fit_heads(method, TrainingSet(store, labels, 4), own, [1, 2])
+    priced = plan(method, store.rows, noise=noise)
+    memory = fit_heads(
+        method, TrainingSet(torch.from_numpy(store.read()), labels, 4), priced, [1, 2]
+    )
+    stream = fit_heads(method, TrainingSet(store, labels, 4), priced, [1, 2])
     assert np.isfinite(memory.weights).all()
     scale = np.abs(memory.weights).max()
     np.testing.assert_allclose(stream.weights, memory.weights, atol=2e-3 * scale, rtol=2e-3)
@@ -124,13 +126,13 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     store = FeatureStore(small_store)
     method = options(head)
     data = TrainingSet(torch.from_numpy(store.read()), labels_of(store), 4)
-    own = plan(method, store.rows, noise=0.0)
-    fitted = fit_heads(method, data, own, [1, 2])
+    priced = plan(method, store.rows, noise=0.0)
+    fitted = fit_heads(method, data, priced, [1, 2])
     assert fitted.weights.dtype == np.float32
     assert fitted.weights.shape == (2, 4, 25)
     chosen = score_rows(fitted, store.read()).argmax(2)
     assert ((chosen == np.asarray(store.labels)).mean(1) > 0.5).all()
-    np.testing.assert_array_equal(fit_heads(method, data, own, [1, 2]).weights, fitted.weights)
+    np.testing.assert_array_equal(fit_heads(method, data, priced, [1, 2]).weights, fitted.weights)
 
 
 ROWS, DIMENSION, CLASSES = 300_000, 512, 10

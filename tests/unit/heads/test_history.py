@@ -32,16 +32,16 @@ def test_history_follows_training(loss: str, average: Any) -> None:
         seen.append((step, weights.clone()))
         return {"test_accuracy": [0.1, 0.2, 0.3]}
 
-    found = fit_heads(options, data, plan_for(options, data.rows), SEEDS, record=record)
+    actual = fit_heads(options, data, plan_for(options, data.rows), SEEDS, record=record)
     steps = [step for step, _ in seen]
     assert steps == sorted(set(steps))
     assert (steps[0], steps[-1], len(steps)) == (0, 50, 21)
-    np.testing.assert_array_equal(seen[-1][1].numpy(), found.weights)
-    assert len(found.history) == 63
-    last = found.history[-1]
+    np.testing.assert_array_equal(seen[-1][1].numpy(), actual.weights)
+    assert len(actual.history) == 63
+    last = actual.history[-1]
     assert (last["seed_index"], last["step"], last["test_accuracy"]) == (2, 50, 0.3)
     assert last["epoch"] == pytest.approx(5.0)
-    logits = torch.from_numpy(score_rows(found, features_of(data))[2])
+    logits = torch.from_numpy(score_rows(actual, features_of(data))[2])
     targets = rows_of(data).targets(0, data.rows)
     if chosen == "softmax":
         wanted = torch.nn.functional.cross_entropy(logits, targets)
@@ -50,10 +50,10 @@ def test_history_follows_training(loss: str, average: Any) -> None:
             logits, targets
         )
     assert last["train_loss"] == pytest.approx(float(wanted), rel=1e-5)
-    assert found.history[0]["train_loss"] > last["train_loss"]
+    assert actual.history[0]["train_loss"] > last["train_loss"]
     # Recording changes nothing, and nothing is recorded for nobody.
     silent = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
-    np.testing.assert_array_equal(silent.weights, found.weights)
+    np.testing.assert_array_equal(silent.weights, actual.weights)
     assert silent.history == []
 
 

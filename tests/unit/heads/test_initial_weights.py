@@ -130,10 +130,10 @@ def test_public_weights_from_a_file(columns: int, tmp_path: Path) -> None:
     weights = np.random.default_rng(1).normal(size=(50, columns)).astype(np.float32)
     path = str(tmp_path / "text.safetensors")
     save_file({"weights": weights}, path)
-    found = start_of(init="file", init_file=path, init_scale=3.0)
-    for own in found:
-        np.testing.assert_allclose(own[:, :columns], 3 * weights, rtol=1e-6)
-        assert not own[:, columns:].any()
+    actual = start_of(init="file", init_file=path, init_scale=3.0)
+    for head in actual:
+        np.testing.assert_allclose(head[:, :columns], 3 * weights, rtol=1e-6)
+        assert not head[:, columns:].any()
     assert (start_of(init="file", init_file=path, init_bias=1.5)[..., -1] == 1.5).all()
 
 

@@ -43,11 +43,14 @@ def test_lamb_is_the_paper_s(zero: bool) -> None:
 
 def test_lamb_is_adam_on_the_first_step_from_zero() -> None:
     settings = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6}
-    found, wanted = torch.zeros(SHAPE, dtype=torch.float64), torch.zeros(SHAPE, dtype=torch.float64)
-    Lamb(**settings).step(found, gradients()[0], 1e-3)
+    actual, wanted = (
+        torch.zeros(SHAPE, dtype=torch.float64),
+        torch.zeros(SHAPE, dtype=torch.float64),
+    )
+    Lamb(**settings).step(actual, gradients()[0], 1e-3)
     Adam(**settings).step(wanted, gradients()[0], 1e-3)
-    assert torch.equal(found, wanted)
-    assert found.abs().max() > 0
+    assert torch.equal(actual, wanted)
+    assert actual.abs().max() > 0
 
 
 def test_lamb_s_layers_are_weights_and_biases() -> None:

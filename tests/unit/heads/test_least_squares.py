@@ -41,8 +41,8 @@ def test_without_noise_it_is_numpys() -> None:
         rows = np.column_stack([features.double().numpy(), np.ones(len(features))])
         targets = labels.numpy() if several else np.eye(4)[labels.numpy()]
         expected, *_ = np.linalg.lstsq(rows, targets, rcond=None)
-        for own in fitted.weights:
-            np.testing.assert_allclose(own, expected.T, atol=2e-5)
+        for weights in fitted.weights:
+            np.testing.assert_allclose(weights, expected.T, atol=2e-5)
 
 
 def test_gram_share_divides_the_budget() -> None:
@@ -50,8 +50,8 @@ def test_gram_share_divides_the_budget() -> None:
     assert (gram.name, targets.name) == (GRAM, TARGETS)
     assert gram.sensitivity == pytest.approx(1.04)
     assert targets.sensitivity == pytest.approx(math.sqrt(1.04))
-    own, other = (1 / item.noise_multiplier**2 for item in (gram, targets))
-    assert own / (own + other) == pytest.approx(0.25)
+    gram_cost, other = (1 / item.noise_multiplier**2 for item in (gram, targets))
+    assert gram_cost / (gram_cost + other) == pytest.approx(0.25)
     names = [item.name for item in Options().mechanisms(100)]
     assert names == ["centre", GRAM, TARGETS]
 

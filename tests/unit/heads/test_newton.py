@@ -69,11 +69,11 @@ def test_a_row_changes_the_hessians_by_at_most_their_sensitivity(
     head = torch.tensor(weights).view(4, 4)
     stacks = []
     for features, labels in neighbours(row, label):
-        own = descent_of(options, features, labels)
-        curvatures = [own.curvatures(piece, head) for piece in own.design.pieces()]
+        descent = descent_of(options, features, labels)
+        curvatures = [descent.curvatures(piece, head) for piece in descent.design.pieces()]
         c = torch.cat(curvatures)
         columns = c.mean(1, keepdim=True) if shape == "shared" else c / math.sqrt(4)
-        parts = [moment(own.design, columns[:, k]) for k in range(columns.shape[1])]
+        parts = [moment(descent.design, columns[:, k]) for k in range(columns.shape[1])]
         stacks.append(torch.stack(parts).double())
     change = float(torch.linalg.norm(stacks[1] - stacks[0]))
     assert change <= options.releases(3)[0].sensitivity * (1 + 2e-6)
@@ -111,9 +111,11 @@ def test_a_row_changes_a_gradient_by_at_most_its_sensitivity(
     options = Options(normalize="none", loss=loss, max_grad_norm=clip, steps=steps, init_bias=bias)
     sums = []
     for features, labels in neighbours(row, label):
-        own = descent_of(options, features, labels)
-        head = own.start if steps == 1 else torch.tensor(weights).view(4, 4)
-        sums.append(gradient(own.design, own.loss, head).double() / options.gradient_scale(4))
+        descent = descent_of(options, features, labels)
+        head = descent.start if steps == 1 else torch.tensor(weights).view(4, 4)
+        sums.append(
+            gradient(descent.design, descent.loss, head).double() / options.gradient_scale(4)
+        )
     change = float(torch.linalg.norm(sums[1] - sums[0]))
     assert change <= options.releases(3)[1].sensitivity * (1 + 2e-6)
     if not np.isfinite(row).all():
@@ -140,15 +142,15 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     assert options.gradient_bound == pytest.approx(bound)
     features, labels = classes_of(80, 3, 4)
     features = features / features.norm(dim=1).max() * 0.999
-    own = descent_of(options, features, labels)
-    head = own.start
+    descent = descent_of(options, features, labels)
+    head = descent.start
     if steps > 1:
         head = 20 * torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     logits = features @ head[:, :-1].T + head[:, -1]
     p = torch.softmax(logits, 1) if loss == "softmax" else torch.sigmoid(logits)
     plain = (p - torch.nn.functional.one_hot(labels, 4)).T @ features
-    found = gradient(own.design, own.loss, head)
-    torch.testing.assert_close(found[:, :-1], plain, rtol=1e-4, atol=1e-4)
+    actual = gradient(descent.design, descent.loss, head)
+    torch.testing.assert_close(actual[:, :-1], plain, rtol=1e-4, atol=1e-4)
 
 
 def test_mechanisms_cost_what_they_should() -> None:
@@ -180,8 +182,8 @@ def test_without_noise_it_solves_a_softmax() -> None:
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
     scores = score_rows(fitted, features)[0].astype(np.float64)
-    found = torch.softmax(torch.from_numpy(scores), 1).numpy()
-    np.testing.assert_allclose(found, expected.predict_proba(features.double()), atol=2e-4)
+    actual = torch.softmax(torch.from_numpy(scores), 1).numpy()
+    np.testing.assert_allclose(actual, expected.predict_proba(features.double()), atol=2e-4)
 
 
 @pytest.mark.parametrize("hessian", ["shared", "per_class"])

@@ -52,8 +52,8 @@ def sklearn_probabilities(data: TrainingSet, penalty: float) -> np.ndarray:
 @pytest.mark.parametrize("penalty", [1e-3, 1e-1])
 def test_solution_is_scikit_learns(penalty: float) -> None:
     data = training_set()
-    found = fit(data, penalties=(penalty,), tolerance=1e-6)
-    logits = torch.from_numpy(score_rows(found, features_of(data))[0])
+    actual = fit(data, penalties=(penalty,), tolerance=1e-6)
+    logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
     wanted = sklearn_probabilities(data, penalty)
     np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
 
@@ -103,15 +103,15 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
 
 def test_every_seed_gets_the_one_solution() -> None:
     data = training_set()
-    found = fit(data, seeds=3, record=lambda *_: {"test_accuracy": [0.5, 0.5, 0.5]})
-    assert found.weights.shape == (3, 4, 13)
-    assert found.weights.dtype == np.float32
-    np.testing.assert_array_equal(found.weights[0], found.weights[2])
-    assert found.steps == 0
-    assert [row["seed_index"] for row in found.history] == [0, 1, 2]
-    assert found.history[0]["test_accuracy"] == 0.5
+    actual = fit(data, seeds=3, record=lambda *_: {"test_accuracy": [0.5, 0.5, 0.5]})
+    assert actual.weights.shape == (3, 4, 13)
+    assert actual.weights.dtype == np.float32
+    np.testing.assert_array_equal(actual.weights[0], actual.weights[2])
+    assert actual.steps == 0
+    assert [row["seed_index"] for row in actual.history] == [0, 1, 2]
+    assert actual.history[0]["test_accuracy"] == 0.5
     again = fit(data, seeds=3)
-    np.testing.assert_array_equal(again.weights, found.weights)
+    np.testing.assert_array_equal(again.weights, actual.weights)
     assert again.history == []
 
 
@@ -122,8 +122,8 @@ def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_it_tops_private_training_on_the_same_rows() -> None:
     data = training_set(400, noise=0.8)
-    found = fit(data)
-    accuracy = (score_rows(found, features_of(data))[0].argmax(1) == data.labels.numpy()).mean()
+    actual = fit(data)
+    accuracy = (score_rows(actual, features_of(data))[0].argmax(1) == data.labels.numpy()).mean()
     assert accuracy > 0.9
 
 
@@ -132,8 +132,8 @@ def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
     assert single.features is not None
     labels = torch.stack([single.labels == 1, single.labels >= 2, single.labels % 2 == 0], 1)
     data = TrainingSet(single.features, labels.to(torch.uint8), 3)
-    found = fit(data, penalties=(1e-2,), tolerance=1e-6)
-    scores = torch.from_numpy(score_rows(found, single.features)[0])
+    actual = fit(data, penalties=(1e-2,), tolerance=1e-6)
+    scores = torch.from_numpy(score_rows(actual, single.features)[0])
     features = StandardScaler().fit_transform(single.features.double().numpy())
     for column in range(3):
         model = LogisticRegression(C=1 / (1e-2 * data.rows), tol=1e-9, max_iter=10_000)

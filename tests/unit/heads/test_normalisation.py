@@ -84,8 +84,8 @@ def released(rows: torch.Tensor, *, noise: float, spec: Channels = SPEC) -> Rows
 def test_group_norm_is_torch_s_on_channels_and_positions(groups: int) -> None:
     images = torch.randn(5, 27, 4, 2, generator=torch.Generator().manual_seed(1)) * 3 + 2
     wanted = torch.nn.GroupNorm(groups, 27, affine=False)(images).flatten(1)
-    found = Transform(GroupNorm(groups=groups))(images.flatten(1))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    actual = Transform(GroupNorm(groups=groups))(images.flatten(1))
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_group_norm_costs_nothing_and_needs_a_divisor() -> None:
@@ -102,13 +102,13 @@ def test_group_norm_costs_nothing_and_needs_a_divisor() -> None:
 
 def test_without_privacy_channels_are_standardised() -> None:
     rows = features(400)
-    found = torch.cat([block.features for block in released(rows, noise=0.0).blocks()])
+    actual = torch.cat([block.features for block in released(rows, noise=0.0).blocks()])
     channels = rows.double().unflatten(1, (C, P))
     means = channels.mean((0, 2))
     deviations = (channels - means[:, None]).square().mean(2).sqrt().mean(0)
     wanted = (channels - means[:, None]) / (deviations.square() + SPEC.floor).sqrt()[:, None]
-    torch.testing.assert_close(found.double(), wanted.flatten(1), rtol=1e-4, atol=1e-4)
-    assert found.unflatten(1, (C, P)).mean((0, 2)).abs().max() < 1e-3
+    torch.testing.assert_close(actual.double(), wanted.flatten(1), rtol=1e-4, atol=1e-4)
+    assert actual.unflatten(1, (C, P)).mean((0, 2)).abs().max() < 1e-3
 
 
 def test_a_quiet_channel_is_not_blown_up() -> None:
@@ -117,9 +117,9 @@ def test_a_quiet_channel_is_not_blown_up() -> None:
     deviations = released(rows, noise=0.0).transform.arrays[CHANNEL_DEVIATIONS]
     assert float(deviations[2]) == pytest.approx(math.sqrt(SPEC.floor), rel=1e-3)
     for noise in (1.0, 1e4):
-        found = released(rows, noise=noise)
-        assert found.transform.arrays[CHANNEL_DEVIATIONS].min() >= 0.99 * SPEC.floor**0.5
-        assert found.norms.isfinite().all()
+        actual = released(rows, noise=noise)
+        assert actual.transform.arrays[CHANNEL_DEVIATIONS].min() >= 0.99 * SPEC.floor**0.5
+        assert actual.norms.isfinite().all()
 
 
 def test_noise_below_zero_is_no_deviation() -> None:
@@ -160,15 +160,15 @@ def test_a_stream_gives_the_channels_of_memory() -> None:
             for start in range(0, 50, 7):
                 yield start, features(50).numpy()[start : start + 7].copy()
 
-    found = []
+    actual = []
     for source in (features(50), Source()):
-        own = TrainingSet(source, torch.arange(50) % 2, 2)
+        streamed = TrainingSet(source, torch.arange(50) % 2, 2)
         priced = plan(SPEC.releases(50), 50, noise=2.0)
-        found.append(normalise(own, SPEC, Releases(priced, [1], CPU)))
+        actual.append(normalise(streamed, SPEC, Releases(priced, [1], CPU)))
     for name in BOUNDS:
-        torch.testing.assert_close(*[rows.transform.arrays[name] for rows in found])
-    torch.testing.assert_close(found[0].norms, found[1].norms)
-    assert found[1].streamed
+        torch.testing.assert_close(*[rows.transform.arrays[name] for rows in actual])
+    torch.testing.assert_close(actual[0].norms, actual[1].norms)
+    assert actual[1].streamed
 
 
 # channels: sensitivity
@@ -207,10 +207,10 @@ def test_a_row_that_is_not_finite_moves_nothing(bad: float) -> None:
     with_it, without = sums(dirty, means), sums(rows, means)
     for name in BOUNDS:
         assert torch.equal(with_it[name], without[name])
-    found = released(dirty, noise=1.0)
-    assert found.norms[5] == math.inf
-    assert not torch.cat([block.features for block in found.blocks()])[5].any()
-    assert not found.gather(torch.tensor([5, 0]))[0].any()
+    actual = released(dirty, noise=1.0)
+    assert actual.norms[5] == math.inf
+    assert not torch.cat([block.features for block in actual.blocks()])[5].any()
+    assert not actual.gather(torch.tensor([5, 0]))[0].any()
 
 
 def test_a_zero_row_is_a_row() -> None:
@@ -269,9 +269,9 @@ def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: flo
     assert arrays[CHANNEL_MEANS].shape == (2, C)
     assert np.array_equal(arrays[CHANNEL_MEANS][0], arrays[CHANNEL_MEANS][1]) == (noise == 0)
     other = features(7, seed=9)
-    found = score_rows(fitted, other.numpy())
+    actual = score_rows(fitted, other.numpy())
     for index in range(2):
         means, deviations = (arrays[name][index].repeat(P) for name in BOUNDS)
         weights = fitted.weights[index].astype(np.float64)
         wanted = (other.double().numpy() - means) / deviations @ weights[:, :-1].T + weights[:, -1]
-        np.testing.assert_allclose(found[index], wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(actual[index], wanted, rtol=1e-4, atol=1e-4)

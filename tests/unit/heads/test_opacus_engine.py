@@ -56,17 +56,17 @@ def fit(
 def test_clipped_sums_are_opacus_s(batch_size: Any, loss: str) -> None:
     """One step from zero with next to no noise: the step is the clipped sum, divided."""
     data = training_set(400, 256, 10, multi_label=loss == "several")
-    own: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "batch_size": batch_size,
         "steps": 1,
         "init": "zero",
         "max_grad_norm": 1.2,
         "loss": "softmax" if loss == "softmax" else "sigmoid",
     }
-    fast = fit(data, SEEDS[:1], 1e-9, **own).weights.astype(np.float64)
-    slow = fit(data, SEEDS[:1], 1e-9, engine="opacus", **own).weights.astype(np.float64)
+    fast = fit(data, SEEDS[:1], 1e-9, **settings).weights.astype(np.float64)
+    slow = fit(data, SEEDS[:1], 1e-9, engine="opacus", **settings).weights.astype(np.float64)
     assert np.linalg.norm(fast - slow) < 5e-5 * np.linalg.norm(slow)
-    free = fit(data, SEEDS[:1], 0.0, **own).weights
+    free = fit(data, SEEDS[:1], 0.0, **settings).weights
     assert np.linalg.norm(free) > 1.5 * np.linalg.norm(fast)  # so that clipping was at work
 
 
@@ -91,9 +91,9 @@ def test_without_privacy_both_train_alike_over_empty_batches(head: Any, values: 
 def test_noisy_heads_have_the_same_law() -> None:
     data = training_set(40, 2, 2)
     seeds = [cell_seed("law", index) for index in range(200)]
-    own = {"batch_size": 4, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.7}
-    fast = fit(data, seeds, 0.9, **own).weights.astype(np.float64).reshape(200, -1)
-    slow = fit(data, seeds, 0.9, engine="opacus", **own)
+    settings = {"batch_size": 4, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.7}
+    fast = fit(data, seeds, 0.9, **settings).weights.astype(np.float64).reshape(200, -1)
+    slow = fit(data, seeds, 0.9, engine="opacus", **settings)
     other = slow.weights.astype(np.float64).reshape(200, -1)
     # Same starts and same batches: what differs is the noise alone.
     spread = np.maximum(fast.std(0), other.std(0))
@@ -108,27 +108,32 @@ def test_noisy_heads_have_the_same_law() -> None:
 def test_noise_has_the_planned_size(batch_size: Any) -> None:
     """Dead rows leave the noise alone: 150,000 numbers pin its deviation to one per cent."""
     data = TrainingSet(torch.full((4, 499), math.inf), torch.zeros(4).long(), 100)
-    own: dict[str, Any] = {"steps": 2, "init": "zero", "learning_rate": 0.3, "engine": "opacus"}
-    found = fit(data, [1, 2, 3], 1.7, batch_size=batch_size, max_grad_norm=2.0, **own).weights
+    settings: dict[str, Any] = {
+        "steps": 2,
+        "init": "zero",
+        "learning_rate": 0.3,
+        "engine": "opacus",
+    }
+    actual = fit(data, [1, 2, 3], 1.7, batch_size=batch_size, max_grad_norm=2.0, **settings).weights
     expected = 4 if batch_size == "full" else 2
     deviation = 2**0.5 * 0.3 / expected * 1.7 * 2.0
-    assert found.astype(np.float64).std() == pytest.approx(deviation, rel=0.01)
-    assert np.abs(np.corrcoef(found.reshape(3, -1)) - np.eye(3)).max() < 5 / 50_000**0.5
+    assert actual.astype(np.float64).std() == pytest.approx(deviation, rel=0.01)
+    assert np.abs(np.corrcoef(actual.reshape(3, -1)) - np.eye(3)).max() < 5 / 50_000**0.5
 
 
 def test_rows_that_are_not_finite_contribute_nothing() -> None:
     features = torch.full((30, 3), math.nan)
     data = TrainingSet(features, torch.zeros(30).long(), 2)
-    found = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", engine="opacus")
-    assert np.abs(found.weights).max() < 1e-7
+    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, init="zero", engine="opacus")
+    assert np.abs(actual.weights).max() < 1e-7
 
 
 def test_logits_that_overflow_contribute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     data = TrainingSet(torch.full((30, 3), 1e17), torch.zeros(30).long(), 2)
     start = torch.full((1, 2, 4), 1e30)
     monkeypatch.setattr(opacus_engine, "initial_weights", lambda *_: start.clone())
-    found = fit(data, [1], 1e-9, batch_size=10, steps=5, engine="opacus")
-    np.testing.assert_array_equal(found.weights, start.numpy())
+    actual = fit(data, [1], 1e-9, batch_size=10, steps=5, engine="opacus")
+    np.testing.assert_array_equal(actual.weights, start.numpy())
 
 
 def test_steps_taken_are_the_steps_priced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +149,8 @@ def test_both_engines_record_alike() -> None:
     for engine in ("closed_form", "opacus"):
         options = Options(batch_size=6, steps=12, engine=engine)
         plan = plan_for(options, 60, 0.0, math.inf)
-        found = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
-        rows.append(found.history)
+        actual = fit_heads(options, data, plan, [1, 2], record=lambda *_: None)
+        rows.append(actual.history)
     for first, second in zip(*rows, strict=True):
         assert (first["seed_index"], first["step"]) == (second["seed_index"], second["step"])
         assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-4)

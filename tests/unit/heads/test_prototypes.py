@@ -36,11 +36,11 @@ def test_without_noise_it_is_the_nearest_class_sum() -> None:
 
 
 def test_sensitivity_covers_a_row_and_its_count() -> None:
-    (own,) = Options(normalize="none", max_row_norm=2.0).releases(10)
-    assert own.name == CLASS_SUMS
-    assert own.sensitivity == pytest.approx(2 * math.sqrt(1.25))
+    (release,) = Options(normalize="none", max_row_norm=2.0).releases(10)
+    assert release.name == CLASS_SUMS
+    assert release.sensitivity == pytest.approx(2 * math.sqrt(1.25))
     (several,) = Options(normalize="none", max_row_norm=2.0, max_labels=4).releases(10)
-    assert several.sensitivity == pytest.approx(2 * own.sensitivity)
+    assert several.sensitivity == pytest.approx(2 * release.sensitivity)
 
 
 def test_a_class_without_rows_is_hardly_ever_chosen() -> None:

@@ -48,8 +48,8 @@ class Source:
 
 
 def spec(value: Any) -> Normalisation:
-    found: Normalisation = TypeAdapter(Normalize).validate_python(value)
-    return found
+    actual: Normalisation = TypeAdapter(Normalize).validate_python(value)
+    return actual
 
 
 def features(rows: int = 4, dimension: int = 6) -> torch.Tensor:
@@ -123,11 +123,11 @@ def test_a_row_that_is_not_finite_is_left_out(value: Any, bad: float) -> None:
     for source in (dirty.clone(), Source(dirty.clone().numpy())):
         rows = rows_of(TrainingSet(source, LABELS, 3), value)
         assert rows.norms[2] == math.inf
-        found = whole(rows)
-        assert not found[2].any()
+        actual = whole(rows)
+        assert not actual[2].any()
         wanted = whole(rows_of(TrainingSet(missing.clone(), LABELS, 3), value))
         for index in (0, 1, 3):
-            torch.testing.assert_close(found[index], wanted[index], atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(actual[index], wanted[index], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("value", ["l2", "centred"])
@@ -139,9 +139,9 @@ def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> No
     labels = torch.arange(40) % 3
     for source in (values.clone(), Source(values.clone().numpy())):
         rows = rows_of(TrainingSet(source, labels, 3), value)
-        found = whole(rows)
-        assert found.isfinite().all()
-        assert not found[7].any()
+        actual = whole(rows)
+        assert actual.isfinite().all()
+        assert not actual[7].any()
         assert rows.lengths[7] == math.inf
         if rows.affine is not None:
             assert all(part.isfinite().all() for part in rows.affine)
@@ -260,12 +260,12 @@ def test_bare_words_are_short_for_mappings() -> None:
 def test_scores_are_those_of_normalised_rows() -> None:
     rows = features()
     weights = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
-    own = [Transform(Centred(), {CENTRE: torch.full((6,), value)}) for value in (0.1, 0.2)]
-    heads = Heads(weights=weights, seeds=(1, 2), transforms=tuple(own), steps=1)
-    found = score_rows(heads, rows.numpy())
-    for seed, transform in enumerate(own):
+    transforms = [Transform(Centred(), {CENTRE: torch.full((6,), value)}) for value in (0.1, 0.2)]
+    heads = Heads(weights=weights, seeds=(1, 2), transforms=tuple(transforms), steps=1)
+    actual = score_rows(heads, rows.numpy())
+    for seed, transform in enumerate(transforms):
         wanted = transform(rows) @ weights[seed, :, :-1].T + weights[seed, :, -1]
-        np.testing.assert_allclose(found[seed], wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(heads.arrays()[CENTRE][:, 0], [0.1, 0.2])
     with pytest.raises(DataError, match="trained on dimension 6"):
         score_rows(heads, rows[:, :5])

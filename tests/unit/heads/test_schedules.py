@@ -21,11 +21,11 @@ def test_schedules() -> None:
         np.array([0.1, 0.2, 0.3, 0.4, 0.4, 0.4 * 5 / 6, 0.4 * 4 / 6, 0.2, 0.4 / 3, 0.4 / 6]),
     )
     cosine = Options(learning_rate=0.4, schedule="warmup_cosine", warmup=0.2)
-    found = learning_rates(cosine, 10)
-    np.testing.assert_allclose(found[:3], [0.2, 0.4, 0.4])
-    np.testing.assert_allclose(found[6], 0.2)  # half way through the eight that fall
-    np.testing.assert_allclose(found[9], 0.2 * (1 + math.cos(math.pi * 7 / 8)))
-    assert np.all(np.diff(found[2:]) < 0)
+    actual = learning_rates(cosine, 10)
+    np.testing.assert_allclose(actual[:3], [0.2, 0.4, 0.4])
+    np.testing.assert_allclose(actual[6], 0.2)  # half way through the eight that fall
+    np.testing.assert_allclose(actual[9], 0.2 * (1 + math.cos(math.pi * 7 / 8)))
+    assert np.all(np.diff(actual[2:]) < 0)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "warmup_cosine", "warmup_linear"])
@@ -34,10 +34,10 @@ def test_schedules() -> None:
 def test_every_step_has_a_positive_learning_rate(schedule: Any, warmup: float, steps: int) -> None:
     if schedule == "constant":
         warmup = 0.0
-    found = learning_rates(Options(schedule=schedule, warmup=warmup, learning_rate=2.0), steps)
-    assert found.shape == (steps,)
-    assert found.min() > 0
-    assert found.max() == pytest.approx(2.0)
+    actual = learning_rates(Options(schedule=schedule, warmup=warmup, learning_rate=2.0), steps)
+    assert actual.shape == (steps,)
+    assert actual.min() > 0
+    assert actual.max() == pytest.approx(2.0)
 
 
 def averaged(options: FirstOrderOptions, values: np.ndarray) -> list[float]:
@@ -60,7 +60,7 @@ def test_averages() -> None:
         for taken, value in enumerate(values, start=1):
             raw = decay * raw + (1 - decay) * value
             wanted.append(raw / (1 - decay**taken))
-        found = averaged(Options(average="ema", ema_decay=decay), values)
-        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+        actual = averaged(Options(average="ema", ema_decay=decay), values)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-9)
     # Debiased, a constant is its own average from the first step on.
     np.testing.assert_allclose(averaged(Options(average="ema"), np.full(5, 3.0)), 3.0)

@@ -57,10 +57,10 @@ def tilted(design: Design) -> torch.Tensor:
     """Float64 [n, d + 1]: the clipped rows with their constants."""
     pieces = []
     for p in design.pieces():
-        own = p.features.double() * p.scale[:, None]
+        features = p.features.double() * p.scale[:, None]
         if p.shift is not None and p.centre is not None:
-            own -= p.shift[:, None].double() * p.centre
-        pieces.append(torch.cat([own, p.constant[:, None].double()], 1))
+            features -= p.shift[:, None].double() * p.centre
+        pieces.append(torch.cat([features, p.constant[:, None].double()], 1))
     return torch.cat(pieces)
 
 
@@ -122,8 +122,8 @@ def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
     features = torch.zeros(1, 3)
     features[0, 1] = length
     design = Design(options, rows_of(features, torch.tensor([0]), 100), private=True)
-    found = gradient(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
-    assert 0 < float(found.double().norm()) <= 1e-9
+    actual = gradient(design, Loss(sigmoid=True, clip=1e-9), torch.zeros(100, 4))
+    assert 0 < float(actual.double().norm()) <= 1e-9
 
 
 def test_unusable_rows_leave_every_sum_as_it_was() -> None:
@@ -145,16 +145,16 @@ def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
     rows = tilted(design).numpy()
     assert private == bool((np.linalg.norm(rows[:, :-1], axis=1) < 60.001).all())
     tolerance = 1e-12 if not private else 1e-5
-    found = second_moment(design).double().numpy()
+    actual = second_moment(design).double().numpy()
     scale = np.abs(rows.T @ rows).max()
-    np.testing.assert_allclose(found, rows.T @ rows, atol=tolerance * scale)
-    assert (found == found.T).all()
+    np.testing.assert_allclose(actual, rows.T @ rows, atol=tolerance * scale)
+    assert (actual == actual.T).all()
     stream = Rows(TrainingSet(Stream(features), labels, 3), Transform(NoNormalisation()))
     streamed = Design(
         Options(normalize="none", intercept=0.5, max_row_norm=60.0), stream, private=private
     )
     np.testing.assert_allclose(
-        second_moment(streamed).double().numpy(), found, atol=tolerance * scale
+        second_moment(streamed).double().numpy(), actual, atol=tolerance * scale
     )
 
 
@@ -176,20 +176,20 @@ def test_centred_rows_without_copies_are_the_centred_rows() -> None:
     rows = torch.cat([rows, torch.full((len(rows), 1), 0.24, dtype=torch.float64)], 1)
     targets = torch.nn.functional.one_hot(labels[usable], 3).double()
     torch.testing.assert_close(second_moment(design).double(), rows.T @ rows, rtol=1e-4, atol=1e-4)
-    found = cross_moment(design, lambda p: design.rows.targets(p.start, p.stop), 3)
-    torch.testing.assert_close(found.double(), targets.T @ rows, rtol=1e-4, atol=1e-4)
+    actual = cross_moment(design, lambda p: design.rows.targets(p.start, p.stop), 3)
+    torch.testing.assert_close(actual.double(), targets.T @ rows, rtol=1e-4, atol=1e-4)
     head = torch.randn(3, 10, generator=torch.Generator().manual_seed(0))
     weights = torch.cat([head[:, :-1], head[:, -1:] / 0.24], 1).double()
     residuals = torch.softmax(rows @ weights.T, 1) - targets
     norms = residuals.norm(dim=1) * rows.norm(dim=1)
     clipped = residuals * (0.5 / norms).clamp(max=1)[:, None]
-    found = gradient(design, Loss(sigmoid=False, clip=0.5), head)
-    torch.testing.assert_close(found.double(), clipped.T @ rows, rtol=1e-4, atol=1e-4)
+    actual = gradient(design, Loss(sigmoid=False, clip=0.5), head)
+    torch.testing.assert_close(actual.double(), clipped.T @ rows, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-7, 0.0])
 def test_rows_next_to_the_centre_stay_within_their_norm(gap: float) -> None:
-    """Where a difference is rounding alone, as float32 makes it."""
+    """Also where a difference is rounding alone, as float32 makes it."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 40, generator=generator))[0]
     features = 3 * (centre + gap * torch.randn(30, 40, generator=generator))
@@ -206,9 +206,9 @@ def test_row_weights_enter_the_second_moment() -> None:
     features, labels = classes_of(60, 5, 3)
     design = design_of(features, labels)
     rows, weights = tilted(design), torch.linspace(0, 1, 60)
-    found = second_moment(design, lambda piece: weights[piece.start : piece.stop])
+    actual = second_moment(design, lambda piece: weights[piece.start : piece.stop])
     expected = rows.T @ (rows * weights[:, None].double())
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
@@ -217,8 +217,8 @@ def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
     rows = tilted(design)
     parameters = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     for sigmoid in (False, True):
-        own = parameters.clone().requires_grad_()
-        logits = rows @ own.T
+        variable = parameters.clone().requires_grad_()
+        logits = rows @ variable.T
         if sigmoid:
             targets = torch.nn.functional.one_hot(labels, 3).double()
             loss = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -226,9 +226,9 @@ def test_gradient_is_autograds_when_nothing_is_clipped() -> None:
             )
         else:
             loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-        (expected,) = torch.autograd.grad(loss, own)
-        found = gradient(design, Loss(sigmoid=sigmoid, clip=math.inf), design.weights(parameters))
-        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+        (expected,) = torch.autograd.grad(loss, variable)
+        actual = gradient(design, Loss(sigmoid=sigmoid, clip=math.inf), design.weights(parameters))
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_mirrored_ignores_what_is_below() -> None:
@@ -269,12 +269,12 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
     )[0]
     truth = (basis * (3000 / torch.arange(1, d + 1) ** 1.2)) @ basis.T
     released = release(truth, 10.0, (5,))[0]
-    found = spectrum(released, 10.0)
-    assert (found.values >= 0).all()
+    actual = spectrum(released, 10.0)
+    assert (actual.values >= 0).all()
     clamped = spectrum(released, 0.0)
     errors = [
-        float(torch.linalg.norm((own.vectors * own.values) @ own.vectors.T - truth))
-        for own in (found, clamped)
+        float(torch.linalg.norm((estimate.vectors * estimate.values) @ estimate.vectors.T - truth))
+        for estimate in (actual, clamped)
     ]
     best = (clamped.vectors.T @ truth @ clamped.vectors).diagonal()
     oracle = float(torch.linalg.norm((clamped.vectors * best) @ clamped.vectors.T - truth))
@@ -283,31 +283,31 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
 
 
 def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:
-    found = spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
+    actual = spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
     radius = math.sqrt(2 * 300)
-    assert float(found.values.max()) < 0.3 * radius
+    assert float(actual.values.max()) < 0.3 * radius
 
 
 def test_solve_and_noise_gain_are_numpys() -> None:
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(9, 6, dtype=torch.float64, generator=generator)
     matrix, right = root.T @ root, torch.randn(2, 6, dtype=torch.float64, generator=generator)
-    found = spectrum(matrix, 0.0)
+    actual = spectrum(matrix, 0.0)
     inverse = torch.linalg.inv(matrix + 0.3 * torch.eye(6, dtype=torch.float64))
-    torch.testing.assert_close(found.solve(right, 0.3), right @ inverse)
-    assert found.noise_gain(0.3) == pytest.approx(float(torch.trace(matrix @ inverse @ inverse)))
+    torch.testing.assert_close(actual.solve(right, 0.3), right @ inverse)
+    assert actual.noise_gain(0.3) == pytest.approx(float(torch.trace(matrix @ inverse @ inverse)))
 
 
 def test_step_rate_holds_the_noise_of_logits() -> None:
     """Of random rows whose second moment is released without error."""
     rows = torch.randn(500, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found: Spectrum = spectrum(rows.T @ rows, 0.0)
-    rate = step_rate(10.0, 300.0, found.noise_gain(5.0), 500)
+    actual: Spectrum = spectrum(rows.T @ rows, 0.0)
+    rate = step_rate(10.0, 300.0, actual.noise_gain(5.0), 500)
     assert rate < 10
     noise = 300 * torch.randn(
         4000, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
     )
-    logits = rate * found.solve(noise, 5.0) @ rows.T
+    logits = rate * actual.solve(noise, 5.0) @ rows.T
     assert float(logits.std()) == pytest.approx(0.6, rel=0.05)
     assert step_rate(10.0, 0.0, 1.0, 500) == 10.0
 

@@ -34,8 +34,8 @@ SEEDS = [cell_seed("tuned", index) for index in range(3)]
 BASE: dict[str, Any] = {"head": "sgd", "steps": 5, "batch_size": "full", "init": "zero"}
 
 
-def tuned(**own: Any) -> Options:
-    values = {"head": "tuned", "base": BASE, "search": {"learning_rate": [0.1, 2.0]}, **own}
+def tuned(**changes: Any) -> Options:
+    values = {"head": "tuned", "base": BASE, "search": {"learning_rate": [0.1, 2.0]}, **changes}
     method = method_options(values)
     assert isinstance(method, Options)
     return method
@@ -78,7 +78,7 @@ def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("changes", "message"),
     [
         ({"search": {"rate": [0.1, 1]}}, "search.rate: not an option of head sgd"),
         ({"search": {"normalize": ["l2", "none"]}}, "search.normalize: not an option"),
@@ -99,9 +99,11 @@ def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str)
         ({"trials": 1}, "trials"),
     ],
 )
-def test_a_search_that_cannot_run_is_refused_beforehand(own: dict[str, Any], message: str) -> None:
+def test_a_search_that_cannot_run_is_refused_beforehand(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        tuned(**own)
+        tuned(**changes)
 
 
 def test_its_own_search_cannot_be_searched() -> None:
@@ -111,7 +113,7 @@ def test_its_own_search_cannot_be_searched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "own", "shape"),
+    ("distribution", "changes", "shape"),
     [
         ("geometric", {}, 1.0),
         ("logarithmic", {}, 0.0),
@@ -120,11 +122,11 @@ def test_its_own_search_cannot_be_searched() -> None:
     ],
 )
 def test_options_are_the_same_after_writing(
-    distribution: str, own: dict[str, Any], shape: float
+    distribution: str, changes: dict[str, Any], shape: float
 ) -> None:
     base = {**BASE, "normalize": {"kind": "centred", "share": 0.1}}
     search = {"learning_rate": [0.1, 2], "max_grad_norm": {"low": 0.1, "high": 1, "log": True}}
-    method = tuned(base=base, search=search, distribution=distribution, **own)
+    method = tuned(base=base, search=search, distribution=distribution, **changes)
     written = json.loads(json.dumps(method.model_dump(mode="json")))
     again = method_options(written)
     assert again == method
@@ -228,9 +230,11 @@ def test_without_noise_the_best_trial_is_kept() -> None:
         scores = {}
         for trial in trials:
             base = method.trial(trial.values)
-            own = fit_heads(base, data, planned(base, noise=0.0), [trial.seed])
-            correct = score_rows(own, features_of(data))[0].argmax(1) == data.labels.numpy()
-            scores[trial.number] = (correct.sum(), own.weights[0])
+            fitted_trial = fit_heads(base, data, planned(base, noise=0.0), [trial.seed])
+            correct = (
+                score_rows(fitted_trial, features_of(data))[0].argmax(1) == data.labels.numpy()
+            )
+            scores[trial.number] = (correct.sum(), fitted_trial.weights[0])
         best = max(scores, key=lambda number: (scores[number][0], -number))
         assert chosen["score"] == scores[best][0] / N
         assert chosen["learning_rate"] == trials[best].values["learning_rate"]
@@ -248,7 +252,7 @@ def test_only_the_best_trial_leaves() -> None:
     fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=record)
     assert seen == [5]
     assert [row["seed_index"] for row in fitted.history] == [0, 1, 2]
-    assert [set(own) for own in fitted.chosen] == [{"score", "learning_rate"}] * 3
+    assert [set(choice) for choice in fitted.chosen] == [{"score", "learning_rate"}] * 3
     json.dumps(fitted.chosen, allow_nan=False)
 
 
@@ -269,7 +273,7 @@ def test_no_trial_gives_a_head_that_no_data_decides(monkeypatch: pytest.MonkeyPa
     method = tuned(distribution="poisson")
     fitted = fit_heads(method, training_set(), planned(method), SEEDS, record=lambda *_: None)
     assert not fitted.weights.any()
-    assert [own["score"] for own in fitted.chosen] == [None] * 3
+    assert [choice["score"] for choice in fitted.chosen] == [None] * 3
     assert len(fitted.history) == 3
 
 
@@ -289,7 +293,7 @@ def test_the_score_has_the_noise_that_is_priced(monkeypatch: pytest.MonkeyPatch)
     seeds = [cell_seed("noise", index) for index in range(400)]
     fitted = fit_heads(method, data, plan, seeds)
     exact = int((data.labels == 0).sum())  # heads of zeros choose the first class
-    errors = np.array([own["score"] * N - exact for own in fitted.chosen])
+    errors = np.array([choice["score"] * N - exact for choice in fitted.chosen])
     deviation = plan.mechanism("score").noise_multiplier
     assert abs(errors.mean()) < 4 * deviation / 20
     assert errors.std() == pytest.approx(deviation, rel=0.15)

@@ -71,7 +71,7 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     rows = rows_of(training_set(), kind)
     start = random_weights(rows, 1)
     mixing = np.linspace(1, 0.1, 9).astype(np.float32)
-    found, average = descend(rows, start, 9, mixing)
+    actual, average = descend(rows, start, 9, mixing)
     weights, wanted_average = start.double(), start.double()
     noise = GaussianNoise([1], start[0].numel(), CPU).draw(9, 0.3).double()
     batches = poisson_batches(rows.n, 0.1, 9, stream(1, "sampling"))
@@ -80,10 +80,10 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
         release = torch.from_numpy(total) + noise[0, step].view(total.shape)
         weights = weights - float(np.float32(0.1 + 0.1 * step / 8)) * release
         wanted_average += float(mixing[step]) * (weights - wanted_average)
-    assert relative(found, weights) < 2e-6
+    assert relative(actual, weights) < 2e-6
     assert relative(average, wanted_average) < 2e-6
     same, untouched = descend(rows, start, 9, np.zeros(0, dtype=np.float32))
-    assert torch.equal(same, found)
+    assert torch.equal(same, actual)
     assert torch.equal(untouched, start)
 
 
