@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,102 @@ def test_a_deleted_file_is_planned_again(
         assert workspace.planned(study), "nothing would make it again"
     finally:
         aside.rename(path)
+
+
+@contextmanager
+def deleted(workspace: Workspace, names: Sequence[str]) -> Iterator[None]:
+    """Files and folders of a workspace out of its way."""
+    aside = workspace.directory / "aside"
+    try:
+        for name in names:
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            (workspace.directory / name).rename(aside / name)
+        yield
+    finally:
+        for name in names:
+            (aside / name).rename(workspace.directory / name)
+
+
+# What each named target makes again when these are deleted.
+STAGES = (
+    ("data", ["data/digits"], {"prepare_data"}),
+    ("features", ["results/features"], {"extract_features", "write_manifest"}),
+    ("calibrations", ["results/calibration"], {"calibrate"}),
+    (
+        "heads",
+        ["results/cells", "results/calibration"],
+        {"calibrate", "train_heads", "train_heads_without_privacy"},
+    ),
+    ("embeddings", ["results/embeddings"], {"embed_tsne"}),
+    ("summaries", ["results/summary"], {"summarise"}),
+    (
+        "tables",
+        ["results/tables", "results/summary"],
+        {"summarise", "write_dataset_table", "write_tables"},
+    ),
+    ("paper_tables", ["results/tables"], {"write_paper_tables"}),
+    (
+        "figures",
+        ["results/figures"],
+        {
+            "plot_accuracy",
+            "plot_methods",
+            "plot_gap",
+            "plot_tsne",
+            "plot_tsne_grid",
+            "write_tsne_page",
+        },
+    ),
+    ("html_report", ["results/report.html"], {"write_report"}),
+    ("tracking", ["results/tracking"], {"track", "write_study_run"}),
+)
+
+
+@pytest.mark.parametrize(("target", "names", "rules"), STAGES, ids=[row[0] for row in STAGES])
+def test_a_stage_makes_all_that_it_names(
+    finished: tuple[Workspace, Counter[str]],
+    study: dict[str, Any],
+    target: str,
+    names: list[str],
+    rules: set[str],
+) -> None:
+    workspace, _ = finished
+    with deleted(workspace, names):
+        assert set(workspace.planned(study, target)) == {target, *rules}
+
+
+# What belongs to no dataset alone.
+STUDY_WIDE = {
+    "all",
+    "plot_tsne_grid",
+    "write_tables",
+    "write_paper_tables",
+    "write_report",
+    "write_study_run",
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["results/cells/digits", "results/features/digits"],
+        ["data/digits", "results/calibration/digits"],
+        ["results/embeddings/digits"],
+        ["results/summary/digits.parquet", "results/tables/digits_accuracy.md"],
+        ["results/figures/digits"],
+        ["results/features/digits/pixels/test/manifest.json"],
+    ],
+    ids=lambda names: names[0],
+)
+def test_a_dataset_s_target_makes_all_of_the_dataset(
+    finished: tuple[Workspace, Counter[str]], study: dict[str, Any], names: list[str]
+) -> None:
+    workspace, _ = finished
+    with deleted(workspace, names):
+        whole = workspace.planned(study)
+        dataset = workspace.planned(study, "track_digits")
+    assert dataset.pop("track_digits") == 1
+    assert dataset == {rule: count for rule, count in whole.items() if rule not in STUDY_WIDE}
 
 
 def test_a_deleted_mlflow_store_is_written_again(

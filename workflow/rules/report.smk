@@ -14,12 +14,9 @@ rule write_report:
         tables=[*rules.tables.input, *target_files("paper_tables")],
         # without the overlap figures: private photographs, and people send the page around
         figures=[
-            *(
-                path
-                for path in rules.figures.input
-                if not Path(path).name.startswith("overlap_")
-            ),
-            *tsne_pages(STUDY.datasets),
+            path
+            for path in rules.figures.input
+            if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=target_files("zero_shot"),
     output:

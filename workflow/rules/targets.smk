@@ -1,57 +1,104 @@
 # Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study;
 # `snakemake track_<dataset>` makes all of one dataset. Every file a person may delete is listed, so that
-# deleting it makes it again.
+# deleting it makes it again: Snakemake lets a missing file be while what was made of it is there.
+
+
+def data_paths(dataset):
+    """The split tables of one dataset."""
+    return expand(
+        "<data>/{dataset}/{file}",
+        dataset=dataset,
+        file=["train.parquet", "test.parquet", "dataset.json"],
+    )
+
+
+def feature_paths(dataset):
+    """The features of one dataset."""
+    return [
+        path
+        for backbone in STUDY.backbones
+        for split in ("train", "test")
+        for path in (
+            *shard_paths(dataset, backbone, split),
+            manifest_path(dataset, backbone, split),
+        )
+    ]
+
+
+def text_paths(dataset):
+    """The text embeddings of one dataset's class names."""
+    return expand(
+        "<results>/features/{dataset}/{backbone}/text.safetensors",
+        dataset=dataset,
+        backbone=TEXT_BACKBONES,
+    )
+
+
+def overlap_paths(dataset):
+    """The near-duplicates of one dataset."""
+    return expand(
+        "<results>/overlap/{dataset}/{backbone}.{extension}",
+        dataset=dataset,
+        backbone=OVERLAP_BACKBONES,
+        extension=["json", "parquet"],
+    )
+
+
+def calibration_paths(dataset):
+    """The noise multipliers of one dataset."""
+    return expand(
+        "<results>/calibration/{dataset}/eps-{epsilon}.json",
+        dataset=dataset,
+        epsilon=STUDY.job_epsilons(),
+    )
+
+
+def embedding_paths(dataset):
+    """The t-SNE embeddings of one dataset."""
+    return expand(
+        "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",
+        dataset=dataset,
+        backbone=STUDY.backbones,
+    )
+
+
+def table_paths(dataset):
+    """The tables of one dataset."""
+    return expand(
+        "<results>/tables/{dataset}_accuracy.{extension}",
+        dataset=dataset,
+        extension=["csv", "md"],
+    )
+
+
+def of_all_datasets(paths):
+    """The files that a function of one dataset names, for every dataset of the study."""
+    return [path for dataset in STUDY.datasets for path in paths(dataset)]
 
 
 rule data:
     input:
-        expand(
-            "<data>/{dataset}/{file}",
-            dataset=STUDY.datasets,
-            file=["train.parquet", "test.parquet", "dataset.json"],
-        ),
+        of_all_datasets(data_paths),
 
 
 rule features:
     input:
-        [
-            path
-            for dataset in STUDY.datasets
-            for backbone in STUDY.backbones
-            for split in ("train", "test")
-            for path in (
-                *shard_paths(dataset, backbone, split),
-                manifest_path(dataset, backbone, split),
-            )
-        ],
+        of_all_datasets(feature_paths),
 
 
 rule texts:
     input:
-        expand(
-            "<results>/features/{dataset}/{backbone}/text.safetensors",
-            dataset=STUDY.datasets,
-            backbone=TEXT_BACKBONES,
-        ),
+        of_all_datasets(text_paths),
 
 
 rule overlaps:
     input:
-        expand(
-            "<results>/overlap/{dataset}/{backbone}.{extension}",
-            dataset=STUDY.datasets,
-            backbone=OVERLAP_BACKBONES,
-            extension=["json", "parquet"],
-        ),
+        of_all_datasets(overlap_paths),
 
 
 rule calibrations:
     input:
-        expand(
-            "<results>/calibration/{dataset}/eps-{epsilon}.json",
-            dataset=STUDY.datasets,
-            epsilon=STUDY.job_epsilons(),
-        ),
+        of_all_datasets(calibration_paths),
 
 
 rule heads:
@@ -63,11 +110,7 @@ rule heads:
 
 rule embeddings:
     input:
-        expand(
-            "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",
-            dataset=STUDY.datasets,
-            backbone=STUDY.backbones,
-        ),
+        of_all_datasets(embedding_paths),
 
 
 rule summaries:
@@ -80,21 +123,17 @@ rule tables:
         rules.summaries.input,
         "<results>/tables/accuracy.csv",
         "<results>/tables/accuracy.md",
-        expand(
-            "<results>/tables/{dataset}_accuracy.{extension}",
-            dataset=STUDY.datasets,
-            extension=["csv", "md"],
-        ),
+        of_all_datasets(table_paths),
 
 
 rule zero_shot:
     input:
-        [path for dataset in STUDY.datasets for path in zero_shot_paths(dataset)],
+        of_all_datasets(zero_shot_paths),
 
 
 rule few_shot:
     input:
-        [path for dataset in STUDY.datasets for path in few_shot_paths(dataset)],
+        of_all_datasets(few_shot_paths),
 
 
 rule paper_tables:
@@ -112,7 +151,8 @@ rule figures:
                 else []
             ),
         ),
-        [path for dataset in STUDY.datasets for path in figure_paths(dataset)],
+        of_all_datasets(figure_paths),
+        tsne_pages(STUDY.datasets),
 
 
 rule tracking:
@@ -127,7 +167,18 @@ for dataset in STUDY.datasets:
         name:
             f"track_{dataset}"
         input:
-            f"<results>/tracking/{dataset}.json",
-            figure_paths(dataset),
+            data_paths(dataset),
+            feature_paths(dataset),
+            text_paths(dataset),
+            overlap_paths(dataset),
+            calibration_paths(dataset),
+            cell_paths(dataset_cells(dataset)),
+            job_marks(dataset_cells(dataset)),
             zero_shot_paths(dataset),
             few_shot_paths(dataset),
+            embedding_paths(dataset),
+            f"<results>/summary/{dataset}.parquet",
+            table_paths(dataset),
+            figure_paths(dataset),
+            tsne_pages([dataset]),
+            f"<results>/tracking/{dataset}.json",
