@@ -12,8 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.devices import jit
+from dpprobe.machine_code import MachineCode
 from dpprobe.privacy.randomness import stream, stream_seed
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
 
 # Generators side by side, which the processor's vector instructions advance together.
 LANES = 32
@@ -245,3 +248,6 @@ def fill(lanes, tail, out, deviation):
             box_muller(radii, angles, normals[:count], normals[count:], deviation)
             refine(tail, radii, angles, normals[:count], normals[count:], deviation)
     lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, counter
+
+
+MACHINE_CODE.keep()

@@ -27,9 +27,12 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
+from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, score_rows
+from dpprobe.machine_code import processor
+from dpprobe.privacy import noise
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
@@ -94,6 +97,8 @@ def train_job(
     stale = [task for task in tasks if not task.is_current()]
     failures = [f"{name}: {reason}" for name, reason in calibrated.failures.items()]
     if stale:
+        kernels = ", ".join(code.MACHINE_CODE.name for code in (fused_step, noise))
+        logger.info("processor %s; machine code %s", processor(), kernels)
         features = read_job_features(
             stores,
             device=resolve_device(device),

@@ -25,7 +25,10 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from dpprobe.devices import jit
+from dpprobe.machine_code import MachineCode
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
 NOT_USABLE = 1e-300
@@ -460,6 +463,9 @@ def descend(
                 head, mean = weights[0, k], average[0, k]
                 for j in range(columns):
                     mean[j] += mix * (head[j] - mean[j])
+
+
+MACHINE_CODE.keep()
 
 
 def padded(seeds: int, classes: int, columns: int) -> torch.Tensor:

@@ -1,0 +1,204 @@
+"""Machine code of Numba functions: a module's functions are compiled or loaded all together.
+
+Numba's own cache keeps one function at a time. Processes that share an empty cache then load
+functions of each other's and compile the rest, and a mixture of two compilations differs in the
+last bits from either of them. Here the functions of a module are one file. A process reads it, or
+compiles every function in the order of the module and renames its file into place: nothing is
+mixed, no lock is needed (some network file systems have none), and a process that is killed leaves
+nothing that another would read. Compiled and loaded code are linked in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import pickle
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import atomic_path
+
+logger = logging.getLogger("dpprobe")
+
+# Settings of Numba that change the code it makes.
+_SETTINGS = (
+    "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "ENABLE_AVX", "CPU_NAME", "CPU_FEATURES",
+    "BOUNDSCHECK", "DEBUGINFO_DEFAULT",
+)  # fmt: skip
+_DIGEST = hashlib.sha256().digest_size
+
+
+class MachineCode:
+    """The compiled functions of one module: `jit` decorates each, `keep` stands after the last.
+
+    They call no compiled functions of other modules of ours, since the file's name holds the hash
+    of this module's source alone. It holds the processor, Numba's version and its settings as well,
+    so processors of several kinds can share a folder.
+    """
+
+    def __init__(self, source: str) -> None:
+        """Looks for the module's machine code.
+
+        Args:
+          source: the module's `__file__`.
+        """
+        self._source = Path(source)
+        self.name = f"{self._source.stem}-{self._key()}"
+        self._parts = self._read()
+        self._loaded: dict[str, Any] | None = None
+        self._complete = bool(self._parts)
+
+    def jit(
+        self, *signatures: str, fastmath: frozenset[str] = frozenset()
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Makes a decorator that compiles a function of the module, or takes it from the file.
+
+        Args:
+          signatures: in Numba's notation; with none, the types of each call are compiled for.
+          fastmath: LLVM's flags. Without "nnan" and "ninf" NaN and infinity keep their meaning.
+        """
+        import numba  # heavy: only what defines compiled functions needs it
+
+        def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+            made: Any = numba.njit(
+                nogil=True, error_model="numpy", fastmath=set(fastmath) or False
+            )(function)
+            if _setting("DISABLE_JIT"):
+                return function
+            made._cache = _part(self, function)
+            for signature in signatures:
+                made.compile(signature)
+            if signatures:
+                made.disable_compile()
+            return made
+
+        return compiled
+
+    def keep(self) -> None:
+        """Writes what this process has compiled, where a folder takes it."""
+        if self._complete or not self._parts:
+            return
+        self._complete = True
+        content = pickle.dumps(self._parts)
+        refusals = []
+        for folder in self.folders():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic_path(folder / self.name) as path:
+                    path.write_bytes(hashlib.sha256(content).digest() + content)
+            except OSError as error:
+                refusals.append(str(error))
+            else:
+                return
+        logger.info(
+            "machine code of %s could not be kept (%s); set NUMBA_CACHE_DIR to compile only once",
+            self._source.name,
+            "; ".join(refusals),
+        )
+
+    def folders(self) -> list[Path]:
+        """Returns where the file may lie, in order: the three places of Numba's own cache."""
+        from numba.misc.appdirs import AppDirs  # as above
+
+        in_home = AppDirs("numba", appauthor=False).user_cache_dir
+        in_tree = self._source.parent / "__pycache__"
+        folders = [_setting("CACHE_DIR"), in_tree, in_home]
+        return [Path(folder).absolute() for folder in folders if folder]
+
+    def load(self, key: str, context: Any) -> Any:
+        """Returns a function from the file, None while the module is being compiled.
+
+        All functions are linked at the first call, in the order in which they were compiled.
+        """
+        from numba.core.compiler import CompileResult  # as above
+
+        if not self._complete:
+            return None
+        if self._loaded is None:
+            context.refresh()
+            self._loaded = {
+                name: CompileResult._rebuild(context, *pickle.loads(part))
+                for name, part in self._parts.items()
+            }
+        return self._loaded.get(key)
+
+    def add(self, key: str, result: Any) -> None:
+        """Takes a function that was just compiled; after `keep` it stays in memory only."""
+        from numba.core.serialize import dumps  # as above
+
+        if self._complete:
+            return
+        if result.library.has_dynamic_globals:
+            raise ValueError(f"{key}: addresses of this process cannot be kept")
+        self._parts[key] = dumps(result._reduce())
+
+    def _key(self) -> str:
+        """Returns the hash of everything that the machine code depends on."""
+        import llvmlite  # as above
+        import numba
+        from llvmlite import binding
+        from numba.core.registry import cpu_target
+
+        parts = [
+            self._source.read_bytes(),
+            Path(__file__).read_bytes(),
+            platform.python_version(),
+            numba.__version__,
+            llvmlite.__version__,
+            binding.get_host_cpu_features().flatten(),
+            cpu_target.target_context.codegen().magic_tuple(),
+            [_setting(name) for name in _SETTINGS],
+        ]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def _read(self) -> dict[str, bytes]:
+        """Reads the first whole file of the folders; empty where there is none."""
+        for folder in self.folders():
+            try:
+                content = (folder / self.name).read_bytes()
+            except OSError:
+                continue
+            if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
+                parts: dict[str, bytes] = pickle.loads(content[_DIGEST:])
+                return parts
+        return {}
+
+
+def _setting(name: str) -> Any:
+    """Returns a setting of Numba, None for one that this version does not have."""
+    import numba  # as above
+
+    return getattr(numba.config, name, None)
+
+
+def _part(code: MachineCode, function: Callable[..., Any]) -> Any:
+    """Returns the cache of one function, as Numba wants it."""
+    from numba.core.caching import NullCache  # as above
+
+    name = f"{function.__qualname__}:{function.__code__.co_firstlineno}"
+
+    class Part(NullCache):
+        def load_overload(self, signature: Any, context: Any) -> Any:
+            return code.load(f"{name}:{signature}", context)
+
+        def save_overload(self, signature: Any, result: Any) -> None:
+            code.add(f"{name}:{signature}", result)
+
+    return Part()
+
+
+@functools.cache
+def processor() -> str:
+    """Returns the processor's name, and LLVM's for its kind: "AMD EPYC 9B14 (znver4)"."""
+    from llvmlite import binding  # as above
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = (models or [platform.processor() or platform.machine()])[0]
+    return f"{name} ({binding.get_host_cpu_name()})"
