@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from pathlib import Path
 from dpprobe.errors import DpprobeError
 
 logger = logging.getLogger("dpprobe")
+
+# An error line of a job's log, or of the scheduler that ended the job.
+ERROR_LINE = re.compile(r"^(?:\d\d:\d\d:\d\d ERROR|slurmstepd: error:) (.+)$", re.MULTILINE)
+TRACEBACK = "Traceback (most recent call last):"
 
 
 @contextmanager
@@ -48,3 +53,18 @@ def job_log(path: str | Path) -> Iterator[None]:
         root.handlers, root.level = previous[0], previous[1]
         logger.setLevel(previous[2])
         handlers[0].close()
+
+
+def last_error(log: str) -> str | None:
+    """Returns the cause of a failure from the text of a job's log: its last error.
+
+    That is a line of level ERROR, a line in which Slurm ends the job, or the exception of a
+    traceback that comes after both. None without any.
+    """
+    errors = list(ERROR_LINE.finditer(log))
+    rest = log[errors[-1].end() if errors else 0 :]
+    _, traceback_line, raised = rest.rpartition(TRACEBACK)
+    if traceback_line:
+        lines = (line for line in raised.splitlines() if line and not line.startswith(" "))
+        return next(lines, None)
+    return errors[-1][1] if errors else None

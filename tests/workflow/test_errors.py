@@ -71,6 +71,23 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
 
 
+def test_a_failure_ends_with_its_cause(workspace: Workspace, small: dict[str, Any]) -> None:
+    small["methods"]["sgd"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
+    result = workspace.run(small, "heads", check=False)
+    assert result.returncode != 0
+    cause = "sgd: head sgd: training diverged at learning_rate 1e+38; write a smaller one"
+    log = "results/logs/train_heads/digits/pixels/eps-2.log"
+    lines = result.stdout.splitlines()
+    assert lines[-2:] == [
+        f"dpprobe: heads of digits, pixels, epsilon 2: {cause}",
+        f"  log: {log}",
+    ]
+    assert sum(line.endswith(f"ERROR {cause}") for line in lines) == 1, "the log is not repeated"
+    error = lines[lines.index("Error in rule train_heads:") :]
+    assert not [line for line in error if line.strip().startswith(("input:", "output:"))]
+    assert (workspace.directory / log).is_file()
+
+
 def test_the_same_study_is_not_done_after_a_failure(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 from .conftest import Workspace
@@ -61,6 +62,10 @@ def test_a_job_that_never_started_leaves_finished_cells_alone(
     for name, answer in {"submit.sh": "17", "status.sh": "failed"}.items():
         (workspace.directory / name).write_text(f"#!/bin/sh\necho {answer}\n")
         (workspace.directory / name).chmod(0o755)
+    scheduler_log = Path("logs/slurm/train_heads/digits/17.log")
+    (workspace.directory / scheduler_log).parent.mkdir(parents=True)
+    line = "slurmstepd: error: Detected 1 oom_kill event\n"
+    (workspace.directory / scheduler_log).write_text(line)
     small["seed"] = 1
     words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
     words += ["--cluster-generic-submit-cmd", "./submit.sh"]
@@ -68,5 +73,9 @@ def test_a_job_that_never_started_leaves_finished_cells_alone(
     failed = workspace.run(small, "heads", *words, check=False)
     assert failed.returncode
     assert "Error in rule train_heads" in failed.stdout
+    assert failed.stdout.splitlines()[-2:] == [
+        "dpprobe: heads of digits, pixels, epsilon 2: Detected 1 oom_kill event",
+        f"  log: {scheduler_log}",
+    ]
     assert {path.name: path.read_bytes() for path in cell.iterdir()} == before
     assert workspace.planned(small, "heads")["train_heads"] == 1

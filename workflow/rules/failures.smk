@@ -1,0 +1,74 @@
+"""What a run says of jobs that failed: shortly at once, and as its last lines why they failed."""
+
+import atexit
+import time
+
+from snakemake.logging import DefaultFormatter
+
+from dpprobe.logs import last_error
+
+STARTED = time.time()
+SCHEDULER_IDS = {}
+
+
+def without_files(format_job_error):
+    """Leaves a job's inputs and outputs, often hundreds, out of what is said of its failure."""
+
+    def brief_job_error(formatter, record):
+        elsewhere = record["aux"].get("external_jobid")
+        if elsewhere is not None:
+            SCHEDULER_IDS[record["jobid"]] = elsewhere
+        # a job that ran here has written its log on the terminal as well
+        show_log = formatter.show_failed_logs and elsewhere is not None
+        brief = {**record, "msg": record["rule_msg"], "input": [], "output": []}
+        return format_job_error(DefaultFormatter(formatter.quiet, show_log), brief)
+
+    return brief_job_error
+
+
+def failed_job_logs(job):
+    """Returns the logs of a failed job: its own if this run wrote it, and what Slurm kept of its last attempt."""
+    written = [
+        log
+        for log in map(Path, job.log)
+        if log.is_file() and log.stat().st_mtime >= STARTED
+    ]
+    number = SCHEDULER_IDS.get(workflow.dag.jobid(job))
+    kept = Path("logs/slurm", job.rule.name).rglob(f"{number}.log") if number else []
+    return [*written, *kept]
+
+
+def failure(job):
+    """Returns one failed job's cause and the log that tells it."""
+    logs = failed_job_logs(job)
+    for log in logs:
+        error = last_error(log.read_text(errors="replace"))
+        if error:
+            return f"dpprobe: {job.message}: {error}\n  log: {log}"
+    place = f"\n  log: {logs[-1]}" if logs else ""
+    return f"dpprobe: {job.message}: failed without an error in its log, see above{place}"
+
+
+def failures():
+    """Returns the causes of all failed jobs; none when a person interrupted them."""
+    if getattr(workflow.scheduler, "_user_kill", None):
+        return []
+    jobs = [
+        job
+        for failed in workflow.scheduler.failed
+        for job in (failed.jobs if failed.is_group() else [failed])
+    ]
+    return [failure(job) for job in sorted(jobs, key=workflow.dag.jobid)]
+
+
+# A failure would list every input and output of the job, and its log although that is on the terminal already.
+# Upstream: Snakemake 9.27 has no option for it, and a logger plugin would be a package of its own.
+# Test: tests/workflow/test_errors.py::test_a_failure_ends_with_its_cause
+DefaultFormatter._format_job_error = without_files(DefaultFormatter._format_job_error)
+
+
+# Snakemake's last lines name its own log and no cause: these come after them, when Python ends.
+onerror:
+    causes = failures() if workflow.is_main_process else []
+    if causes:
+        atexit.register(print, *causes, sep="\n", file=sys.stderr)
