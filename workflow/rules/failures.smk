@@ -46,7 +46,9 @@ def failure(job):
         if error:
             return f"dpprobe: {job.message}: {error}\n  log: {log}"
     place = f"\n  log: {logs[-1]}" if logs else ""
-    return f"dpprobe: {job.message}: failed without an error in its log, see above{place}"
+    return (
+        f"dpprobe: {job.message}: failed without an error in its log, see above{place}"
+    )
 
 
 def failures():
