@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 
 STATE = Path(".snakemake/slurm")
 COMMAND_TIMEOUT = 60
+# What a terminal, an administrator or Slurm sends to every process of a run.
+SIGNALS = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
 # Begins the comment of each of our jobs, which says who submitted it and what work it does.
 MARK = "dpprobe"
 

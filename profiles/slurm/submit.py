@@ -296,12 +296,15 @@ def watch(folder: str) -> None:
     except FileExistsError:
         return
     (scheduler.STATE / "refused").unlink(missing_ok=True)
+    # The watcher inherits the mask: a signal waits until it has said what signals do to it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, scheduler.SIGNALS)
     subprocess.Popen(
         [Path(__file__).with_name("watch.py"), str(snakemake), folder],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def persist(job: Job) -> Submitted:

@@ -54,6 +54,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, scheduler.SIGNALS)
     for path in scheduler.STATE.glob("*.exit"):
         if scheduler.age(path) > KEPT:
             path.unlink(missing_ok=True)

@@ -532,6 +532,22 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
 # The watcher.
 
 
+def until_it_watches(watcher: subprocess.Popen[bytes]) -> None:
+    """Waits until the watcher has changed what signals do to it, which it does before all else."""
+    status = Path(f"/proc/{watcher.pid}/status")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert watcher.poll() is None
+        masks = dict(
+            each.split(":\t", 1) for each in status.read_text().splitlines() if ":" in each
+        )
+        ignored, blocked = int(masks["SigIgn"], 16), int(masks["SigBlk"], 16)
+        if ignored & 1 << signal.SIGTERM - 1 and not blocked & 1 << signal.SIGINT - 1:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the watcher does not watch")
+
+
 @pytest.mark.parametrize("ending", ["orderly", "killed", "interrupted twice"])
 def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     slurm: Slurm, ending: str
@@ -544,9 +560,12 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
     with subprocess.Popen(["sleep", "100"]) as snakemake:
         words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
+        # as submit.py starts it: signals wait until the watcher has said what they do
+        signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         watcher = subprocess.Popen(words, cwd=slurm.folder, env=environment)
-        time.sleep(1.5)
-        assert watcher.poll() is None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        until_it_watches(watcher)
         if ending == "interrupted twice":
             watcher.send_signal(signal.SIGINT)
         if ending == "orderly":
