@@ -58,7 +58,7 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_fit_every_head_has_a_card_and_every_card_a_head(repository: Path) -> None:
+def test_every_head_has_a_card_and_every_card_a_head(repository: Path) -> None:
     cards = {path.stem for path in (repository / "docs/methods").glob("*.md")}
     assert cards - {"README"} == set(HEADS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import lzma
@@ -27,6 +28,9 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
+
+# Errors of a file system without locks.
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -120,15 +124,18 @@ def _locked(directory: Path) -> Iterator[None]:
     """Keeps other processes from unpacking into a folder at the same time."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     path = directory.with_name(f".{directory.name}.lock")
-    lock = FileLock(path)
+    # A lock file left by a job that was killed on another machine must hold nobody off.
+    lock = FileLock(path, fallback_to_soft=False)
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
             logger.info("%s: another process is unpacking; waiting for it", directory)
             lock.acquire()
-    except OSError as error:
-        logger.warning("%s: cannot be locked (%s)", path, error.strerror)
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise
+        logger.warning("%s: cannot be locked (%s)", path, error)
     try:
         yield
     finally:

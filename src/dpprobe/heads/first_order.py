@@ -28,7 +28,7 @@ from dpprobe.heads.fitted import Fitted, Record, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
-from dpprobe.heads.optimiser import MakeOptimiser
+from dpprobe.heads.optimiser import MakeOptimiser, is_plain
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.plan import Mechanism
@@ -145,7 +145,7 @@ class Training:
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, rows.n)
         self._deviation = releases.deviation(GRADIENTS)
-        self._noise = releases.noise(size, seeds=seeds)
+        self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
 
@@ -198,7 +198,7 @@ class Training:
 
     def _descend(self, drawn: torch.Tensor) -> bool:
         """Takes a block of plain steps in compiled code; False where that is impossible."""
-        if not isinstance(self._sum, NativePoissonSum) or not self._optimiser.plain:
+        if not isinstance(self._sum, NativePoissonSum) or not is_plain(self._optimiser):
             return False
         batches, steps = self._sum.batches, drawn.shape[1]
         if batches is None or batches.sizes.max() > fused_step.CHUNK * 8:

@@ -200,7 +200,8 @@ class PerClassHessians:
 
     def __init__(self, descent: Descent, releases: Releases) -> None:
         self._descent, self._releases = descent, releases
-        self._noise = releases.noise(descent.design.columns**2, stream=f"{HESSIANS} of classes")
+        size, stream = descent.design.columns**2, f"{HESSIANS} of classes"
+        self._noise = releases.noise(HESSIANS, size, stream=stream)
 
     def __call__(
         self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor

@@ -18,7 +18,8 @@ class Optimiser(ABC):
     """Updates heads [seeds, classes, d + 1] in place; each seed as if it were alone.
 
     Class attributes:
-      plain: True if a step is w - rate g and nothing else, so that a compiled loop may take it.
+      plain: True if a step is w - rate g and nothing else, so that a compiled loop may take it. It
+        is not inherited: see `is_plain`.
     """
 
     plain: ClassVar[bool] = False
@@ -33,3 +34,8 @@ class Optimiser(ABC):
 
 
 MakeOptimiser = Callable[[], Optimiser]
+
+
+def is_plain(optimiser: Optimiser) -> bool:
+    """Returns True if the optimiser's class itself, not one that it derives from, is plain."""
+    return bool(vars(type(optimiser)).get("plain", False))

@@ -51,7 +51,7 @@ class Options(LabelSumOptions):
 def fit(
     options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Releases the class sums of each seed, scaled to unit norm; scores are cosines times norms."""
+    """Releases each seed's class sums, whose directions are the weights."""
     # torch and what needs it: planning imports this module
     import torch
 

@@ -349,7 +349,7 @@ class Loss:
     clip: float
 
     def bounds(self, design: Design) -> torch.Tensor:
-        """Returns the largest |r| of each row, float64 [n]; about 0 where none may contribute."""
+        """Returns the largest |r| of each row, float64 [n]; about 0 for unusable rows."""
         usable = design.scale > 0
         return torch.where(usable, self.clip * (1 - MARGIN) / design.norms, fused_step.NOT_USABLE)
 

@@ -108,7 +108,7 @@ class TrainingSet:
         return lengths
 
     def blocks(self, bytes_at_once: int = BLOCK_BYTES) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the rows in order, (first row, float32 [m, d]); zeros where none may contribute.
+        """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
 
         In memory these are views. Of a source each block is a copy, read anew.
         """

@@ -29,6 +29,7 @@ class Releases:
         self.device = device
         self._taken: Counter[str] = Counter()
         self._noise: dict[tuple[str, int], GaussianNoise] = {}
+        self._handed_out: set[tuple[int, str | None]] = set()
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite when the plan is not private."""
@@ -68,7 +69,12 @@ class Releases:
         return (sums + sums.mT) / 2 + (noise + noise.mT) / 2
 
     def noise(
-        self, size: int, *, seeds: Sequence[int] | None = None, stream: str | None = None
+        self,
+        name: str,
+        size: int,
+        *,
+        seeds: Sequence[int] | None = None,
+        stream: str | None = None,
     ) -> GaussianNoise:
         """Returns the noise of releases that a head adds up by itself, step after step or in parts.
 
@@ -76,11 +82,21 @@ class Releases:
         `count`.
 
         Args:
+          name: of the mechanism.
           size: numbers of one release or part.
           seeds: those of the fit's seeds whose noise it is; all of them where absent.
           stream: the name of a stream that each seed has for this; the seed's own where absent.
+
+        Raises:
+          PrivacyError: when the plan lacks the mechanism, or the noise was handed out before: two
+            sums with the same noise give their difference away.
         """
+        self.plan.mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)
+        streams = {(seed, stream) for seed in chosen}
+        if streams & self._handed_out:
+            raise PrivacyError(f"{name}: its noise was handed out before; not released")
+        self._handed_out |= streams
         if stream is not None:
             chosen = tuple(derived_seed(seed, stream) for seed in chosen)
         return GaussianNoise(chosen, size, self.device)

@@ -75,10 +75,10 @@ def statement(
     seeds: Sequence[int],
     public_data: Mapping[str, Any],
     epsilon_all_heads: float,
+    private_choices: str | None,
+    priced_normalisation: bool,
+    engine_limits: str | None,
     public_files: Mapping[str, str] | None = None,
-    private_choices: str | None = None,
-    priced_normalisation: bool = False,
-    engine_limits: str | None = None,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 

@@ -349,3 +349,47 @@ def test_two_runs_unpack_one_after_the_other(
     assert {each.name for each in tmp_path.iterdir()} == {
         "data.zip", "out", ".out.extracted.json",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_unpacked_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    # a lock file that a job killed on another machine left behind
+    (tmp_path / ".out.lock").write_text("")
+    with archives._locked(tmp_path / "out"):
+        pass
+    assert "cannot be locked" in caplog.text
+
+
+def test_a_lock_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / ".out.lock").mkdir()
+    with pytest.raises(OSError, match="out.lock"), archives._locked(tmp_path / "out"):
+        pass
+
+
+def test_unpacking_waits_for_another(tmp_path: Path) -> None:
+    order = []
+    entered = threading.Event()
+
+    def second() -> None:
+        entered.wait(10)
+        with archives._locked(tmp_path / "out"):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second)
+        with archives._locked(tmp_path / "out"):
+            entered.set()
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.5)
+            order.append("first")
+        waiting.result(timeout=30)
+    assert order == ["first", "second"]

@@ -96,7 +96,7 @@ def labels_of(store: FeatureStore) -> torch.Tensor:
     return torch.from_numpy(np.asarray(store.labels).astype(np.int64))
 
 
-def test_fit_every_head_has_its_options_here() -> None:
+def test_every_head_has_its_options_here() -> None:
     assert set(FULL) == set(HEADS)
 
 

@@ -83,3 +83,16 @@ def test_without_a_promise_there_is_neither_noise_nor_clipping() -> None:
     assert taken.sensitivity("a") == math.inf
     assert taken.deviation("a") == 0
     assert releases(mechanism("a")).sensitivity("a") == 0.5
+
+
+def test_the_same_noise_is_handed_out_once() -> None:
+    taken = releases(mechanism("a"), mechanism("b"))
+    taken.noise("a", 10, seeds=(1,))
+    taken.noise("a", 10, seeds=(2,))
+    taken.noise("b", 10, stream="b of parts")
+    with pytest.raises(PrivacyError, match="b: its noise was handed out before"):
+        taken.noise("b", 10, seeds=(2,))
+    with pytest.raises(PrivacyError, match="handed out before"):
+        taken.noise("b", 10, stream="b of parts")
+    with pytest.raises(PrivacyError, match="no mechanism 'c'"):
+        taken.noise("c", 10)
