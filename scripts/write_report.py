@@ -11,7 +11,7 @@ if __name__ == "__main__":
         from dpprobe.reporting.report.sources import Origin, Sources
         from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
-        from dpprobe.results.record import METRICS_FILE
+        from dpprobe.results.cell_record import METRICS_FILE
         from dpprobe.study.load import load_study
 
         def paths(name):

@@ -16,8 +16,8 @@ from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.study.blocks import FeatureOptions, TsneOptions
 from dpprobe.study.load import load_study
+from dpprobe.study.options import FeatureOptions, TsneOptions
 from dpprobe.study.study import Study
 
 STUDY: dict[str, Any] = {

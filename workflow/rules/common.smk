@@ -13,7 +13,7 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
-from dpprobe.results.record import (
+from dpprobe.results.cell_record import (
     CELL_FILES,
     HISTORY_FILE,
     METRICS_FILE,

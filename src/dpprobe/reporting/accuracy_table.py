@@ -17,7 +17,7 @@ from dpprobe.reporting.tables import (
     make_row,
     mean_cell,
 )
-from dpprobe.results.record import ACCURACY
+from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid
 
 NAME = "accuracy"

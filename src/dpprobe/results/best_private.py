@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
-from dpprobe.results.record import CellRecord, Measure
+from dpprobe.results.cell_record import CellRecord, Measure
 from dpprobe.results.summary import Entry, Grid
 
 

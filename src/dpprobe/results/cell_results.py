@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
+from dpprobe.results.cell_record import CellRecord, Measure, read_cell
 from dpprobe.results.metrics import CONFIDENCE
-from dpprobe.results.record import CellRecord, Measure, read_cell
 
 
 @dataclass(frozen=True, kw_only=True)

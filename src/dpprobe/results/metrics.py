@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax, stdtrit
 
 from dpprobe.errors import DataError
-from dpprobe.results.record import SCALAR_METRICS
+from dpprobe.results.cell_record import SCALAR_METRICS
 
 Link = Literal["softmax", "sigmoid", "none"]
 

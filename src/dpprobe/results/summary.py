@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
-from dpprobe.results.record import (
+from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
     SCALAR_METRICS,

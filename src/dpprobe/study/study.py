@@ -25,7 +25,7 @@ from dpprobe.privacy.limits import (
     epsilon_value,
 )
 from dpprobe.study import catalog
-from dpprobe.study.blocks import (
+from dpprobe.study.options import (
     FeatureOptions,
     FewShotOptions,
     OverlapOptions,

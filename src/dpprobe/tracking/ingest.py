@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.results.record import ACCURACY, measures, read_cell
+from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt

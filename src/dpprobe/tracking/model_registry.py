@@ -25,7 +25,7 @@ from mlflow.types import Schema, TensorSpec
 
 from dpprobe.artifacts import read_json
 from dpprobe.results.best_private import best_private_cells
-from dpprobe.results.record import STATEMENT_FILE, CellRecord
+from dpprobe.results.cell_record import STATEMENT_FILE, CellRecord
 from dpprobe.tracking import served_model
 from dpprobe.tracking.runs import CellFile
 from dpprobe.tracking.store import search_all

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.study.blocks import sqlite_file
+from dpprobe.study.options import sqlite_file
 
 RECEIPT_FORMAT = "dpprobe-tracking"
 RECEIPT_FORMAT_VERSION = 1

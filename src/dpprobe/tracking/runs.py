@@ -23,8 +23,8 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
+from dpprobe.results.cell_record import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE, CellRecord
 from dpprobe.results.metrics import THRESHOLDS
-from dpprobe.results.record import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE, CellRecord
 from dpprobe.results.summary import Grid, rounded_up
 from dpprobe.tracking.store import first_line
 from dpprobe.versions import VERSIONS

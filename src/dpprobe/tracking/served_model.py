@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.heads.registry import method_options
-from dpprobe.results.record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
+from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
 if TYPE_CHECKING:
     from dpprobe.heads.fitted import Heads

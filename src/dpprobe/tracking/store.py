@@ -23,7 +23,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from dpprobe.errors import TrackingError
-from dpprobe.study.blocks import sqlite_file
+from dpprobe.study.options import sqlite_file
 
 logger = logging.getLogger("dpprobe")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.best_private import from_one
-from dpprobe.results.record import Measure
+from dpprobe.results.cell_record import Measure
 from dpprobe.tracking.runs import BEST, CURVES, RunContents
 
 VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment

@@ -23,7 +23,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import statement
 from dpprobe.results import metrics
-from dpprobe.results.record import (
+from dpprobe.results.cell_record import (
     METRICS_FILE,
     PAYLOAD_FILES,
     STATEMENT_FILE,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save_file
 
 from dpprobe.artifacts import atomic_path, canonical_json
-from dpprobe.results.record import (
+from dpprobe.results.cell_record import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
     WEIGHTS_FILE,

@@ -36,7 +36,7 @@ from dpprobe.privacy import noise
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
-from dpprobe.results.record import CellName
+from dpprobe.results.cell_record import CellName
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import JobFeatures, read_job_features

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from dpprobe.baselines.few_shot import FEW_PENALTY, METRIC_COLUMNS, Task, draw, few_shot
 from dpprobe.baselines.records import read_few_shot
 from dpprobe.errors import DataError
-from dpprobe.results.record import SCALAR_METRICS
+from dpprobe.results.cell_record import SCALAR_METRICS
 from tests.unit.analysis.test_tsne import write_store
 
 DIGITS = load_digits()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
-from dpprobe.results.record import read_cell
+from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import (
     SCHEMA,
     read_grid,

@@ -13,7 +13,7 @@ import torch
 from mlflow import MlflowClient, pyfunc
 from safetensors.numpy import load_file
 
-from dpprobe.results.record import CellRecord, read_cell
+from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.study.study import Study as StudyOptions
 from dpprobe.tracking.model_registry import LOADER, choose
 from dpprobe.tracking.served_model import load_head, write_head

@@ -22,7 +22,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.results.record import CELL_FILES, PAYLOAD_FILES
+from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 

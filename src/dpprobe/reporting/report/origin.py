@@ -13,7 +13,7 @@ import yaml
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.reporting.report.sources import Origin, Sources
-from dpprobe.results.record import METRICS_FILE, CellName
+from dpprobe.results.cell_record import METRICS_FILE, CellName
 
 LIBRARIES = (
     "dpprobe", "dp-accounting", "opacus", "torch", "timm", "open_clip_torch", "kymatio",

@@ -15,7 +15,7 @@ from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
-from dpprobe.results.record import HEADLINES
+from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import Grid, rounded_up
 
 

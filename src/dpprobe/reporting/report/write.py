@@ -21,7 +21,7 @@ from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_p
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
-from dpprobe.results.record import HEADLINES
+from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import read_grid, read_summaries
 
 logger = logging.getLogger("dpprobe")

@@ -1,4 +1,4 @@
-"""The blocks of a study beside its datasets, backbones and methods."""
+"""The options of a study beside those of its datasets, backbones and methods."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.results.record import read_cell
+from dpprobe.results.cell_record import read_cell
 from tests.support.cell_files import write_cell
 
 
