@@ -286,3 +286,76 @@ def runs_again(name):
         return []
 
     return no_file
+
+
+def data_paths(dataset):
+    """The split tables of one dataset."""
+    return expand(
+        "<data>/{dataset}/{file}",
+        dataset=dataset,
+        file=["train.parquet", "test.parquet", "dataset.json"],
+    )
+
+
+def feature_paths(dataset):
+    """The features of one dataset."""
+    return [
+        path
+        for backbone in STUDY.backbones
+        for split in ("train", "test")
+        for path in (
+            *shard_paths(dataset, backbone, split),
+            manifest_path(dataset, backbone, split),
+        )
+    ]
+
+
+def text_paths(dataset):
+    """The text embeddings of one dataset's class names."""
+    return expand(
+        "<results>/features/{dataset}/{backbone}/text.safetensors",
+        dataset=dataset,
+        backbone=TEXT_BACKBONES,
+    )
+
+
+def overlap_paths(dataset):
+    """The near-duplicates of one dataset."""
+    return expand(
+        "<results>/overlap/{dataset}/{backbone}.{extension}",
+        dataset=dataset,
+        backbone=OVERLAP_BACKBONES,
+        extension=["json", "parquet"],
+    )
+
+
+def calibration_paths(dataset):
+    """The noise multipliers of one dataset."""
+    return expand(
+        "<results>/calibration/{dataset}/eps-{epsilon}.json",
+        dataset=dataset,
+        epsilon=STUDY.job_epsilons(),
+    )
+
+
+def embedding_paths(dataset):
+    """The t-SNE embeddings of one dataset."""
+    return expand(
+        "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",
+        dataset=dataset,
+        backbone=STUDY.backbones,
+    )
+
+
+def table_paths(dataset):
+    """The tables of one dataset."""
+    return expand(
+        "<results>/tables/{dataset}_accuracy.{extension}",
+        dataset=dataset,
+        extension=["csv", "md"],
+    )
+
+
+def of_all_datasets(paths):
+    """The files that a function of one dataset names, for every dataset of the study."""
+    return [path for dataset in STUDY.datasets for path in paths(dataset)]
