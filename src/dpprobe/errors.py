@@ -1,8 +1,24 @@
 """The errors a user is meant to read: one line that names the thing, the value and the remedy."""
 
+from __future__ import annotations
+
+import errno
+
+# Errors of the system that tell of a path, and stay until somebody mends it; all others may pass.
+LASTING = {
+    errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM,
+}  # fmt: skip
+
 
 class DpprobeError(Exception):
-    """Base of every error raised for a person to read."""
+    """Base of every error raised for a person to read.
+
+    Attributes:
+      passes: True if another try may succeed although nobody has mended anything.
+    """
+
+    passes = False
 
 
 class ConfigError(DpprobeError):
@@ -14,7 +30,15 @@ class DataError(DpprobeError):
 
 
 class DownloadError(DpprobeError):
-    """A file could not be fetched, or is not the one that was asked for."""
+    """A file could not be fetched."""
+
+    passes = True
+
+
+class WrongDownloadError(DownloadError):
+    """An address gives another file than was asked for, or refuses to give any."""
+
+    passes = False
 
 
 class StoreError(DpprobeError):
@@ -27,3 +51,24 @@ class PrivacyError(DpprobeError):
 
 class TrackingError(DpprobeError):
     """The tracking store cannot be written."""
+
+    passes = True
+
+
+def may_pass(error: BaseException) -> bool:
+    """Returns True if another try may succeed although nobody has mended anything.
+
+    False only for an error of ours that neither the system nor want of memory has caused.
+    """
+    if not isinstance(error, DpprobeError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DpprobeError) and cause.passes:
+            return True
+        if isinstance(cause, MemoryError) or "out of memory" in str(cause):
+            return True
+        if isinstance(cause, OSError) and cause.errno not in {None, *LASTING}:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

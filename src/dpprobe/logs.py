@@ -10,21 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpprobe.errors import DpprobeError
+from dpprobe.errors import DpprobeError, may_pass
 
 logger = logging.getLogger("dpprobe")
 
 # An error line of a job's log, or of the scheduler that ended the job.
 ERROR_LINE = re.compile(r"^(?:\d\d:\d\d:\d\d ERROR|slurmstepd: error:) (.+)$", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last):"
+# The last line of a log, in the file alone, of an error that stays until somebody mends it.
+LASTING = "another try would end the same way"
 
 
 @contextmanager
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
-    An error meant for a person ends the process with status 1 and its one line. Any other
-    exception leaves its traceback in the log and is raised again.
+    An error meant for a person ends the process with status 1 and its one line; the log's last line
+    says so if no other try can help. Any other exception leaves its traceback in the log and is
+    raised again.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,8 @@ def job_log(path: str | Path) -> Iterator[None]:
         yield
     except DpprobeError as error:
         logger.error("%s", error)
+        if not may_pass(error):
+            handlers[0].stream.write(f"{LASTING}\n")  # type: ignore[attr-defined]
         sys.exit(1)
     except Exception:
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
@@ -68,3 +73,8 @@ def last_error(log: str) -> str | None:
         lines = (line for line in raised.splitlines() if line and not line.startswith(" "))
         return next(lines, None)
     return errors[-1][1] if errors else None
+
+
+def is_lasting(log: str) -> bool:
+    """Returns True if a job's log says that another try would end the same way."""
+    return log.endswith(f"\n{LASTING}\n")

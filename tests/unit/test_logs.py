@@ -1,10 +1,14 @@
-"""The cause of a failure is found in a job's log."""
+"""A job's log tells the cause of a failure, and whether another try may help."""
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 
-from dpprobe.logs import last_error
+from dpprobe.errors import DataError, DownloadError, StoreError, WrongDownloadError
+from dpprobe.logs import is_lasting, job_log, last_error
 
 TRACEBACK = """Traceback (most recent call last):
   File "job.py", line 3, in fit
@@ -30,3 +34,35 @@ ValueError: x
 )
 def test_the_last_error_of_a_log(log: str, cause: str | None) -> None:
     assert last_error(log) == cause
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        (StoreError("shard.h5: damaged"), True),
+        (WrongDownloadError("a.zip: 404"), True),
+        (DownloadError("a.zip: no answer"), False),
+        (caused(StoreError("shard.h5"), OSError("bad object header")), True),
+        (caused(StoreError("shard.h5"), OSError(errno.EIO, "Input/output error")), False),
+        (caused(DataError("a.png"), FileNotFoundError(errno.ENOENT, "No such file")), True),
+        (caused(DataError("data"), OSError(errno.ENOSPC, "No space left on device")), False),
+        (caused(DataError("a.png"), MemoryError()), False),
+        (caused(DataError("tables"), caused(DataError("table"), MemoryError())), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_a_log_says_when_another_try_would_end_the_same_way(
+    tmp_path: Path, error: Exception, lasting: bool
+) -> None:
+    path = tmp_path / "job.log"
+    with pytest.raises((SystemExit, ValueError)), job_log(path):
+        raise error
+    assert is_lasting(path.read_text()) == lasting
+    with job_log(path):
+        pass
+    assert not is_lasting(path.read_text()), "the next try begins a new log"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from .conftest import Workspace
 
@@ -86,6 +87,32 @@ def test_a_failure_ends_with_its_cause(workspace: Workspace, small: dict[str, An
     error = lines[lines.index("Error in rule train_heads:") :]
     assert not [line for line in error if line.strip().startswith(("input:", "output:"))]
     assert (workspace.directory / log).is_file()
+
+
+# Submits by running the job at once, and remembers how it ended.
+SUBMIT = """#!/bin/sh
+sh "$1" >job.log 2>&1 && echo success >ended || echo failed >ended
+echo 17
+"""
+ELSEWHERE = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
+ELSEWHERE += ["--cluster-generic-submit-cmd", "./submit.sh"]
+ELSEWHERE += ["--cluster-generic-status-cmd", "cat ended #"]
+
+
+@pytest.mark.parametrize("words", [[], ELSEWHERE], ids=["here", "elsewhere"])
+def test_an_error_that_stays_is_not_tried_again(
+    workspace: Workspace, small: dict[str, Any], words: list[str]
+) -> None:
+    (workspace.directory / "submit.sh").write_text(SUBMIT)
+    (workspace.directory / "submit.sh").chmod(0o755)
+    small["methods"]["sgd"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
+    workspace.run(small, "features", "calibrations")
+    result = workspace.run(small, "heads", "--retries", "2", *words, check=False)
+    assert result.returncode != 0
+    assert result.stdout.splitlines()[-2].startswith("dpprobe: heads of digits, pixels")
+    assert "diverged at learning_rate 1e+38" in result.stdout
+    assert result.stdout.count("\nError in rule train_heads") == 1
+    assert "Trying to restart job" not in result.stdout
 
 
 def test_the_same_study_is_not_done_after_a_failure(

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dpprobe.logs import LASTING
+
 from .conftest import Workspace
 
 # Runs the job at once, and does not come back until long after it has ended.
@@ -67,11 +69,16 @@ def test_a_job_that_never_started_leaves_finished_cells_alone(
     line = "slurmstepd: error: Detected 1 oom_kill event\n"
     (workspace.directory / scheduler_log).write_text(line)
     small["seed"] = 1
+    # of an earlier run: it says nothing of this one
+    log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
+    log.write_text(f"10:00:00 ERROR shard.h5: damaged\n{LASTING}\n")
+    os.utime(log, (0, 0))
     words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
     words += ["--cluster-generic-submit-cmd", "./submit.sh"]
     words += ["--cluster-generic-status-cmd", "./status.sh"]
-    failed = workspace.run(small, "heads", *words, check=False)
+    failed = workspace.run(small, "heads", "--retries", "1", *words, check=False)
     assert failed.returncode
+    assert failed.stdout.count("Trying to restart job") == 1
     assert "Error in rule train_heads" in failed.stdout
     assert failed.stdout.splitlines()[-2:] == [
         "dpprobe: heads of digits, pixels, epsilon 2: Detected 1 oom_kill event",

@@ -1,11 +1,12 @@
-"""What a run says of jobs that failed: shortly at once, and as its last lines why they failed."""
+"""Jobs that failed: what a run says of them, at once and as its last lines, and which it tries again."""
 
 import atexit
 import time
 
+from snakemake.jobs import GroupJob, Job
 from snakemake.logging import DefaultFormatter
 
-from dpprobe.logs import last_error
+from dpprobe.logs import is_lasting, last_error
 
 STARTED = time.time()
 SCHEDULER_IDS = {}
@@ -26,16 +27,32 @@ def without_files(format_job_error):
     return brief_job_error
 
 
-def failed_job_logs(job):
-    """Returns the logs of a failed job: its own if this run wrote it, and what Slurm kept of its last attempt."""
-    written = [
+def written_logs(job):
+    """Returns the logs of a job that were written in this run."""
+    return [
         log
         for log in map(Path, job.log)
         if log.is_file() and log.stat().st_mtime >= STARTED
     ]
+
+
+def unless_lasting(restart_times):
+    """Has a job, or a group with one, not tried again whose error would stay."""
+
+    def useful_restart_times(job):
+        jobs = job.jobs if job.is_group() else [job]
+        logs = [log for each in jobs for log in written_logs(each)]
+        lasting = any(is_lasting(log.read_text(errors="replace")) for log in logs)
+        return 0 if lasting else restart_times(job)
+
+    return useful_restart_times
+
+
+def failed_job_logs(job):
+    """Returns the logs of a failed job: its own if this run wrote it, and what Slurm kept of its last attempt."""
     number = SCHEDULER_IDS.get(workflow.dag.jobid(job))
     kept = Path("logs/slurm", job.rule.name).rglob(f"{number}.log") if number else []
-    return [*written, *kept]
+    return [*written_logs(job), *kept]
 
 
 def failure(job):
@@ -67,6 +84,14 @@ def failures():
 # Upstream: Snakemake 9.27 has no option for it, and a logger plugin would be a package of its own.
 # Test: tests/workflow/test_errors.py::test_a_failure_ends_with_its_cause
 DefaultFormatter._format_job_error = without_files(DefaultFormatter._format_job_error)
+
+
+# A damaged shard or an impossible price would be tried `retries` times, with more memory and time at each.
+# Upstream: snakemake/snakemake#2441 asks for a decision by the job's log.
+# Tests: tests/workflow/test_errors.py::test_an_error_that_stays_is_not_tried_again,
+# tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone
+for kind in (Job, GroupJob):
+    kind.restart_times = property(unless_lasting(kind.restart_times.fget))
 
 
 # Snakemake's last lines name its own log and no cause: these come after them, when Python ends.

@@ -37,7 +37,7 @@ from dpprobe import artifacts
 from dpprobe.data import disk
 from dpprobe.data.addresses import public_url
 from dpprobe.data.disk import megabytes
-from dpprobe.errors import DataError, DownloadError
+from dpprobe.errors import DataError, DownloadError, WrongDownloadError
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -221,7 +221,7 @@ def fetch(
         `<name>.wrong-checksum`.
     """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DownloadError(f"{path.name}: {public_url(url)} is no http or https address")
+        raise WrongDownloadError(f"{path.name}: {public_url(url)} is no http or https address")
     wanted = _Wanted(
         url=url,
         path=path,
@@ -456,7 +456,7 @@ def _fetch_verified(wanted: _Wanted, partial: _Partial) -> dict[str, str]:
     wrong = wanted.path.with_name(wanted.path.name + WRONG_SUFFIX)
     partial.path.replace(wrong)
     partial.drop()
-    raise DownloadError(
+    raise WrongDownloadError(
         f"{wanted.where}: {fault}; kept as {wrong.name}. The file was changed or replaced: compare "
         "with what its site says, and correct the checksum or the address"
     )
@@ -590,7 +590,7 @@ def _check_status(response: requests.Response, wanted: _Wanted, partial: _Partia
                 f"{_kept_part(partial)}run again then"
             )
         raise _Transient(text, wait=wait)
-    raise DownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
+    raise WrongDownloadError(f"{place}: {text}: {REMEDIES.get(code, 'correct the address')}")
 
 
 def _retry_after(response: requests.Response) -> float | None:
@@ -626,7 +626,7 @@ def _receive(response: requests.Response, wanted: _Wanted, partial: _Partial, of
         partial.restart(None)
         raise _Transient("the server's answer does not continue what is here")
     if wanted.bytes is not None and state.total not in (None, wanted.bytes):
-        raise DownloadError(
+        raise WrongDownloadError(
             f"{wanted.where}: the server offers {state.total} bytes where {wanted.bytes} were "
             "expected; the file was changed or cut: correct the address or the size"
         )
@@ -701,7 +701,7 @@ def _refuse_page(
     looks = not resumed and start.startswith((b"<!doctype html", b"<html"))
     # A server may call a file a page: a checksum decides better.
     if looks or (kind in PAGE_TYPES and not wanted.checksums):
-        raise DownloadError(
+        raise WrongDownloadError(
             f"{wanted.where}: the address gives a web page now, not the file: perhaps a login, a "
             "licence to accept or a notice that the file has moved; open it in a browser and "
             "correct the address"
@@ -762,7 +762,7 @@ def _connection_fault(error: requests.RequestException, wanted: _Wanted) -> Exce
     }
     for kind, text in permanent.items():
         if isinstance(error, kind):
-            return DownloadError(f"{wanted.where}: {text}")
+            return WrongDownloadError(f"{wanted.where}: {text}")
     return _Transient(_reason(error))
 
 

@@ -21,7 +21,7 @@ import torch
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import headline_metric
 from dpprobe.devices import resolve_device
-from dpprobe.errors import DataError, DpprobeError
+from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.near_duplicates import read_near_duplicates
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
@@ -95,7 +95,7 @@ def train_job(
     planned = [name for name in job.methods if name not in calibrated.failures]
     tasks = [_cell_task(job, name, calibrated, stores, cells, check) for name in planned]
     stale = [task for task in tasks if not task.is_current()]
-    failures = [f"{name}: {reason}" for name, reason in calibrated.failures.items()]
+    errors: dict[str, Exception] = {}
     if stale:
         kernels = ", ".join(code.MACHINE_CODE.name for code in (fused_step, noise))
         logger.info("processor %s; machine code %s", processor(), kernels)
@@ -105,9 +105,9 @@ def train_job(
             memory_mb=job.memory_mb,
             headline=stale[0].headline,
         )
-        failures += _train_all(stale, features)
-    if failures:
-        raise DpprobeError("\n".join(failures))
+        errors = _train_all(stale, features)
+    if calibrated.failures or errors:
+        raise _failure(calibrated.failures, errors)
     for task in tasks:
         task.publish()
 
@@ -183,18 +183,26 @@ def _identity_of(plan: Plan) -> dict[str, Any]:
     return {key: values[key] for key in keys}
 
 
-def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> list[str]:
-    """Trains and stages each cell; failures are collected, so that one method stops no other."""
-    failures = []
+def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
+    """Trains and stages each cell; errors are collected, so that one method stops no other."""
+    errors = {}
     for task in tasks:
         try:
             _train_cell(task, features)
         except Exception as error:  # also what torch or SciPy raise: the others still train
-            method = task.name.method
-            logger.exception("%s failed", method)
-            known = isinstance(error, DpprobeError)
-            failures.append(f"{method}: {error if known else repr(error)}")
-    return failures
+            logger.exception("%s failed", task.name.method)
+            errors[task.name.method] = error
+    return errors
+
+
+def _failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) -> DpprobeError:
+    """Returns the error of a job: a line for each method without a plan or with an error."""
+    reasons: dict[str, object] = dict(unplanned)
+    for method, error in errors.items():
+        reasons[method] = error if isinstance(error, DpprobeError) else repr(error)
+    failure = DpprobeError("\n".join(f"{method}: {why}" for method, why in reasons.items()))
+    failure.passes = any(map(may_pass, errors.values()))
+    return failure
 
 
 def _train_cell(task: CellTask, features: JobFeatures) -> None:
