@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpprobe.disk import unwritable
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
+    except OSError as error:
+        if unwritable(error) and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

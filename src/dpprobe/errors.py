@@ -49,6 +49,12 @@ class PrivacyError(DpprobeError):
     """A mechanism cannot be priced or run as it was planned."""
 
 
+class DiskError(DpprobeError):
+    """A file cannot be written: the disk is full or read-only."""
+
+    passes = True
+
+
 class TrackingError(DpprobeError):
     """The tracking store cannot be written."""
 

@@ -7,9 +7,10 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dpprobe.disk import unwritable
 from dpprobe.errors import DpprobeError, may_pass
 
 logger = logging.getLogger("dpprobe")
@@ -21,6 +22,26 @@ TRACEBACK = "Traceback (most recent call last):"
 LASTING = "another try would end the same way"
 
 
+class _LogFile(logging.FileHandler):
+    """A log file that says once where it cannot be written: the terminal has the same lines."""
+
+    failed = False
+
+    def append(self, text: str) -> None:
+        """Writes text as it is."""
+        with suppress(OSError):
+            self.stream.write(text)  # type: ignore[union-attr]
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self.failed:
+            self.failed = True
+            error.filename = error.filename or self.baseFilename
+            print(f"dpprobe: {unwritable(error) or error}", file=sys.stderr)
+
+
 @contextmanager
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
@@ -30,11 +51,12 @@ def job_log(path: str | Path) -> Iterator[None]:
     raised again.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.FileHandler(path, mode="w", encoding="utf-8"),
-        logging.StreamHandler(sys.stderr),
-    ]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = _LogFile(path, mode="w", encoding="utf-8")
+    except OSError as error:
+        sys.exit(f"dpprobe: {unwritable(error) or error}")
+    handlers: list[logging.Handler] = [written, logging.StreamHandler(sys.stderr)]
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
@@ -47,17 +69,21 @@ def job_log(path: str | Path) -> Iterator[None]:
     except DpprobeError as error:
         logger.error("%s", error)
         if not may_pass(error):
-            handlers[0].stream.write(f"{LASTING}\n")  # type: ignore[attr-defined]
+            written.append(f"{LASTING}\n")
         sys.exit(1)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and (line := unwritable(error)):
+            logger.error("%s", line)
+            sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
-        handlers[0].stream.write(traceback.format_exc())  # type: ignore[attr-defined]
+        written.append(traceback.format_exc())
         raise
     finally:
         logging.captureWarnings(False)
         root.handlers, root.level = previous[0], previous[1]
         logger.setLevel(previous[2])
-        handlers[0].close()
+        with suppress(OSError):  # said already
+            written.close()
 
 
 def last_error(log: str) -> str | None:

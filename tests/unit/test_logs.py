@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,34 @@ ValueError: x
 )
 def test_the_last_error_of_a_log(log: str, cause: str | None) -> None:
     assert last_error(log) == cause
+
+
+def test_a_full_disk_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    with pytest.raises(SystemExit), job_log(path):
+        raise OSError(errno.ENOSPC, "write failed", "results/cells/metrics.json")
+    line = (
+        "results/cells/metrics.json: cannot be written (No space left on device); make room or "
+        "have the quota raised, and run again"
+    )
+    assert last_error(path.read_text()) == line
+    assert "Traceback" not in path.read_text()
+    assert not is_lasting(path.read_text())
+    assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
+
+
+def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with job_log("/dev/full"):
+        logging.getLogger("dpprobe").info("first")
+        logging.getLogger("dpprobe").info("second")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("INFO ")[2] for line in lines if "INFO" in line] == ["first", "second"]
+    assert [line for line in lines if "INFO" not in line] == [
+        "dpprobe: /dev/full: cannot be written (No space left on device); make room or have the "
+        "quota raised, and run again"
+    ]
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

@@ -22,8 +22,7 @@ from typing import IO
 
 from filelock import FileLock, Timeout
 
-from dpprobe import artifacts
-from dpprobe.data import disk
+from dpprobe import artifacts, disk
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.progress import Progress
 

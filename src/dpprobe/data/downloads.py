@@ -33,10 +33,9 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from dpprobe import artifacts
-from dpprobe.data import disk
+from dpprobe import artifacts, disk
 from dpprobe.data.addresses import public_url
-from dpprobe.data.disk import megabytes
+from dpprobe.disk import megabytes
 from dpprobe.errors import DataError, DownloadError, WrongDownloadError
 from dpprobe.progress import Progress
 

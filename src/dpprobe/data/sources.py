@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from dpprobe.data import disk, problems
+from dpprobe import disk
+from dpprobe.data import problems
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 

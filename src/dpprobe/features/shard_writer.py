@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe import artifacts
+from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import StoreError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.shard_file import RowColumns, layer_path
@@ -47,6 +48,7 @@ class ShardWriter:
         """
         layers = layers or {}
         if self._layers is None:
+            self._wait_for_room(block.shape[1] + sum(each.shape[1] for each in layers.values()))
             self._layers = {
                 name: _ArrayWriter(self._file, layer_path(name), self._header) for name in layers
             }
@@ -58,6 +60,13 @@ class ShardWriter:
         self._features.append(block)
         for name, values in layers.items():
             self._layers[name].append(values)
+
+    def _wait_for_room(self, width: int) -> None:
+        """Waits for room for the whole shard before anything but its first rows is computed."""
+        rows = self._header.stop - self._header.start
+        needed = rows * width * np.dtype(self._header.dtype).itemsize
+        folder = Path(self._file.filename).parent
+        when_there_is_room(folder, needed, lambda: require_room(folder, needed))
 
     def finish(self) -> None:
         """Writes the buffered rows and the hashes of all features."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Runtime
@@ -141,11 +141,11 @@ def write_text_embeddings(
     }
     with artifacts.atomic_path(path) as temporary:
         # One key: safetensors writes several in an order of their own each time.
-        save_file(
+        content = save(
             {"weights": embeddings.weights},
-            temporary,
             metadata={"dpprobe": artifacts.canonical_json(metadata)},
         )
+        temporary.write_bytes(content)
 
 
 def check_classes(path: Path, class_names: Sequence[str]) -> None:

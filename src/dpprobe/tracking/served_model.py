@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.heads.registry import method_options
@@ -58,10 +58,8 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     """
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()},
-        folder / HEAD_FILE,
-    )
+    chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}
+    (folder / HEAD_FILE).write_bytes(save(chosen))
     statement = read_json(cell / STATEMENT_FILE)
     write_json(
         folder / FACTS_FILE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ logger = logging.getLogger("dpprobe")
 LOCK_SECONDS = 3600.0
 LOCK_NOTE_SECONDS = 60.0
 HTTP_SECONDS = 10.0
+# SQLite's words for a disk that is full, read-only or broken: the store itself is whole.
+UNWRITABLE = re.compile("disk is full|disk I/O error|readonly database|unable to open database")
 _TUNED: set[Path] = set()  # databases whose connections are set up by `_sync_at_checkpoints`
 
 
@@ -175,6 +178,8 @@ def readable_errors(uri: str) -> Iterator[None]:
         remedy = (
             "mend that at the server, then run the study again; what was written stays"
             if is_server(uri)
+            else "make room, or have the disk mounted for writing, and run the study again"
+            if UNWRITABLE.search(str(error))
             else "repair the store, or delete it and run the study again: its runs are made "
             "anew from the cells' files"
         )

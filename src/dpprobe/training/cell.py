@@ -16,7 +16,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dpprobe.artifacts import atomic_path, fingerprint, read_json, sha256_file, write_json
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    fingerprint,
+    read_json,
+    sha256_file,
+    write_json,
+)
+from dpprobe.disk import when_there_is_room
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
@@ -37,6 +45,8 @@ from dpprobe.training.contents import CellContents, read_contents, write_content
 from dpprobe.training.features import JobFeatures
 
 logger = logging.getLogger("dpprobe")
+
+RECORDS_BYTES = 100_000  # of a cell without its weights and scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +143,30 @@ class CellTask:
         return None
 
     def stage(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a whole cell to its staging folder, metrics.json last."""
-        if self.staged.exists():
-            shutil.rmtree(self.staged)
-        self.staged.mkdir(parents=True)
-        options = self.options.model_dump(mode="json")
-        write_contents(self.staged, contents, features, options=options)
-        write_json(self.staged / STATEMENT_FILE, self.statement)
-        self._record(contents, features).write(self.staged / METRICS_FILE)
+        """Writes a whole cell to its staging folder, and waits for room where there is none.
+
+        Raises:
+          DiskError: when there is none for an hour.
+        """
+        self.staged.parent.mkdir(parents=True, exist_ok=True)
+        needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
+        when_there_is_room(
+            self.staged.parent, needed, lambda: self._write_staged(contents, features)
+        )
+
+    def _write_staged(self, contents: CellContents, features: JobFeatures) -> None:
+        """Writes a cell beside its staging folder, and puts it there when it is whole."""
+        self._drop(self._partial)
+        try:
+            self._partial.mkdir()
+            options = self.options.model_dump(mode="json")
+            write_contents(self._partial, contents, features, options=options)
+            write_json(self._partial / STATEMENT_FILE, self.statement)
+            self._record(contents, features).write(self._partial / METRICS_FILE)
+            self._drop(self.staged)
+            self._partial.replace(self.staged)
+        finally:
+            self._drop(self._partial)
 
     def publish(self) -> None:
         """Moves a staged cell to its place, or marks the published one as seen by this run."""
@@ -156,14 +182,24 @@ class CellTask:
             for name in files:
                 with atomic_path(self.published / name) as temporary:
                     shutil.copyfile(self.staged / name, temporary)
-        if self.staged.exists():
-            shutil.rmtree(self.staged)
+        self._drop(self.staged)
+        self._drop(self._partial)
+
+    @property
+    def _partial(self) -> Path:
+        """The folder in which a staged cell is written."""
+        return self.staged.with_name(self.staged.name + PARTIAL_SUFFIX)
+
+    @staticmethod
+    def _drop(folder: Path) -> None:
+        if folder.exists():
+            shutil.rmtree(folder)
 
     def _record(self, contents: CellContents, features: JobFeatures) -> CellRecord:
-        """Returns the record of a cell whose other files lie in the staging folder."""
+        """Returns the record of a cell whose other files are written."""
         plan = self.plan
         seeds, summary = self._evaluate(contents, features)
-        files = {name: sha256_file(self.staged / name) for name in PAYLOAD_FILES}
+        files = {name: sha256_file(self._partial / name) for name in PAYLOAD_FILES}
         noise = [mechanism.noise_multiplier for mechanism in plan.mechanisms]
         return CellRecord(
             cell=self.name,

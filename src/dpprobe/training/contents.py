@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import atomic_path, canonical_json
 from dpprobe.results.cell_record import (
@@ -77,15 +77,13 @@ def write_contents(
       options: of the method; they are stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
-        save_file(
-            {
-                name: np.ascontiguousarray(values)
-                for name, values in {"weights": contents.weights, **contents.arrays}.items()
-            },
-            temporary,
+        tensors = {"weights": contents.weights, **contents.arrays}
+        content = save(
+            {name: np.ascontiguousarray(values) for name, values in tensors.items()},
             # one key: safetensors writes several in another order each time
             metadata={"dpprobe": canonical_json(options)},
         )
+        temporary.write_bytes(content)  # save_file would hide the system's error
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:
         pq.write_table(_predictions(contents, features), temporary, compression="zstd")
     with atomic_path(folder / HISTORY_FILE) as temporary:

@@ -185,10 +185,13 @@ def _identity_of(plan: Plan) -> dict[str, Any]:
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:
     """Trains and stages each cell; errors are collected, so that one method stops no other."""
-    errors = {}
+    errors: dict[str, Exception] = {}
     for task in tasks:
         try:
             _train_cell(task, features)
+        except DpprobeError as error:
+            logger.warning("%s failed: %s", task.name.method, error)
+            errors[task.name.method] = error
         except Exception as error:  # also what torch or SciPy raise: the others still train
             logger.exception("%s failed", task.name.method)
             errors[task.name.method] = error

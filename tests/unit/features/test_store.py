@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import itertools
 import json
@@ -150,6 +151,24 @@ def test_rows_may_arrive_in_blocks_of_any_size(
             writer.append(FEATURES[start : start + block])
     with h5py.File(directory / "s.h5") as file:
         np.testing.assert_array_equal(file["features"][...], FEATURES)
+
+
+def test_a_shard_waits_for_room_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def full_twice(folder: Path, needed: int) -> None:
+        asked.append((folder, needed))
+        if len(asked) <= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shard_writer, "require_room", full_twice)
+    monkeypatch.setattr("dpprobe.disk.PAUSE", 0)
+    header = make_header(shards=1)
+    write_shard(tmp_path / "s.h5", header, features=FEATURES, labels=LABELS, ids=IDS)
+    assert asked == [(tmp_path, FEATURES.nbytes)] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["s.h5"]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1024])

@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 from dpprobe.artifacts import read_json, write_text
 from dpprobe.errors import TrackingError
 from dpprobe.tracking import store
-from dpprobe.tracking.store import initialise, lock_file, locked, public_uri, reach
+from dpprobe.tracking.store import initialise, lock_file, locked, public_uri, reach, readable_errors
 from tests.support.tracked_study import Study
 
 LOCALHOST = IPv4Address("127.0.0.1")
@@ -174,6 +174,13 @@ def test_a_file_that_is_no_database_is_named(study: Study) -> None:
         study.ingest(uri=f"sqlite:///{study.root}/./mlflow.db")
     assert "\n" not in str(caught.value)
     assert not (study.root / "receipt.json").exists()
+
+
+def test_a_full_disk_is_no_reason_to_delete_the_store() -> None:
+    remedy = "make room, or have the disk mounted"
+    with pytest.raises(TrackingError, match=remedy) as caught, readable_errors("sqlite:///m.db"):
+        raise sqlite3.OperationalError("database or disk is full")
+    assert "delete" not in str(caught.value)
 
 
 def test_the_databases_file_alone_is_whole(study: Study) -> None:

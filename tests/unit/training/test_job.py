@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe import disk
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
@@ -342,6 +344,69 @@ def test_one_method_s_failure_keeps_the_others_work(
     for method in METHODS:
         assert run.record(method)["cell"]["method"] == method
         assert not run.staged(method).exists()
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Has the disk fill up while the predictions of a cell are written."""
+    original = pq.write_table
+    left = [None] * times
+
+    def write(table: Any, path: Path, **options: Any) -> None:
+        if left and "scores" in table.column_names:
+            left.pop()
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(table, path, **options)
+
+    monkeypatch.setattr("dpprobe.training.contents.pq.write_table", write)
+
+
+def unfinished(run: Run) -> list[str]:
+    """What is neither input nor a published cell."""
+    paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
+    return [path for path in paths if "partial" in path or "staged" in path]
+
+
+def test_a_trained_head_waits_for_room(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "PAUSE", 0)
+    full_disk(monkeypatch, times=3)
+    run.train()
+    assert sorted(fits) == [("30", 2), ("full", 2)]
+    assert unfinished(run) == []
+
+
+def test_a_cell_without_room_leaves_what_was_finished(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("full")
+    monkeypatch.setattr(disk, "WAIT", 0)
+    full_disk(monkeypatch, times=2)
+    with pytest.raises(DpprobeError, match="small: .*no room on .*make room") as caught:
+        run.train(seeds=3)
+    assert may_pass(caught.value)
+    assert run.contents("full") == before
+    assert unfinished(run) == []
+    fits.clear()
+    run.train()
+    assert fits == []
+
+
+def test_a_staged_cell_outlives_a_full_disk(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    for method in METHODS:
+        run.cell(method).rename(run.staged(method))
+    monkeypatch.setattr(disk, "WAIT", 0)
+    full_disk(monkeypatch, times=2)
+    with pytest.raises(DpprobeError, match="no room"):
+        run.train(seeds=3)
+    fits.clear()
+    run.train(seeds=3)
+    assert sorted(fits) == [("30", 1), ("full", 1)], "the staged seeds are used"
 
 
 def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
