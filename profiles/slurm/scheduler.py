@@ -48,12 +48,24 @@ TRANSIENT = re.compile(
     "protocol authentication|configuration source|fetch_config|resolve|MaxSubmitJob",
     re.IGNORECASE,
 )
+# Of these, the limits: others' jobs, or one's own, must end first, however long they take.
+LIMIT = re.compile(r"\w*SubmitJob\w*|job queue full|unable to accept job", re.IGNORECASE)
 # The user's own wishes for what these commands show or do would change what is asked here.
 WISHES = ("SQUEUE_", "SACCT_", "SCANCEL_", "SBATCH_WAIT", "SBATCH_ARRAY")
 
 
 class SlurmError(Exception):
     """A Slurm command failed: slurmctld is away, or it refuses."""
+
+    def __init__(self, text: str, command: str = "") -> None:
+        super().__init__(text)
+        self.command = command
+
+    @property
+    def limit(self) -> str | None:
+        """The limit on jobs in the queue that is reached, in Slurm's words."""
+        match = LIMIT.search(str(self))
+        return match.group() if match else None
 
     @property
     def passes(self) -> bool:
@@ -112,11 +124,12 @@ def run(*words: str, text: str | None = None) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{words[0]}: no answer in {COMMAND_TIMEOUT} s") from None
+        raise SlurmError(f"{words[0]}: no answer in {COMMAND_TIMEOUT} s", words[0]) from None
     except FileNotFoundError:
-        raise SlurmError(f"{words[0]}: command not found") from None
+        raise SlurmError(f"{words[0]}: command not found", words[0]) from None
     if result.returncode:
-        raise SlurmError(result.stderr.strip() or f"{words[0]}: exit code {result.returncode}")
+        said = result.stderr.strip() or f"{words[0]}: exit code {result.returncode}"
+        raise SlurmError(said, words[0])
     return result.stdout
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import scheduler
+import states
 
 LOGS = Path("logs/slurm")
 FORGOTTEN = "FORGOTTEN"  # by slurmctld; not one of Slurm's states
@@ -308,23 +309,38 @@ def watch(folder: str) -> None:
 
 
 def persist(job: Job) -> Submitted:
-    """Tries until slurmctld answers.
+    """Tries until slurmctld takes the job.
+
+    A limit on jobs in the queue is waited for without end, an outage for an hour, an unlisted error
+    of squeue as long as status.py does.
 
     Raises:
         Stopped: The controller went away in the meantime.
         scheduler.SlurmError: slurmctld refuses, or stays away.
     """
-    deadline = time.monotonic() + OUTAGE
+    away_since = time.monotonic()
     quiet_until = 0.0
     parent = os.getppid()
     while True:
         try:
-            return submit(job)
+            submitted = submit(job)
+            states.REFUSAL.unlink(missing_ok=True)
+            return submitted
         except scheduler.SlurmError as error:
-            if not error.passes or time.monotonic() > deadline:
+            if error.limit:
+                why = f"the queue takes no more jobs: {error.limit}"
+            elif error.passes:
+                why = f"slurmctld is away: {error.last_line}"
+                if time.monotonic() - away_since > OUTAGE:
+                    raise
+            elif error.command != "squeue" or states.refused(error):
                 raise
+            else:
+                why = f"squeue fails: {error.last_line}"
+            if error.limit or not error.passes:
+                away_since = time.monotonic()
             if time.monotonic() > quiet_until:
-                print(f"slurm: {job.name}: waiting: {error.last_line}", file=sys.stderr)
+                print(f"slurm: {job.name}: waiting: {why}", file=sys.stderr)
                 quiet_until = time.monotonic() + NOTE
         for _ in range(PAUSE):
             time.sleep(1)

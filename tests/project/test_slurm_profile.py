@@ -499,15 +499,18 @@ def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("command", "error", "why"),
     [
-        "Unable to contact slurm controller (connect failure)",
-        "AssocMaxSubmitJobLimit",
-        "slurm controller in standby mode",
+        ("sbatch", "Unable to contact slurm controller (connect failure)", b"slurmctld is away"),
+        ("sbatch", "AssocMaxSubmitJobLimit\nJob violates policy", b"takes no more jobs: AssocMax"),
+        ("sbatch", "slurm controller in standby mode", b"slurmctld is away"),
+        ("squeue", "Invalid user id", b"squeue fails"),
     ],
 )
-def test_a_submission_waits_for_what_passes(slurm: Slurm, error: str) -> None:
-    slurm.refuses("sbatch", f"sbatch: error: {error}")
+def test_a_submission_waits_for_what_passes(
+    slurm: Slurm, command: str, error: str, why: bytes
+) -> None:
+    slurm.refuses(command, f"{command}: error: {error}")
     path = script(slurm)
     (path.parent / "watched").touch()
     environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
@@ -516,10 +519,59 @@ def test_a_submission_waits_for_what_passes(slurm: Slurm, error: str) -> None:
         words, cwd=slurm.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stderr
-        assert b"waiting" in process.stderr.readline()
+        note = process.stderr.readline()
+        assert b"waiting" in note
+        assert why in note
+        slurm.says("squeue")
         slurm.says("sbatch", "18")
         output, notes = process.communicate(timeout=60)
     assert output == b"18\n", notes
+
+
+SHORT_OUTAGE = "import sys, submit; submit.OUTAGE = 0; submit.PAUSE = 1; submit.main()"
+THIRD_TIME = FAKE.replace(
+    "if test", 'test $(grep -c ^sbatch "$here/calls") -lt 3 || { echo 18; exit; }\nif test'
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "tries", "output"),
+    [
+        ("Batch job submission failed: Job violates policy (QOSMaxSubmitJobPerUserLimit)", 3, "18"),
+        ("Unable to contact slurm controller (connect failure)", 1, ""),
+    ],
+)
+def test_a_full_queue_is_waited_for_longer_than_an_outage(
+    slurm: Slurm, error: str, tries: int, output: str
+) -> None:
+    (slurm.bin / "sbatch").write_text(THIRD_TIME)
+    slurm.refuses("sbatch", f"sbatch: error: {error}")
+    path = script(slurm)
+    (path.parent / "watched").touch()
+    result = subprocess.run(
+        [sys.executable, "-c", SHORT_OUTAGE, path],
+        cwd=slurm.folder,
+        env={
+            **os.environ,
+            "PATH": f"{slurm.bin}:{os.environ['PATH']}",
+            "PYTHONPATH": str(PROFILE),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.strip() == output, result.stderr
+    assert len(slurm.calls("sbatch")) == tries
+    assert ("was not submitted" in result.stderr) == (not output)
+
+
+def test_a_submission_waits_for_squeue_as_long_as_a_status_query(slurm: Slurm) -> None:
+    slurm.refuses("squeue", "slurm_load_jobs error: Invalid user id")
+    (slurm.state / "refused").touch()
+    os.utime(slurm.state / "refused", (0, 0))
+    result = submitted(slurm, script(slurm))
+    assert result.returncode == 1
+    assert "was not submitted: slurm_load_jobs error: Invalid user id" in result.stderr
 
 
 def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
