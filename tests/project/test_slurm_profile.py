@@ -615,7 +615,13 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         # as submit.py starts it: signals wait until the watcher has said what they do
         signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        watcher = subprocess.Popen(words, cwd=slurm.folder, env=environment)
+        watcher = subprocess.Popen(
+            words,
+            cwd=slurm.folder,
+            env=environment,
+            # as in a terminal, also where the tests run in a script's background, which ignores it
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         until_it_watches(watcher)
         if ending == "interrupted twice":
