@@ -188,7 +188,8 @@ def cancel(job: str) -> None:
 
 def survey(job: str) -> str:
     """Returns the answer for Snakemake: running, success or failed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Snakemake
+    for number in scheduler.SIGNALS:  # they are for Snakemake
+        signal.signal(number, signal.SIG_IGN)
     try:
         current, reason = state(job)
         if current in scheduler.STUCK or current == "LOST":

@@ -59,6 +59,7 @@ class Job:
     """A job to submit: Snakemake's properties and jobscript, and its name and log in Slurm."""
 
     properties: dict[str, Any]
+    path: Path
     script: str
     name: str
     log: str
@@ -155,6 +156,23 @@ def wrapped(script: str, token: str) -> str:
     )
 
 
+def freed(job: Job) -> str:
+    """Returns a jobscript that needs nothing in the folder of its Snakemake.
+
+    Snakemake has each job wait for that folder, but removes it if an error ends it while jobs are
+    in the queue. A list of many inputs, which lies there too, is copied.
+    """
+    folder = str(job.path.parent)
+    listed = job.path.with_name(f"{job.path.name}.waitforfilesfile.txt")
+    if listed.exists():
+        copy = scheduler.STATE / f"{job.comment.work}.inputs"
+        inputs = [line for line in listed.read_text().splitlines() if line != folder]
+        scheduler.write(copy, "".join(f"{line}\n" for line in inputs))
+        return job.script.replace(str(listed), f"{Path.cwd()}/{copy}")
+    waited = rf"(--wait-for-files )(['\"]?){re.escape(folder)}\2 "
+    return re.sub(waited, r"\1", job.script)
+
+
 def unchanged(job: dict[str, Any], since: float) -> bool:
     """Returns True if no input of a job was written after its submission, in whole seconds."""
     if job["input"] is None:  # too many for Snakemake to list
@@ -174,8 +192,7 @@ def usable(left: scheduler.Queued, job: dict[str, Any], version: str) -> bool:
         return False
     code = scheduler.exit_code(left.job, comment.token)
     if left.state in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED"):
-        # one that waits also needs the folder of the controller that submitted it
-        return code is None and Path(".snakemake", comment.folder).is_dir()
+        return code is None
     # It ended well while nobody looked. What was noted of it goes when its end is reported, or when
     # another job makes the same files.
     ended = left.state in (scheduler.SUCCESS, "COMPLETING", FORGOTTEN)
@@ -215,7 +232,7 @@ def submit(job: Job) -> Submitted:
     forget([each.job for each in same])
     words = ["sbatch", "--parsable", f"--job-name={job.name}", f"--comment={job.comment}"]
     words += [f"--output={job.log}", "--open-mode=append", *options(job.properties)]
-    script = wrapped(job.script, job.comment.token)
+    script = wrapped(freed(job), job.comment.token)
     identifier = scheduler.run(*words, text=script).strip().split(";")[0]
     return Submitted(identifier, job.comment, time.time())
 
@@ -360,6 +377,7 @@ def described(path: Path) -> Job:
     folder = path.resolve().parent.name
     return Job(
         properties=read,
+        path=path,
         script=script,
         name=".".join(filter(None, (scheduler.MARK, rule, wildcards))),
         log=f"{LOGS / rule / wildcards}/%j.log",
@@ -370,9 +388,11 @@ def described(path: Path) -> Job:
 
 
 def main() -> None:
-    # Ctrl-C reaches every process: a submission is brought to its end, so that its id is not lost.
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    # Ctrl-C, and often SIGTERM, reaches every process: a submission is brought to its end, so that
+    # its id is not lost.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _: interrupted.append(number))
     job = described(Path(sys.argv[1]))
     Path(job.log).parent.mkdir(parents=True, exist_ok=True)
     scheduler.STATE.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 import scheduler
 
 PATIENCE = 300  # seconds for slurmctld to answer
-KEPT = 30 * 86_400  # seconds that exit codes are kept: longer than a job runs
+KEPT = 30 * 86_400  # seconds that notes of jobs are kept: longer than a job runs
 
 
 def left(folder: str) -> list[str]:
@@ -55,8 +55,8 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, scheduler.SIGNALS)
-    for path in scheduler.STATE.glob("*.exit"):
-        if scheduler.age(path) > KEPT:
+    for path in scheduler.STATE.iterdir():
+        if path.suffix in (".exit", ".inputs") and scheduler.age(path) > KEPT:
             path.unlink(missing_ok=True)
     snakemake, folder = Path("/proc", sys.argv[1]), sys.argv[2]
     while Path(".snakemake", folder).is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -283,6 +284,14 @@ def test_comments_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
     assert slurm.status() == ("running\n", "")
 
 
+def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
+    """Squeue is asked while every process of the run gets the signal, and answers all the same."""
+    shell = (slurm.bin / "squeue").read_text()
+    (slurm.bin / "squeue").write_text(shell + "kill -HUP $PPID $$; kill -TERM $PPID $$\n")
+    slurm.says("squeue", line())
+    assert slurm.status() == ("running\n", "")
+
+
 def test_an_error_of_its_own_is_noted_and_the_run_goes_on(slurm: Slurm) -> None:
     (slurm.state / "queue").mkdir()
     result = slurm.run("status.py", "17")
@@ -359,6 +368,30 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: bool) -> None:
+    """An error that ends Snakemake removes the folder while jobs wait in the queue."""
+    slurm.says("sbatch", "18")
+    path = script(slurm)
+    folder = str(path.parent)
+    names = ["in/a", "in/b c"]
+    if many:
+        listed = path.with_name(f"{path.name}.waitforfilesfile.txt")
+        listed.write_text("\n".join([folder, *names, ""]))
+        path.write_text(path.read_text().strip() + f" --wait-for-files-file '{listed}' --force\n")
+    else:
+        waits = " ".join(repr(name) for name in [folder, *names])
+        path.write_text(path.read_text().strip() + f" --wait-for-files {waits} --force\n")
+    submitted(slurm, path)
+    sent = (slurm.bin / "script").read_text()
+    assert folder not in sent
+    if many:
+        (copied,) = re.findall("--wait-for-files-file '(.*)' --force", sent)
+        assert Path(copied).read_text().splitlines() == names
+    else:
+        assert "--wait-for-files 'in/a' 'in/b c' --force" in sent
+
+
 def test_what_an_earlier_run_left_is_taken_over_only_if_it_is_the_same(slurm: Slurm) -> None:
     comment = left_behind(slurm)
     result = submitted(slurm, script(slurm))
@@ -415,7 +448,7 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
     [
         ("RUNNING", None, "", True),
         ("PENDING", None, "", True),
-        ("PENDING", None, "no folder", False),
+        ("PENDING", None, "no folder", True),
         ("RUNNING", None, "younger input", False),
         ("RUNNING", None, "no input", False),
         ("COMPLETED", 0, "", True),

@@ -75,7 +75,8 @@ class Workspace:
 
     def study(self, **commands: str) -> None:
         """Writes the study of a case: a shell command for each output."""
-        (self.directory / "Snakefile").write_text(SNAKEFILE)
+        fixes = Path(self.profile).parent / "workflow/rules/snakemake_fixes.smk"
+        (self.directory / "Snakefile").write_text(f'include: "{fixes}"\n{SNAKEFILE}')
         (self.directory / "study.json").write_text(json.dumps({"commands": commands}))
 
     def start(self, *arguments: str) -> Run:

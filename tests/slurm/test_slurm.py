@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -188,6 +189,23 @@ def test_interrupted(workspace: Workspace, again: bool) -> None:
     until(lambda: not workspace.queued(), "the jobs to be cancelled")
 
 
+def test_sigterm_to_every_process(workspace: Workspace) -> None:
+    """It comes again and again, so also during a query; jobs in the queue are waited for."""
+    workspace.study(**{f"job{index}": GATE for index in range(6)})
+    run = workspace.start("--jobs", "4")
+    until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 4, "four jobs", run)
+    for _ in range(100):
+        os.killpg(run.process.pid, signal.SIGTERM)
+        time.sleep(0.05)
+    assert run.process.poll() is None, run.output[-4000:]
+    (workspace.directory / "go").touch()
+    assert run.finish() == 1, run.output[-4000:]
+    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 4, run.output[-4000:]
+    workspace.run()
+    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 6
+    assert not half_written(workspace)
+
+
 def test_two_studies_in_one_folder(workspace: Workspace) -> None:
     """Their files are different ones, so Snakemake lets them run side by side."""
     study = '{{"commands": {{"one": "echo {0} >>ran; {1}"}}, "results": "{0}"}}'
@@ -246,6 +264,8 @@ def test_killed_outright_and_started_again(workspace: Workspace) -> None:
     time.sleep(3)
     assert "locked" in workspace.run(succeeds=False)
     workspace.run("--unlock")
+    for folder in workspace.directory.glob(".snakemake/tmp.*"):  # as where an error ends it
+        shutil.rmtree(folder)
     assert workspace.queued() == left, "jobs go on, or wait for their turn"
     workspace.study(**commands, stale="echo new")
     run = workspace.start()

@@ -86,3 +86,27 @@ def test_a_job_that_never_started_leaves_finished_cells_alone(
     ]
     assert {path.name: path.read_bytes() for path in cell.iterdir()} == before
     assert workspace.planned(small, "heads")["train_heads"] == 1
+
+
+# A signal ends it the first twelve times, and the next time the shell that ran it says so.
+STATUS = """#!/bin/sh
+echo >>asked
+test $(wc -l <asked) -gt 12 || kill -TERM $$
+test $(wc -l <asked) -gt 13 || exit 143
+echo success
+"""
+
+
+def test_status_commands_that_a_signal_ended_lose_no_job(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    submit = '#!/bin/sh\nsh "$1" >job.log 2>&1\necho 17\n'
+    for name, text in {"submit.sh": submit, "status.sh": STATUS}.items():
+        (workspace.directory / name).write_text(text)
+        (workspace.directory / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "0"]
+    words += ["--cluster-generic-submit-cmd", "./submit.sh"]
+    words += ["--cluster-generic-status-cmd", "exec ./status.sh"]
+    output = workspace.run(small, "data", *words).stdout
+    assert "Traceback" not in output
+    assert len((workspace.directory / "asked").read_text().splitlines()) == 14

@@ -1,6 +1,8 @@
 # Works round Snakemake itself: each piece with what upstream says of it and the test that needs it.
 
+from snakemake.exceptions import WorkflowError
 from snakemake.persistence import PersistenceBase
+from snakemake_executor_plugin_cluster_generic import Executor
 
 from dpprobe.devices import put_python_on_path
 
@@ -35,6 +37,36 @@ async def leave_to_main_process(persistence, job):
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
 if workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
+
+
+UNASKED = "Failed to obtain job status"
+
+
+def keep_unasked(check):
+    """Lets jobs whose state could not be asked pass for active."""
+
+    async def check_active_jobs(executor, active_jobs):
+        for job in active_jobs:
+            try:
+                async for active in check(executor, [job]):
+                    yield active
+            except (UnboundLocalError, WorkflowError) as error:
+                if isinstance(error, WorkflowError) and UNASKED not in str(error):
+                    raise
+                executor.status_cmd_kills.clear()  # ten of them are joined as if they were words
+                yield job
+
+    return check_active_jobs
+
+
+# A signal to all processes of a run, as at the end of a session or an allocation, also ends the command that asks
+# for a job's state, or the shell that runs it. cluster-generic then uses an answer that it has not got
+# (UnboundLocalError), or takes the shell's exit code for the command's (WorkflowError): either ends the run at once
+# and forgets its jobs. The command itself never fails.
+# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
+# Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
+if workflow.is_main_process:
+    Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
 # A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
