@@ -55,7 +55,7 @@ def seeds(workspace: Workspace, method: str) -> list[int]:
 def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
-    """Snakemake puts old cells back when a job fails, and notes them down as up to date."""
+    """Snakemake takes old cells for restored when a job fails, and notes them down as whole."""
     workspace.run(small, "heads")
     small["seeds"] = 3
     diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
@@ -65,6 +65,8 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     assert result.returncode != 0
     assert "bad: " in result.stdout
     assert "diverged at learning_rate 1e+38" in result.stdout
+    assert "Restored previous version" not in result.stdout
+    assert not (workspace.directory / ".snakemake/backups").exists()
     workspace.run(small, "heads")
     assert seeds(workspace, "sgd") == [0, 1, 2]
     log = (workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log").read_text()
@@ -113,6 +115,30 @@ def test_an_error_that_stays_is_not_tried_again(
     assert "diverged at learning_rate 1e+38" in result.stdout
     assert result.stdout.count("\nError in rule train_heads") == 1
     assert "Trying to restart job" not in result.stdout
+
+
+def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    space = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*space, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("the system gives no mount of one's own")
+    notes = workspace.directory / ".snakemake"
+    notes.mkdir()
+    mount = f"mount -t tmpfs -o ro none {notes}"
+    words = workspace.command("data", "--configfile", str(workspace.write(small)))
+    result = subprocess.run(
+        [*space, "sh", "-c", f'{mount} && exec "$@"', "sh", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "Traceback" not in result.stdout
+    last = result.stdout.strip().splitlines()[-1]
+    assert last.startswith(f"dpprobe: {notes}/")
+    assert "cannot be written (Read-only file system); have it mounted for writing" in last
 
 
 def test_the_same_study_is_not_done_after_a_failure(

@@ -1,29 +1,55 @@
 # Works round Snakemake itself: each piece with what upstream says of it and the test that needs it.
 
+from snakemake import exceptions
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from snakemake.persistence import PersistenceBase
 from snakemake_executor_plugin_cluster_generic import Executor
 
 from dpprobe.devices import put_python_on_path
+from dpprobe.disk import unwritable
 
 
-def keep_restored(restore):
-    """Lets a file marked with update() that has no backup pass for restored when it is there."""
-
-    def restore_output(persistence, path):
-        backed_up = persistence._get_backup_path(path).exists()
-        return restore(persistence, path) if backed_up else path.exists()
-
-    return restore_output
+def make_no_backup(persistence, path):
+    """Copies nothing: a job replaces its cells itself, each file whole and not before all are trained."""
 
 
-# Where jobs run elsewhere, a failed one puts its old cells back by itself, and one that never started has not
-# touched them. The main process then looks for its own backup, finds none, and would delete finished cells.
+def is_there(persistence, path):
+    """Lets a file marked with update() pass for restored when it is there."""
+    return path.exists()
+
+
+def is_no_restoring(record):
+    """Leaves out a line for each cell's file that says what has not been done."""
+    return not str(record.msg).startswith("Restored previous version of")
+
+
+# A backup of every cell takes room and time and, on a full disk, ends the whole run; putting it back cuts a cell
+# short there. Where jobs run elsewhere the main process finds no backup after a failure, and would delete cells
+# that are finished.
 # Upstream: snakemake/snakemake#3843 deletes files marked with update() that have no backup.
 # Tests: tests/workflow/test_remote_jobs.py::test_a_job_that_never_started_leaves_finished_cells_alone,
+# tests/workflow/test_errors.py::test_a_failed_job_over_finished_cells_does_not_pass_for_done,
 # tests/slurm/test_slurm.py::test_a_failed_job_leaves_finished_cells_alone
-if workflow.is_main_process:
-    PersistenceBase.restore_output = keep_restored(PersistenceBase.restore_output)
+PersistenceBase.backup_output = make_no_backup
+PersistenceBase.restore_output = is_there
+logger.addFilter(is_no_restoring)
+
+
+def one_line(format_exception):
+    """Tells of a full or read-only disk without the functions of Snakemake that ran into it."""
+
+    def brief_exception(error, linemaps=None):
+        refused = unwritable(error) if isinstance(error, OSError) else None
+        return f"dpprobe: {refused}" if refused else format_exception(error, linemaps)
+
+    return brief_exception
+
+
+# Snakemake ends with a traceback where it cannot write what it keeps itself, such as the notes in .snakemake.
+# Upstream: no thread is known.
+# Test: tests/workflow/test_errors.py::test_a_disk_that_snakemake_cannot_write_is_told_in_one_line
+exceptions.format_exception_to_string = one_line(exceptions.format_exception_to_string)
 
 
 async def leave_to_main_process(persistence, job):

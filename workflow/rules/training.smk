@@ -1,7 +1,7 @@
 # One job trains every method of a (dataset, backbone, epsilon). The cells are marked with update(): they
-# are still there when the job starts, and those that are current are kept. When a job fails Snakemake puts
-# the old cells back and notes them down as if they were new; the mark, a plain output, is then missing,
-# so that the next run trains what is stale.
+# are still there when the job starts, and those that are current are kept. When a job fails Snakemake notes
+# the old cells down as if they were new; the mark, a plain output, is then missing, so that the next run
+# trains what is stale.
 rule train_heads:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from dpprobe.artifacts import (
     fingerprint,
     read_json,
     sha256_file,
+    sync,
     write_json,
 )
 from dpprobe.disk import when_there_is_room
@@ -179,9 +181,12 @@ class CellTask:
                 os.utime(self.published / name)
         else:
             self.published.mkdir(parents=True, exist_ok=True)
-            for name in files:
-                with atomic_path(self.published / name) as temporary:
+            # Renamed in turn from the last, when all are copied: a full disk leaves the old cell.
+            with ExitStack() as stack:
+                for name in reversed(files):
+                    temporary = stack.enter_context(atomic_path(self.published / name))
                     shutil.copyfile(self.staged / name, temporary)
+                    sync(temporary)
         self._drop(self.staged)
         self._drop(self._partial)
 

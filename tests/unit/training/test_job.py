@@ -409,6 +409,31 @@ def test_a_staged_cell_outlives_a_full_disk(
     assert sorted(fits) == [("30", 1), ("full", 1)], "the staged seeds are used"
 
 
+def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    before = run.contents("small")
+    copies: list[Path] = []
+
+    def copy(source: Path, target: Path) -> None:
+        copies.append(target)
+        target.write_bytes(source.read_bytes()[:100])
+        if len(copies) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dpprobe.training.cell.shutil.copyfile", copy)
+        with pytest.raises(OSError, match="No space left"):
+            run.train(seeds=3)
+    assert run.contents("small") == before
+    assert [path for path in unfinished(run) if "partial" in path] == []
+    fits.clear()
+    run.train(seeds=3)
+    assert fits == []
+    assert len(run.record("small")["seeds"]) == 3
+
+
 def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
     run.train()
     before = run.contents("full")
