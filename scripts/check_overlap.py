@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
@@ -26,7 +26,7 @@ if __name__ == "__main__":
             private,
             public,
             threshold=snakemake.params.threshold,
-            device=load_study(snakemake.config).device,
+            device=run_study(snakemake.config).device,
             counts=Path(snakemake.output.counts),
             matches=Path(snakemake.output.matches),
         )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from dpprobe.data import sources
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        study = load_study(snakemake.config)
+        study = run_study(snakemake.config)
         sources.download(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output[0]).parent,

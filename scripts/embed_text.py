@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
@@ -11,7 +11,7 @@ if __name__ == "__main__":
         from dpprobe.devices import limit_threads
         from dpprobe.features.text import write_text_embeddings
 
-        study = load_study(snakemake.config)
+        study = run_study(snakemake.config)
         limit_threads(snakemake.threads)
         text = snakemake.params.prompts
         write_text_embeddings(

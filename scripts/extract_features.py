@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
         from dpprobe.features.extract import extract_shard
 
-        study = load_study(snakemake.config)
+        study = run_study(snakemake.config)
         limit_threads(snakemake.threads)
         extract_shard(
             table=Path(snakemake.input.table),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
@@ -26,5 +26,5 @@ if __name__ == "__main__":
             ),
             rows=Path(snakemake.output.rows),
             output=Path(snakemake.output.record),
-            device=load_study(snakemake.config).device,
+            device=run_study(snakemake.config).device,
         )

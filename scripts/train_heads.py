@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dpprobe.heads.registry import method_options
 from dpprobe.logs import job_log
-from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
@@ -30,6 +30,6 @@ if __name__ == "__main__":
             plans=Path(snakemake.input.plans),
             # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
             cells=Path(snakemake.output.cells[0]).parents[4],
-            device=load_study(snakemake.config).device,
+            device=run_study(snakemake.config).device,
             overlap=Path(snakemake.input.overlap) if snakemake.input.overlap else None,
         )

@@ -9,13 +9,13 @@ if __name__ == "__main__":
         from dpprobe.reporting import published
         from dpprobe.reporting.paper_tables.common import Run
         from dpprobe.reporting.paper_tables.write import write_paper_tables
-        from dpprobe.study.load import load_study
+        from dpprobe.study.snapshot import run_study
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]
 
         run = Run.of_study(
-            load_study(snakemake.config),
+            run_study(snakemake.config),
             metrics=paths("metrics"),
             zero_shot=paths("zero_shot"),
             few_shot=paths("few_shot"),

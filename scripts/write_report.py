@@ -12,12 +12,12 @@ if __name__ == "__main__":
         from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
         from dpprobe.results.cell_record import METRICS_FILE
-        from dpprobe.study.load import load_study
+        from dpprobe.study.snapshot import run_study
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]
 
-        study, results = load_study(snakemake.config), Path(snakemake.output[0]).parent
+        study, results = run_study(snakemake.config), Path(snakemake.output[0]).parent
         params, resources = snakemake.params, Path(snakemake.scriptdir).parent / "resources"
         # The tables' files are inputs, so the records that they were made from are there too.
         run = Run.of_study(

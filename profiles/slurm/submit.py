@@ -29,6 +29,7 @@ import states
 
 LOGS = Path("logs/slurm")
 FORGOTTEN = "FORGOTTEN"  # by slurmctld; not one of Slurm's states
+SNAPSHOTS = ".snakemake/dpprobe/"  # studies as they were at the start of a run
 NAME_LENGTH = 128
 OUTAGE = 3600  # seconds that a submission waits for slurmctld
 PAUSE = 5  # seconds between two tries
@@ -109,9 +110,15 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
 
 
 def command(script: str) -> list[list[str]]:
-    """Returns the options in a jobscript that decide what it makes; values come in any order."""
+    """Returns the options in a jobscript that decide what it makes; values come in any order.
+
+    The snapshot that a job reads its study from is none: what it takes from it are its parameters,
+    and a study with an epsilon more has another snapshot.
+    """
     words = " ".join(shlex.split(script.split("\n", 2)[2]))
-    parts = (part.split() for part in words.split(" --"))
+    parts = (
+        [word for word in part.split() if SNAPSHOTS not in word] for part in words.split(" --")
+    )
     return sorted([part[0], *sorted(part[1:])] for part in parts if part and part[0] in DECIDING)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpprobe.disk import unwritable
 from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.versions import check_versions
 
 logger = logging.getLogger("dpprobe")
 
@@ -46,9 +47,9 @@ class _LogFile(logging.FileHandler):
 def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
-    An error meant for a person ends the process with status 1 and its one line; the log's last line
-    says so if no other try can help. Any other exception leaves its traceback in the log and is
-    raised again.
+    A job whose code was edited after its run began is refused. An error meant for a person ends the
+    process with status 1 and its one line; the log's last line says so if no other try can help.
+    Any other exception leaves its traceback in the log and is raised again.
     """
     path = Path(path)
     try:
@@ -65,6 +66,7 @@ def job_log(path: str | Path) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logging.captureWarnings(True)
     try:
+        check_versions()
         yield
     except DpprobeError as error:
         logger.error("%s", error)

@@ -6,6 +6,14 @@ number here as a parameter: raise it when what the stage writes changes, and eve
 redoes that stage and what descends from it.
 """
 
+from __future__ import annotations
+
+import json
+import os
+
+from dpprobe.differences import Difference, first_difference
+from dpprobe.errors import ConfigError
+
 VERSIONS = {
     "download": 1,
     "data": 2,
@@ -25,3 +33,25 @@ VERSIONS = {
     "report": 4,
     "tsne_page": 2,
 }
+
+# The variable in which a job's script finds the versions that its run began with, as JSON.
+RUN_VERSIONS = "DPPROBE_VERSIONS"
+
+
+def check_versions() -> None:
+    """Checks that the code has the versions that a job's run began with; outside a run nothing.
+
+    Raises:
+      ConfigError: naming the first stage whose version was changed meanwhile.
+    """
+    began = json.loads(os.environ.get(RUN_VERSIONS, "null"))
+    if difference := first_difference(began or VERSIONS, VERSIONS, "versions"):
+        raise ConfigError(edited(difference))
+
+
+def edited(difference: Difference) -> str:
+    """Returns the line that tells of code that was edited after a job's run began."""
+    return (
+        f"{difference.place}: {difference.first} when this run began, {difference.second} now: "
+        "the code was edited; run again"
+    )

@@ -524,6 +524,26 @@ def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None
     assert "is taken over" not in submitted(slurm, again).stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "taken"), [(".snakemake/dpprobe/{}.json", True), ("{}.yaml", False)]
+)
+def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it(
+    slurm: Slurm, place: str, taken: bool
+) -> None:
+    """A study with an epsilon more has another snapshot, and the same job for all others."""
+    job = script(slurm, folder="tmp.old")
+    slurm.says("sbatch", "18")
+    text = job.read_text()
+    job.write_text(f"{text.rstrip()} --configfiles /a/{place.format('first')}\n")
+    submitted(slurm, job)
+    shown = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time()) + 5}|dpprobe.train.a|None|{shown}")
+    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
+    again = script(slurm)
+    again.write_text(f"{text.rstrip()} --configfiles /a/{place.format('second')}\n")
+    assert ("is taken over" in submitted(slurm, again).stderr) == taken
+
+
 def test_a_site_that_drops_comments_is_no_hindrance(slurm: Slurm) -> None:
     """Notes in .snakemake/slurm stand for them."""
     left_behind(slurm, comment="(null)")

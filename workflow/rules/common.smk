@@ -4,6 +4,8 @@ import json
 import os
 import re
 import sys
+import time
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -19,22 +21,31 @@ from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
     STATEMENT_FILE,
+    disagreement,
 )
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.check import check_study
 from dpprobe.study.load import check_yaml, load_study
+from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
-from dpprobe.versions import VERSIONS
+from dpprobe.versions import RUN_VERSIONS, VERSIONS
 
 try:
     if workflow.is_main_process:
         for file in workflow.overwrite_configfiles or ["config.yaml"]:
             check_yaml(Path(file))
+    # A job's configuration is the snapshot of its run, which beside the study has what it is checked against.
+    RUN = {} if workflow.is_main_process else config.pop(RUN_KEY, {})
     STUDY = load_study(config)
+    if RUN:
+        check_run(RUN, STUDY)
     if workflow.is_main_process:
         for warning in check_study(STUDY):
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
 except ConfigError as error:
+    if not workflow.is_main_process:
+        # the line that the main process looks for in the log of a job that failed
+        print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise WorkflowError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
@@ -126,7 +137,7 @@ def method_files(wildcards):
 def dataset_figures():
     """The figures of a dataset that compare cells, where the study has what they compare."""
     figures = ["accuracy"]
-    if any(cell.epsilon != INFINITE for cell in STUDY.cells()):
+    if set(STUDY.job_epsilons()) != {INFINITE}:
         figures.append("methods")
         if any(method.head == "nonprivate" for method in STUDY.methods.values()):
             figures.append("gap")
@@ -213,9 +224,16 @@ def job_marks(cells):
     )
 
 
+@cache
 def dataset_cells(dataset):
     """The cells of one dataset."""
-    return [cell for cell in STUDY.cells() if cell.dataset == dataset]
+    return STUDY.cells(dataset)
+
+
+@cache
+def study_cells():
+    """The cells of all datasets."""
+    return STUDY.cells()
 
 
 def tsne_pages(datasets):
@@ -224,13 +242,6 @@ def tsne_pages(datasets):
         "<results>/figures/{dataset}/tsne_{backbone}.html",
         dataset=datasets,
         backbone=STUDY.backbones,
-    )
-
-
-def target_files(rule_name):
-    """The files that a named target asks for, if the workflow has it."""
-    return (
-        list(workflow.get_rule(rule_name).input) if workflow.is_rule(rule_name) else []
     )
 
 
@@ -259,6 +270,68 @@ def snakemake_call():
         *(["--configfile", *files] if files else []),
         *(["--config", *values] if values else []),
     ]
+
+
+# The words that made this run: a job's configuration file is the snapshot, and no person's.
+CALL = RUN["call"] if RUN else snakemake_call()
+
+if workflow.is_main_process:
+    SNAPSHOT = take_snapshot(config, STUDY, call=CALL)
+    start_jobs_with(SNAPSHOT)
+    os.environ[SNAPSHOT_FILE] = str(SNAPSHOT.path)
+    os.environ[RUN_VERSIONS] = json.dumps(VERSIONS)
+elif RUN:
+    os.environ[SNAPSHOT_FILE] = str(workflow.overwrite_configfiles[0])
+    os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])
+
+
+CHECKED = {}  # of each training job whether its cells' records agree with the study
+
+
+def disagreeing_cells(wildcards):
+    """Names no file, and has a job run again whose cells' records disagree with the study.
+
+    Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
+    """
+    job = (wildcards.dataset, wildcards.backbone, wildcards.epsilon)
+    if workflow.is_main_process and parameters_count():
+        if job not in CHECKED:
+            CHECKED[job] = records_agree(*job)
+        if not CHECKED[job]:
+            make_again("{}/cells/{}/{}/.eps-{}.done".format(STUDY.results_dir, *job))
+    return []
+
+
+def records_agree(dataset, backbone, epsilon):
+    """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
+    for method in STUDY.job_methods(epsilon):
+        path = f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{METRICS_FILE}"
+        difference = record_difference(path, dataset, backbone, method, epsilon)
+        if difference is None:
+            continue
+        if all(CHECKED.values()):
+            print(
+                f"dpprobe: cells whose records disagree with the study are made again, {path} first: "
+                f"{difference.place}: {difference.first}, and the study has {difference.second}",
+                file=sys.stderr,
+            )
+        return False
+    return True
+
+
+def record_difference(path, dataset, backbone, method, epsilon):
+    """Returns where a cell's record, if it can be read, differs from the study; None where they agree."""
+    options = STUDY.methods[method].located(dataset=dataset, backbone=backbone)
+    try:
+        record = json.loads(Path(path).read_bytes())
+        return disagreement(
+            record,
+            options=dumped(options),
+            seeds=STUDY.seeds,
+            delta=None if epsilon == INFINITE else STUDY.dataset_delta(dataset),
+        )
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None  # the job that reads the file says what is wrong with it
 
 
 def lost_receipts():
@@ -359,3 +432,38 @@ def table_paths(dataset):
 def of_all_datasets(paths):
     """The files that a function of one dataset names, for every dataset of the study."""
     return [path for dataset in STUDY.datasets for path in paths(dataset)]
+
+
+def later(paths, *arguments):
+    """Makes an input function of what `paths` names: a job parses all rules, and has no use for most rules' files."""
+    return lambda wildcards: paths(*arguments)
+
+
+def study_tables():
+    """The tables that people read, with the summaries that they are made of; without the papers' tables."""
+    return [
+        *expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets),
+        "<results>/tables/accuracy.csv",
+        "<results>/tables/accuracy.md",
+        *of_all_datasets(table_paths),
+    ]
+
+
+def study_figures():
+    """Every figure that is no page."""
+    both = ["svg", "png"] if len(STUDY.datasets) * len(STUDY.backbones) > 1 else []
+    return [
+        *expand("<results>/figures/tsne.{extension}", extension=both),
+        *of_all_datasets(figure_paths),
+        *tsne_pages(STUDY.datasets),
+    ]
+
+
+# Snakemake keeps one such block. Runs of two datasets may share a store: when this Snakemake ends after it has
+# written those of one, the next finds a store, and only the missing receipt then says that the other's are to be
+# written.
+onstart:
+    SNAPSHOT.write()
+    SNAPSHOT.remove_older()
+    for file in LOST_RECEIPTS:
+        Path(file).unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 rule write_report:
     input:
         summaries=rules.summaries.input,
-        statements=cell_paths(STUDY.cells(), [STATEMENT_FILE]),
-        marks=job_marks(STUDY.cells()),
+        statements=lambda wildcards: cell_paths(study_cells(), [STATEMENT_FILE]),
+        marks=lambda wildcards: job_marks(study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(
             "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
@@ -11,14 +11,14 @@ rule write_report:
             backbone=STUDY.backbones,
             split=["train", "test"],
         ),
-        tables=[*rules.tables.input, *target_files("paper_tables")],
+        tables=lambda wildcards: [*study_tables(), *rules.write_paper_tables.output],
         # without the overlap figures: private photographs, and people send the page around
-        figures=[
+        figures=lambda wildcards: [
             path
-            for path in rules.figures.input
+            for path in study_figures()
             if not Path(path).name.startswith("overlap_")
         ],
-        zero_shot=target_files("zero_shot"),
+        zero_shot=later(of_all_datasets, zero_shot_paths),
     output:
         "<results>/report.html",
     log:
@@ -34,7 +34,7 @@ rule write_report:
     params:
         study=STUDY.study,
         config=fingerprint(dumped(STUDY)),
-        call=snakemake_call(),
+        call=CALL,
         version=VERSIONS["report"],
     message:
         "report of study {params.study}"

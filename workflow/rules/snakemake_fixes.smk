@@ -5,6 +5,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.persistence import PersistenceBase
 from snakemake_executor_plugin_cluster_generic import Executor
+from snakemake.settings.types import RerunTrigger
+from snakemake.spawn_jobs import SpawnedJobArgsFactory
+from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
 from dpprobe.disk import unwritable
@@ -105,6 +108,25 @@ def make_again(file):
     the file a target.
     """
     workflow.dag.forcefiles.add(file)
+
+
+def parameters_count():
+    """Returns True if a change of parameters has jobs run again (--rerun-triggers)."""
+    return RerunTrigger.PARAMS in workflow.rerun_triggers
+
+
+# A job elsewhere would read the files of --configfile when it starts, whatever they hold by then, while the main
+# process notes down the parameters that it planned with: results of edited options would pass for those of the old.
+# Upstream: no thread is known; spawned jobs get the files' names (get_configfiles_arg), not what was read.
+# Tests: tests/workflow/test_snapshot.py
+def start_jobs_with(snapshot):
+    """Has the jobs that this process starts elsewhere read the snapshot in place of the study's files."""
+
+    def snapshot_argument(factory):
+        snapshot.write()
+        return format_cli_arg("--configfiles", [snapshot.path])
+
+    SpawnedJobArgsFactory.get_configfiles_arg = snapshot_argument
 
 
 # cluster-generic starts the commands of profiles/slurm by name, and they are in Python: the one that runs this.

@@ -88,8 +88,8 @@ rule write_tables:
 
 rule write_paper_tables:
     input:
-        metrics=cell_paths(STUDY.cells(), [METRICS_FILE]),
-        marks=job_marks(STUDY.cells()),
+        metrics=lambda wildcards: cell_paths(study_cells(), [METRICS_FILE]),
+        marks=lambda wildcards: job_marks(study_cells()),
         zero_shot=expand(
             "<results>/zero_shot/{dataset}/{backbone}/metrics.json",
             dataset=STUDY.datasets,

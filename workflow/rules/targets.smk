@@ -5,39 +5,39 @@
 
 rule data:
     input:
-        of_all_datasets(data_paths),
+        later(of_all_datasets, data_paths),
 
 
 rule features:
     input:
-        of_all_datasets(feature_paths),
+        later(of_all_datasets, feature_paths),
 
 
 rule texts:
     input:
-        of_all_datasets(text_paths),
+        later(of_all_datasets, text_paths),
 
 
 rule overlaps:
     input:
-        of_all_datasets(overlap_paths),
+        later(of_all_datasets, overlap_paths),
 
 
 rule calibrations:
     input:
-        of_all_datasets(calibration_paths),
+        later(of_all_datasets, calibration_paths),
 
 
 rule heads:
     input:
         rules.calibrations.input,
-        cell_paths(STUDY.cells()),
-        job_marks(STUDY.cells()),
+        lambda wildcards: cell_paths(study_cells()),
+        lambda wildcards: job_marks(study_cells()),
 
 
 rule embeddings:
     input:
-        of_all_datasets(embedding_paths),
+        later(of_all_datasets, embedding_paths),
 
 
 rule summaries:
@@ -47,20 +47,17 @@ rule summaries:
 
 rule tables:
     input:
-        rules.summaries.input,
-        "<results>/tables/accuracy.csv",
-        "<results>/tables/accuracy.md",
-        of_all_datasets(table_paths),
+        later(study_tables),
 
 
 rule zero_shot:
     input:
-        of_all_datasets(zero_shot_paths),
+        later(of_all_datasets, zero_shot_paths),
 
 
 rule few_shot:
     input:
-        of_all_datasets(few_shot_paths),
+        later(of_all_datasets, few_shot_paths),
 
 
 rule paper_tables:
@@ -70,16 +67,7 @@ rule paper_tables:
 
 rule figures:
     input:
-        expand(
-            "<results>/figures/tsne.{extension}",
-            extension=(
-                ["svg", "png"]
-                if len(STUDY.datasets) * len(STUDY.backbones) > 1
-                else []
-            ),
-        ),
-        of_all_datasets(figure_paths),
-        tsne_pages(STUDY.datasets),
+        later(study_figures),
 
 
 rule tracking:
@@ -94,18 +82,18 @@ for dataset in STUDY.datasets:
         name:
             f"track_{dataset}"
         input:
-            data_paths(dataset),
-            feature_paths(dataset),
-            text_paths(dataset),
-            overlap_paths(dataset),
-            calibration_paths(dataset),
-            cell_paths(dataset_cells(dataset)),
-            job_marks(dataset_cells(dataset)),
-            zero_shot_paths(dataset),
-            few_shot_paths(dataset),
-            embedding_paths(dataset),
+            later(data_paths, dataset),
+            later(feature_paths, dataset),
+            later(text_paths, dataset),
+            later(overlap_paths, dataset),
+            later(calibration_paths, dataset),
+            lambda wildcards, dataset=dataset: cell_paths(dataset_cells(dataset)),
+            lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
+            later(zero_shot_paths, dataset),
+            later(few_shot_paths, dataset),
+            later(embedding_paths, dataset),
             f"<results>/summary/{dataset}.parquet",
-            table_paths(dataset),
-            figure_paths(dataset),
-            tsne_pages([dataset]),
+            later(table_paths, dataset),
+            later(figure_paths, dataset),
+            later(tsne_pages, [dataset]),
             f"<results>/tracking/{dataset}.json",

@@ -1,10 +1,3 @@
-# Runs of two datasets may share a store. When this Snakemake ends after it has written those of one, the next finds
-# a store: only the missing receipt then says that the other's are still to be written.
-onstart:
-    for file in LOST_RECEIPTS:
-        Path(file).unlink(missing_ok=True)
-
-
 # The only writers of MLflow's store: training jobs write files, these rules read them.
 rule track:
     input:
@@ -68,7 +61,7 @@ rule write_study_run:
         report="<results>/report.html",
         summaries=rules.summaries.input,
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
-        tables=[*rules.tables.input, *target_files("paper_tables")],
+        tables=lambda wildcards: [*study_tables(), *rules.write_paper_tables.output],
         # One writer at a time: SQLite makes the others wait, and a new database takes only one.
         datasets=expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
         store=runs_again("_study"),

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpprobe.artifacts import write_json
+from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import epsilon_value
 
@@ -228,6 +229,25 @@ def parse_cell(text: bytes) -> CellRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def disagreement(
+    record: Mapping[str, Any], *, options: Mapping[str, Any], seeds: int, delta: float | None
+) -> Difference | None:
+    """Returns the first place where a cell's record differs from what a study asks for.
+
+    Args:
+      record: the values of `metrics.json`.
+      options: of the method, with the names of dataset and backbone put into paths.
+      seeds: the number of seeds.
+      delta: None for a cell without a guarantee.
+    """
+    written = {
+        "options": record.get("options"),
+        "delta": record.get("delta"),
+        "seeds": len(record.get("seeds") or ()),
+    }
+    return first_difference(written, {"options": options, "delta": delta, "seeds": seeds})
 
 
 def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:

@@ -224,14 +224,15 @@ class Study(Options):
             if (epsilon in self.epsilons if method.private else epsilon == INFINITE)
         )
 
-    def cells(self) -> list[Cell]:
-        """Returns all cells of the study, in the order of its lists."""
+    def cells(self, *datasets: str) -> list[Cell]:
+        """Returns the cells of some datasets, by default of all, in the order of the study."""
+        jobs = [(epsilon, self.job_methods(epsilon)) for epsilon in self.job_epsilons()]
         return [
             Cell(dataset, backbone, method, epsilon)
-            for dataset in self.datasets
+            for dataset in datasets or self.datasets
             for backbone in self.backbones
-            for epsilon in self.job_epsilons()
-            for method in self.job_methods(epsilon)
+            for epsilon, methods in jobs
+            for method in methods
         ]
 
 

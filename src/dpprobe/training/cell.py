@@ -26,9 +26,12 @@ from dpprobe.artifacts import (
     sync,
     write_json,
 )
+from dpprobe.differences import Difference, first_difference
 from dpprobe.disk import when_there_is_room
+from dpprobe.errors import ConfigError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import statement
@@ -41,6 +44,7 @@ from dpprobe.results.cell_record import (
     CellRecord,
     MetricSummary,
     RowCounts,
+    disagreement,
     parse_cell,
 )
 from dpprobe.training.contents import CellContents, read_contents, write_contents
@@ -127,9 +131,10 @@ class CellTask:
     def finished(self) -> Path | None:
         """Returns the folder that holds the current cell, None where neither does."""
         for folder in (self.staged, self.published):
-            record = whole_cell(folder, self.fingerprint)
+            record = self._whole(folder)
             if (
                 record
+                and self._disagreement(record) is None
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
                 and record.headline == self.headline
                 and read_json(folder / STATEMENT_FILE) == self.statement
@@ -140,9 +145,37 @@ class CellTask:
     def reusable(self) -> CellContents | None:
         """Returns the seeds that an earlier run trained for this very fingerprint."""
         for folder in (self.staged, self.published):
-            if record := whole_cell(folder, self.fingerprint):
+            if record := self._whole(folder):
                 return read_contents(folder, record)
         return None
+
+    def _whole(self, folder: Path) -> CellRecord | None:
+        """Returns the record of a cell that is whole and was made from this very identity."""
+        record = whole_cell(folder, self.fingerprint)
+        if record is None:
+            return None
+        try:
+            recorded = method_options(record.options).identity()
+        except ConfigError:
+            recorded = {}
+        if difference := first_difference(recorded, self.options.identity()):
+            logger.warning(
+                "%s: its record says %s: %s; the cell is trained again",
+                folder,
+                difference.place,
+                difference.first,
+            )
+            return None
+        return record
+
+    def _disagreement(self, record: CellRecord) -> Difference | None:
+        """Returns where a record differs from the cell that is asked for."""
+        return disagreement(
+            record.model_dump(mode="json"),
+            options=self.options.model_dump(mode="json"),
+            seeds=self.seeds,
+            delta=self.plan.delta if self.plan.private else None,
+        )
 
     def stage(self, contents: CellContents, features: JobFeatures) -> None:
         """Writes a whole cell to its staging folder, and waits for room where there is none.

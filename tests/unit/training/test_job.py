@@ -267,6 +267,35 @@ def test_a_damaged_file_costs_its_own_cell(
     assert {key: after[key] for key in PAYLOAD_FILES} == {key: before[key] for key in PAYLOAD_FILES}
 
 
+@pytest.mark.parametrize(("option", "value"), [("learning_rate", 0.001), ("steps", 1)])
+def test_a_record_of_other_options_costs_its_own_cell(
+    run: Run, fits: list[tuple[str, int]], option: str, value: float
+) -> None:
+    run.train()
+    path = run.cell("small") / "metrics.json"
+    before = json.loads(path.read_text())
+    changed = {**before, "options": {**before["options"], option: value}}
+    path.write_text(json.dumps(changed))
+    fits.clear()
+    run.train()
+    after = json.loads(path.read_text())
+    assert len(fits) == 1
+    assert {**after, "seconds": None} == {**before, "seconds": None}
+
+
+def test_a_record_of_another_delta_is_written_again_without_training(
+    run: Run, fits: list[tuple[str, int]]
+) -> None:
+    run.train()
+    path = run.cell("small") / "metrics.json"
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({**before, "delta": 0.5}))
+    fits.clear()
+    run.train()
+    assert fits == []
+    assert json.loads(path.read_text()) == before
+
+
 def seeds_of(run: Run, method: str = "small") -> list[str]:
     statement = json.loads((run.cell(method) / "privacy.json").read_text())
     seeds: list[str] = statement["seeds"]

@@ -1,0 +1,100 @@
+"""The snapshot of a run: its study as a person wrote it, as it was read, and its code's versions.
+
+Jobs start long after they were planned, and a person may edit the study or the code meanwhile. They
+read the study from the run's snapshot, and refuse where the code makes something else of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.differences import first_difference
+from dpprobe.errors import ConfigError
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+from dpprobe.versions import VERSIONS, edited
+
+# The key beside the study's own under which a snapshot has all else.
+RUN_KEY = "_run"
+FOLDER = Path(".snakemake", "dpprobe")
+SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
+DAYS = 30  # that a snapshot is kept after the last job was started with it
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The file of a run's snapshot, and its text.
+
+    Its name is the hash of its text: runs of different studies in one folder never share a file.
+    """
+
+    path: Path
+    text: str
+
+    def write(self) -> None:
+        """Writes the file where it is missing, and marks it as in use."""
+        try:
+            os.utime(self.path)
+        except FileNotFoundError:
+            with atomic_path(self.path) as temporary:
+                # a study may hold addresses that nobody else should read
+                temporary.touch(mode=0o600)
+                temporary.write_text(self.text, encoding="utf-8")
+
+    def remove_older(self) -> None:
+        """Removes the snapshots of runs that started no job for `DAYS` days."""
+        limit = time.time() - DAYS * 86400
+        for path in self.path.parent.glob("*.json"):
+            with suppress(FileNotFoundError):  # another run removes them too
+                if path != self.path and path.stat().st_mtime < limit:
+                    path.unlink()
+
+
+def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str]) -> Snapshot:
+    """Makes the snapshot of a run, without writing it.
+
+    Args:
+      values: of the study, as its files and the command line give them.
+      study: that was read from these values.
+      call: the words after `snakemake` that run this study.
+    """
+    run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}
+    text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1) + "\n"
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Snapshot(path=FOLDER.absolute() / f"{name}.json", text=text)
+
+
+def check_run(recorded: Mapping[str, Any], study: Study) -> None:
+    """Checks that a job's code has the versions, and reads the study, as when its run began.
+
+    Args:
+      recorded: what a snapshot has under `RUN_KEY`.
+
+    Raises:
+      ConfigError: naming the first key that differs.
+    """
+    now = {"versions": VERSIONS, "study": study.model_dump(mode="json")}
+    if difference := first_difference({key: recorded.get(key) for key in now}, now):
+        raise ConfigError(edited(difference))
+
+
+def run_study(values: Mapping[str, Any]) -> Study:
+    """Reads the study in a job's script, and holds it against the run's snapshot, if it has one.
+
+    Raises:
+      ConfigError: for a study that is wrong, or that today's code reads otherwise.
+    """
+    study = load_study(values)
+    path = os.environ.get(SNAPSHOT_FILE)
+    if path and Path(path).is_file():
+        check_run(json.loads(Path(path).read_text(encoding="utf-8"))[RUN_KEY], study)
+    return study

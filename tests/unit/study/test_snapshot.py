@@ -1,0 +1,99 @@
+"""The snapshot of a run: what is in it, and what a job refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.study import snapshot
+from dpprobe.study.load import load_study
+from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, Snapshot, check_run, run_study
+from dpprobe.versions import VERSIONS
+from tests.support.small_study import STUDY, changed
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(SNAPSHOT_FILE, raising=False)
+
+
+def taken_of(values: dict[str, Any]) -> Snapshot:
+    return snapshot.take_snapshot(values, load_study(values), call=["--configfile", "study.yaml"])
+
+
+def recorded(values: dict[str, Any]) -> dict[str, Any]:
+    """The part of a snapshot that a job is held against."""
+    run: dict[str, Any] = json.loads(taken_of(values).text)[RUN_KEY]
+    return run
+
+
+def test_a_snapshot_holds_the_study_as_it_was_written() -> None:
+    values = changed("epsilons", [1, float("inf")])
+    taken = taken_of(values)
+    taken.write()
+    assert taken.path.stat().st_mode & 0o077 == 0
+    read = json.loads(taken.path.read_text())
+    check_run(read.pop(RUN_KEY), load_study(read))
+    assert read == values
+
+
+def test_each_study_has_a_file_of_its_own() -> None:
+    studies = [STUDY, changed("seeds", 7)]
+    first, second = (taken_of(values) for values in studies)
+    assert first.path != second.path
+    assert taken_of(STUDY) == first
+
+
+def test_a_snapshot_is_written_again_and_lasts_while_jobs_start(tmp_path: Path) -> None:
+    old, taken = (taken_of(values) for values in (STUDY, changed("seeds", 7)))
+    month = time.time() - (snapshot.DAYS + 1) * 86400
+    for each in (old, taken):
+        each.write()
+        os.utime(each.path, (month, month))
+    taken.write()
+    taken.remove_older()
+    assert list((tmp_path / snapshot.FOLDER).iterdir()) == [taken.path]
+    taken.path.unlink()
+    taken.write()
+    assert taken.path.read_text() == taken.text
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            "methods.sgd.learning_rate",
+            0.25,
+            r"study\.methods\.sgd\.learning_rate: [\d.]+ when this run began, 0.25 now",
+        ),
+        ("seeds", 7, r"study\.seeds: 5 when this run began, 7 now"),
+        ("methods.other", {"head": "sgd"}, r"study\.methods\.other: nothing when this run began"),
+    ],
+)
+def test_a_job_that_reads_another_study_refuses(path: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_run(recorded(STUDY), load_study(changed(path, value)))
+
+
+def test_a_job_of_another_version_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded(STUDY)
+    monkeypatch.setitem(VERSIONS, "training", 99)
+    with pytest.raises(ConfigError, match=r"^versions\.training: \d+ when this run began, 99 now"):
+        check_run(run, load_study(STUDY))
+
+
+def test_a_script_holds_its_study_against_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = taken_of(STUDY)
+    taken.write()
+    assert run_study(changed("seeds", 7)).seeds == 7, "outside a run nothing is compared"
+    monkeypatch.setenv(SNAPSHOT_FILE, str(taken.path))
+    assert run_study(STUDY) == load_study(STUDY)
+    with pytest.raises(ConfigError, match=r"study\.seeds: 5"):
+        run_study(changed("seeds", 7))

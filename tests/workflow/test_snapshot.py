@@ -1,0 +1,208 @@
+"""A run is what it was when it started: its study and its code may be edited while jobs wait."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import Workspace
+from .test_reruns import CODE
+
+# Runs each job at once, and edits what the test says after the first training job.
+SUBMIT = """#!/bin/sh
+sh "$1" >>jobs.log 2>&1
+echo $? >ended
+if grep -q '"rule": "train_heads' "$1" && test -f edit.sh; then mv edit.sh done.sh; sh done.sh; fi
+echo 17
+"""
+STATUS = """#!/bin/sh
+test "$(cat ended)" = 0 && echo success || echo failed
+"""
+EPSILONS = ("1", "2")
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    small["epsilons"] = [1, 2]
+    small["features"] = {"shards": 1}
+    small["methods"]["sgd"]["learning_rate"] = 0.1
+    return small
+
+
+@pytest.fixture
+def cluster(workspace: Workspace, study: dict[str, Any]) -> Workspace:
+    """A study before its heads are trained, beside the commands of a cluster of one job."""
+    for name, text in {"submit.sh": SUBMIT, "status.sh": STATUS}.items():
+        (workspace.directory / name).write_text(text)
+        (workspace.directory / name).chmod(0o755)
+    workspace.run(study, "features", "calibrations")
+    return workspace
+
+
+def on_cluster(
+    workspace: Workspace, study: dict[str, Any], *arguments: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Runs a study on the cluster of one job."""
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "0"]
+    words += ["--cluster-generic-submit-cmd", "./submit.sh", "--latency-wait", "2"]
+    words += ["--cluster-generic-status-cmd", "./status.sh"]
+    return workspace.run(study, *arguments, *words, check=check)
+
+
+def edit(workspace: Workspace, study: dict[str, Any]) -> None:
+    """Has the study replaced after the first training job."""
+    (workspace.directory / "edited.yaml").write_text(yaml.safe_dump(study))
+    (workspace.directory / "edit.sh").write_text("cp edited.yaml study.yaml\n")
+
+
+def metrics(workspace: Workspace, epsilon: str) -> Path:
+    return workspace.cell("sgd", epsilon) / "metrics.json"
+
+
+def learning_rates(workspace: Workspace) -> list[float]:
+    records = [json.loads(metrics(workspace, epsilon).read_text()) for epsilon in EPSILONS]
+    return [record["options"]["learning_rate"] for record in records]
+
+
+def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
+    cluster: Workspace, study: dict[str, Any]
+) -> None:
+    edited = json.loads(json.dumps(study))
+    edited["methods"]["sgd"]["learning_rate"] = 0.001
+    edit(cluster, edited)
+    on_cluster(cluster, study, "heads")
+    assert (cluster.directory / "done.sh").is_file(), "nothing was edited"
+    assert learning_rates(cluster) == [0.1, 0.1]
+    assert "Nothing to be done" in cluster.run(study, "heads").stdout
+    on_cluster(cluster, study, "html_report")
+    report = (cluster.directory / "results/report.html").read_text()
+    assert "--configfile study.yaml" in report
+    assert ".snakemake" not in report, "a snapshot is nothing to type"
+    assert cluster.planned(edited, "heads")["train_heads"] == 2
+
+
+def test_what_is_added_while_jobs_wait_does_not_break_the_run(
+    cluster: Workspace, study: dict[str, Any]
+) -> None:
+    added = json.loads(json.dumps(study))
+    added["epsilons"].append(4)
+    added["methods"]["momentum"] = {**study["methods"]["sgd"], "head": "momentum"}
+    added["seeds"] = 3
+    edit(cluster, added)
+    on_cluster(cluster, study, "summaries")
+    assert (cluster.directory / "done.sh").is_file(), "nothing was edited"
+    assert "Nothing to be done" in cluster.run(study, "summaries").stdout
+    assert cluster.planned(added, "summaries")["train_heads"] == 3
+
+
+def test_a_dry_run_leaves_no_snapshot(cluster: Workspace, study: dict[str, Any]) -> None:
+    folder = cluster.directory / ".snakemake/dpprobe"
+    before = sorted(folder.glob("*"))
+    study["seeds"] = 4
+    cluster.planned(study, "heads")
+    assert sorted(folder.glob("*")) == before
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "cluster"])
+def test_a_job_of_edited_code_refuses(
+    cluster: Workspace, study: dict[str, Any], repository: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, remote: bool,
+) -> None:  # fmt: skip
+    clone = tmp_path / "clone"
+    for name in CODE:
+        source, target = repository / name, clone / name
+        target.parent.mkdir(exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    monkeypatch.setenv("PYTHONPATH", str(clone / "src"))
+    cloned = Workspace(repository=clone, directory=cluster.directory)
+    versions = clone / "src/dpprobe/versions.py"
+    raised = re.sub(
+        r'"training": (\d+)', lambda match: f'"training": {int(match[1]) + 1}', versions.read_text()
+    )
+    (cluster.directory / "raised.py").write_text(raised)
+    script = f"cp raised.py {versions}\n"
+    (cluster.directory / "edit.sh").write_text(script)
+    if remote:
+        result = on_cluster(cloned, study, "heads", check=False)
+        said = (cluster.directory / "jobs.log").read_text()
+    else:
+        first = clone / "scripts/train_heads.py"
+        first.write_text(f"{first.read_text()}\n    import os\n    os.system('sh edit.sh')\n")
+        result = cloned.run(study, "heads", "--jobs", "1", check=False)
+        said = result.stdout
+    assert result.returncode
+    assert re.search(r"versions\.training: \d+ when this run began, \d+ now", said)
+    assert sum(metrics(cluster, epsilon).is_file() for epsilon in EPSILONS) == 1
+
+
+def test_a_record_that_disagrees_with_the_study_is_stale(
+    cluster: Workspace, study: dict[str, Any]
+) -> None:
+    cluster.run(study, "heads")
+    cell = metrics(cluster, "1")
+    before = cell.read_bytes()
+    record = json.loads(before)
+    record["options"]["learning_rate"] = 0.001
+    cell.write_text(json.dumps(record))
+    planned = cluster.run(study, "--dry-run", "heads").stdout
+    (line,) = [line for line in planned.splitlines() if "records disagree" in line]
+    assert str(Path(*cell.parts[-7:])) in line
+    assert "learning_rate: 0.001, and the study has 0.1" in line
+    assert "train_heads" in planned
+    cluster.run(study, "heads")
+    after = json.loads(cell.read_text())
+    assert after["options"] == json.loads(before)["options"]
+    assert after["content_hash"] == json.loads(before)["content_hash"]
+    again = cluster.run(study, "heads").stdout
+    assert "Nothing to be done" in again
+    assert "records disagree" not in again
+
+
+def test_two_studies_that_share_a_results_folder(cluster: Workspace, study: dict[str, Any]) -> None:
+    other = json.loads(json.dumps(study))
+    other["study"] = "other"
+    other["epsilons"] = [3]
+    other["methods"]["sgd"]["learning_rate"] = 0.2
+    # the other study stands where this one's file was, while this one's jobs wait
+    edit(cluster, other)
+    on_cluster(cluster, study, "heads")
+    on_cluster(cluster, other, "heads")
+    assert learning_rates(cluster) == [0.1, 0.1]
+    for each in (study, other):
+        output = cluster.run(each, "--dry-run", "heads").stdout
+        assert "Nothing to be done" in output
+        assert "records disagree" not in output
+
+
+def test_a_job_does_not_build_the_whole_study(
+    repository: Path, tmp_path: Path, small: dict[str, Any]
+) -> None:
+    """Reading the rules costs a job the same whatever the number of cells."""
+    snakefile = tmp_path / "Snakefile"
+    counted = "sum(len(rule.input) for rule in workflow.rules)"
+    snakefile.write_text(
+        f'include: "{repository / "Snakefile"}"\nprint("inputs of all rules:", {counted})\n'
+    )
+    workspace = Workspace(repository=tmp_path, directory=tmp_path)
+
+    def inputs() -> int:
+        output = workspace.run(small, "--dry-run", "data").stdout
+        return int(output.split("inputs of all rules: ")[1].split()[0])
+
+    sgd = small["methods"]["sgd"]
+    small["methods"]["other"] = {**sgd, "epochs": 3}
+    few = inputs()
+    small["epsilons"] = list(range(1, 9))
+    small["methods"] |= {f"sgd_{epochs}": {**sgd, "epochs": epochs} for epochs in range(4, 12)}
+    small["features"]["shards"] = 8
+    assert inputs() == few
