@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -202,11 +203,24 @@ def exit_code(job: str, token: str | None) -> int | None:
 
 def write(path: Path, text: str) -> None:
     """Writes a small file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
-    os.utime(part)  # by this machine's clock, not that of a file server
-    part.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text)
+        os.utime(part)  # by this machine's clock, not that of a file server
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def unwritable(error: OSError) -> str:
+    """Returns one line on a file that could not be written."""
+    return (
+        f"{error.filename or 'a file'}: cannot be written ({error.strerror}); make room, or have "
+        "the disk mounted for writing, and run again"
+    )
 
 
 def age(path: Path) -> float:

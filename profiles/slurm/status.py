@@ -39,7 +39,8 @@ def main() -> None:
         print(states.survey(job))
     except Exception as error:
         # an error here would end the whole run and cancel its jobs
-        print(f"slurm: the state of job {job} is unknown: {error!r}", file=sys.stderr)
+        why = str(error) if isinstance(error, OSError) else repr(error)
+        print(f"slurm: the state of job {job} is unknown: {why}", file=sys.stderr)
         print("running")
 
 

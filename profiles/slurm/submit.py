@@ -34,6 +34,7 @@ NAME_LENGTH = 128
 OUTAGE = 3600  # seconds that a submission waits for slurmctld
 PAUSE = 5  # seconds between two tries
 NOTE = 60  # seconds between two notes of the same submission
+NOTE_BYTES = 1000  # of what is noted on a job
 GONE = 120  # seconds for a cancelled job to end
 # The code of a workflow, seen from its Snakefile.
 CODE = ("Snakefile", "workflow", "scripts", "src/dpprobe")
@@ -315,11 +316,16 @@ def controller() -> int:
 def watch(folder: str) -> None:
     """Starts the run's watcher, once, and notes down whose run it is."""
     snakemake = controller()
+    path = Path(".snakemake", folder, "watched")
     try:
-        with Path(".snakemake", folder, "watched").open("x") as stream:
+        with path.open("x") as stream:
             stream.write(born(snakemake))
     except FileExistsError:
         return
+    except OSError as error:
+        if path.exists():
+            path.unlink()  # else the next submission would take the watcher for started
+        raise OSError(error.errno, error.strerror, str(path)) from error
     (scheduler.STATE / "refused").unlink(missing_ok=True)
     # The watcher inherits the mask: a signal waits until it has said what signals do to it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, scheduler.SIGNALS)
@@ -401,17 +407,36 @@ def main() -> None:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: interrupted.append(number))
     job = described(Path(sys.argv[1]))
-    Path(job.log).parent.mkdir(parents=True, exist_ok=True)
-    scheduler.STATE.mkdir(parents=True, exist_ok=True)
-    watch(job.comment.folder)
     try:
+        Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+        require_room()
+        watch(job.comment.folder)
         submitted = persist(job)
     except scheduler.SlurmError as error:
         sys.exit(f"slurm: {job.name} was not submitted: {error}")
     except Stopped:
         sys.exit(f"slurm: {job.name} was not submitted: stopped")
-    note_down(submitted, job)
+    except OSError as error:
+        sys.exit(f"slurm: {job.name} was not submitted: {scheduler.unwritable(error)}")
+    try:
+        note_down(submitted, job)
+    except OSError as error:
+        sys.exit(
+            f"slurm: job {submitted.job} ({job.name}) was submitted, and the next try takes it "
+            f"over: {scheduler.unwritable(error)}"
+        )
     print(submitted.job)
+
+
+def require_room() -> None:
+    """Writes a note of the usual size and removes it: a job without one could not be followed.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = scheduler.STATE / f"room.{os.getpid()}"
+    scheduler.write(path, " " * NOTE_BYTES)
+    path.unlink()
 
 
 def note_down(submitted: Submitted, job: Job) -> None:

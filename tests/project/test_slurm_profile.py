@@ -627,6 +627,55 @@ def test_a_submission_waits_for_squeue_as_long_as_a_status_query(slurm: Slurm) -
     assert "was not submitted: slurm_load_jobs error: Invalid user id" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("disk", "cause"), [("size=4k", "No space left on device"), ("ro", "Read-only file system")]
+)
+def test_nothing_is_submitted_that_cannot_be_noted_down(
+    slurm: Slurm, disk: str, cause: str
+) -> None:
+    space = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*space, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("the system gives no mount of one's own")
+    path = script(slurm)
+    (path.parent / "watched").touch()
+    full = f"mount -t tmpfs -o {disk} none {slurm.state}; head -c 9999 /dev/zero >{slurm.state}/x"
+    result = subprocess.run(
+        [*space, "sh", "-c", f'{full}; exec "$@"', "sh", PROFILE / "submit.py", path],
+        cwd=slurm.folder,
+        env={**os.environ, "PATH": f"{slurm.bin}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("slurm: dpprobe.train.a was not submitted: .snakemake/slurm/room.")
+    assert f": cannot be written ({cause}); make room, or have the disk mounted" in line
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_job_that_could_not_be_noted_down_is_named_and_taken_over(slurm: Slurm) -> None:
+    slurm.says("sbatch", "18")
+    (slurm.state / "18.json").mkdir()
+    path = script(slurm)
+    result = submitted(slurm, path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr == (
+        "slurm: job 18 (dpprobe.train.a) was submitted, and the next try takes it over: "
+        ".snakemake/slurm/18.json: cannot be written (Is a directory); make room, or have the disk "
+        "mounted for writing, and run again\n"
+    )
+    assert {each.name for each in slurm.state.iterdir()} == {"17.json", "18.json"}
+    (slurm.state / "18.json").rmdir()
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|PENDING|{int(time.time()) + 5}|dpprobe.train.a|None|{comment}")
+    again = submitted(slurm, path)
+    assert again.stdout == "18\n", again.stderr
+    assert len(slurm.calls("sbatch")) == 1
+
+
 def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     slurm.refuses("sbatch", "sbatch: error: invalid partition specified: nowhere")
     result = submitted(slurm, script(slurm))
