@@ -711,6 +711,9 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
     folder = slurm.folder / ".snakemake/tmp.run"
     folder.mkdir()
+    for name, age in {"5.json": 1e7, "5.exit": 1e7, ".6.json.99": 1e7, "7.exit": -1e4}.items():
+        (slurm.state / name).touch()
+        os.utime(slurm.state / name, (time.time() - age,) * 2)
     environment = {**os.environ, "PATH": f"{slurm.bin}:{os.environ['PATH']}"}
     with subprocess.Popen(["sleep", "100"]) as snakemake:
         words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
@@ -733,6 +736,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         snakemake.kill()
     assert watcher.wait(timeout=60) == 0
     assert slurm.calls("scancel") == ([] if ending == "killed" else ["scancel 17"])
+    assert {path.name for path in slurm.state.iterdir()} == {"7.exit", "17.json"}, "old notes go"
 
 
 def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,12 @@ def test_an_error_that_stays_is_not_tried_again(
     workspace.run(small, "features", "calibrations")
     result = workspace.run(small, "heads", "--retries", "2", *words, check=False)
     assert result.returncode != 0
-    assert result.stdout.splitlines()[-2].startswith("dpprobe: heads of digits, pixels")
-    assert "diverged at learning_rate 1e+38" in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[-2].startswith("dpprobe: heads of digits, pixels, epsilon 2: sgd: head sgd: ")
+    assert "diverged at learning_rate 1e+38" in lines[-2]
+    assert lines[-1] == "  log: results/logs/train_heads/digits/pixels/eps-2.log"
+    error = lines[lines.index("Error in rule train_heads:") :]
+    assert not [line for line in error if line.strip().startswith(("input:", "output:"))]
     assert result.stdout.count("\nError in rule train_heads") == 1
     assert "Trying to restart job" not in result.stdout
 
