@@ -8,7 +8,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses this too
+            temporary.unlink()
 
 
 def sync(path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe import disk
-from dpprobe.artifacts import atomic_path
+from dpprobe.artifacts import atomic_path, write_text
 from dpprobe.errors import DiskError
 
 
@@ -68,6 +68,19 @@ def test_too_little_room_is_the_systems_error(tmp_path: Path) -> None:
     disk.require_room(tmp_path, 1)
     with pytest.raises(OSError, match="No space left on device"):
         disk.require_room(tmp_path, 1 << 60)
+
+
+def test_a_read_only_disk_names_the_file_that_was_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    for name in ("write_text", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_text(tmp_path / "metrics.json", "x")
+    assert caught.value.filename == str(tmp_path / "metrics.json")
 
 
 def test_an_error_names_the_file_that_was_wanted(tmp_path: Path) -> None:
