@@ -187,6 +187,11 @@ class Cluster:
         self.start_node()
         wait_until(self._idle, "the node to become idle")
 
+    def start_jobs(self, start: bool) -> None:
+        """Has the partition start jobs, or only queue them."""
+        state = "UP" if start else "DOWN"
+        self.command("scontrol", "update", "PartitionName=main", f"State={state}")
+
     def resume_node(self) -> None:
         self.command("scontrol", "update", f"NodeName={self.host}", "State=RESUME")
 
@@ -245,7 +250,8 @@ class Cluster:
         if self.accounting:
             accounting = (
                 "AccountingStorageType=accounting_storage/slurmdbd\n"
-                f"AccountingStorageHost=127.0.0.1\nAccountingStoragePort={ports[2]}"
+                f"AccountingStorageHost=127.0.0.1\nAccountingStoragePort={ports[2]}\n"
+                "AccountingStorageEnforce=limits"
             )
             text = DATABASE.format(
                 host=self.host, root=self.root, ports=ports, password=secrets.token_hex(8)

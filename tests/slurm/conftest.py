@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -114,6 +115,12 @@ class Workspace:
         scripts = str(Path(sys.executable).parent)
         return {**environment, "PATH": f"{scripts}:{environment['PATH']}"}
 
+    def in_state(self, state: str, rule: str) -> list[str]:
+        """The ids of a rule's jobs in a state."""
+        words = ("squeue", "-h", "-t", state, "-o", "%i %j")
+        lines = [line.split() for line in self.cluster.command(*words).splitlines()]
+        return [job for job, name in lines if name.startswith(f"dpprobe.{rule}.")]
+
     def path(self, name: str) -> Path:
         return self.directory / "out" / name
 
@@ -151,15 +158,17 @@ def skip_or_fail(problem: str | None) -> None:
 
 
 @pytest.fixture(scope="session", params=["plain", "database"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node, without and with an accounting database (mariadb and slurmdbd)."""
     accounting = request.param == "database"
     skip_or_fail(missing(accounting=accounting))
-    root = tmp_path_factory.mktemp(request.param)
-    with running(Cluster(root=root, accounting=accounting)) as started:
-        yield started
+    root = Path(tempfile.mkdtemp(prefix=f"dpprobe-{request.param}-"))
+    root.chmod(0o755)  # jobs of every user start in it
+    try:
+        with running(Cluster(root=root, accounting=accounting)) as started:
+            yield started
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture

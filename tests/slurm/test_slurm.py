@@ -6,6 +6,7 @@ on one of them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +14,12 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
+import sysconfig
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,8 @@ import pytest
 import yaml
 
 from ..workflow.conftest import count_rules
-from .conftest import SNAKEFILE, Run, Workspace, until
+from .cluster import Cluster
+from .conftest import SNAKEFILE, Run, Workspace, checkout, until
 
 pytestmark = pytest.mark.slow
 WITH_DATABASE = pytest.mark.parametrize("cluster", ["database"], indirect=True)
@@ -285,6 +291,31 @@ def test_killed_outright_and_started_again(workspace: Workspace) -> None:
     assert "Nothing to be done" in workspace.run()
 
 
+@WITH_DATABASE
+def test_a_limit_of_two_submitted_jobs(workspace: Workspace) -> None:
+    """Submissions wait for the limit, each job runs once, and the next run finds all done."""
+
+    def limit(jobs: int) -> None:
+        words = ("modify", "user", "root", "set", f"MaxSubmitJobs={jobs}")
+        workspace.cluster.command("sacctmgr", "-i", *words)
+
+    workspace.study(**{f"job{index}": GATE for index in range(5)})
+    limit(2)
+    try:
+        run = workspace.start()
+        until(lambda: "MaxSubmitJobLimit" in run.output, "the limit", run)
+        assert "waiting: the queue takes no more jobs: " in run.output
+        assert len(workspace.queued()) == 2
+        (workspace.directory / "go").touch()
+        assert run.finish() == 0, run.output[-4000:]
+    finally:
+        limit(-1)
+    assert [state for _, state in workspace.jobs()] == ["COMPLETED"] * 5
+    assert len(list(workspace.directory.glob("out/job?"))) == 5
+    assert not half_written(workspace)
+    assert "Nothing to be done" in workspace.run()
+
+
 def test_two_controllers_at_once(workspace: Workspace) -> None:
     workspace.study(one=GATE, two=GATE)
     run = workspace.start()
@@ -508,3 +539,197 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     now = {path: state for path, (_, state) in states(clone, "results/cells").items()}
     assert {path: now[path] for path in kept} == {path: cells[path] for path in kept}
     whole(clone)
+
+
+# What disturbs a run and is to leave no trace in its results.
+
+DISTURBED: dict[str, Any] = {
+    **SMALL,
+    "datasets": {"left": SMALL["datasets"]["left"]},
+    "epsilons": [1, 4],
+}
+
+
+def heads(directory: Path) -> dict[str, str]:
+    """Hashes of the heads, as the cells record them; each file is held against its record."""
+    hashes = {}
+    for path in sorted(directory.glob("results/cells/**/metrics.json")):
+        record = json.loads(path.read_text())
+        for name, digest in record["files"].items():
+            assert hashlib.sha256((path.parent / name).read_bytes()).hexdigest() == digest, path
+        hashes[str(path.parent.relative_to(directory))] = record["content_hash"]
+    return hashes
+
+
+@pytest.fixture(scope="module")
+def undisturbed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The heads of the study of these cases, made without a cluster."""
+    directory = checkout(repository, tmp_path_factory.mktemp("undisturbed") / "dpprobe")
+    (directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
+    words = [sys.executable, "-m", "snakemake", "--cores", "2", "heads"]
+    subprocess.run(words, cwd=directory, check=True, capture_output=True, timeout=900)
+    hashes = heads(directory)
+    assert len(hashes) == 2
+    return hashes
+
+
+@pytest.fixture
+def small_disk(clone: Workspace) -> Iterator[Path]:
+    """The folder of results, on a file system of its own."""
+    results = clone.directory / "results"
+    results.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(results)]
+    answer = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        pytest.skip(f"no file system can be mounted here: {answer.stderr.strip()}")
+    try:
+        yield results
+    finally:
+        subprocess.run(["umount", "--lazy", str(results)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Leaves no room on a file system."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+
+
+@WITHOUT_DATABASE
+def test_what_disturbs_a_run_leaves_no_trace(
+    clone: Workspace, small_disk: Path, undisturbed: dict[str, str]
+) -> None:
+    """Suspended and requeued jobs, a deleted file, all jobs cancelled, a full disk, a flipped byte.
+
+    The partition is closed where something has to happen between two jobs.
+    """
+    cluster = clone.cluster
+    (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
+    # suspended, requeued, and a file deleted after its job
+    run = clone.start("heads", "--retries", "0")
+    try:
+        until(lambda: len(clone.in_state("RUNNING", "extract_features")) == 2, "two jobs", run)
+        cluster.start_jobs(False)
+        suspended, requeued = clone.in_state("RUNNING", "extract_features")
+        cluster.command("scontrol", "suspend", suspended)
+        cluster.command("scontrol", "requeue", requeued)
+        until(lambda: clone.in_state("PENDING", "extract_features") == [requeued], "it to wait")
+        cluster.command("scontrol", "update", f"JobId={requeued}", "StartTime=now")
+        time.sleep(6)  # longer than one answer of squeue serves
+        assert run.process.poll() is None
+        assert clone.in_state("SUSPENDED", "extract_features") == [suspended]
+        cluster.command("scontrol", "resume", suspended)
+        cluster.start_jobs(True)
+        until(lambda: clone.in_state("RUNNING", "extract_features") == [requeued], "it to run", run)
+        cluster.start_jobs(False)
+        until(lambda: len(clone.in_state("PENDING", "write_manifest")) == 2, "two jobs", run)
+        (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
+        shard.unlink()
+    finally:
+        cluster.start_jobs(True)
+    assert run.finish() == 1, run.output[-4000:]
+    logs = clone.directory / "logs/slurm"
+    assert shard.name in "".join(path.read_text() for path in logs.rglob("write_manifest/**/*.log"))
+    assert not heads(clone.directory)
+    # a plain rerun makes the file again; all jobs are cancelled at once, and then the disk is full
+    run = clone.start("heads", "--retries", "2")
+    full = small_disk / "full"
+    try:
+        until(lambda: len(clone.in_state("RUNNING", "train_heads")) == 2, "two heads", run)
+        cluster.start_jobs(False)
+        cluster.command("scancel", "--user=root")
+        until(lambda: run.output.count("CANCELLED") == 2, "both to be cancelled", run)
+        until(lambda: len(clone.in_state("PENDING", "train_heads")) == 2, "two heads", run)
+        fill(full)
+        cluster.start_jobs(True)
+        until(
+            lambda: (
+                sum("no room on" in path.read_text() for path in logs.rglob("train_heads/**/*.log"))
+                == 2
+            ),
+            "both to tell of the disk",
+            run,
+        )
+    finally:
+        full.unlink(missing_ok=True)
+        cluster.start_jobs(True)
+    assert run.finish() == 0, run.output[-4000:]
+    assert heads(clone.directory) == undisturbed
+    whole(clone)
+    assert "Nothing to be done" in clone.run("heads")
+    # a byte of a stored file flips, and a job reads it: nothing else is touched
+    (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
+    stored, times = bytearray(shard.read_bytes()), shard.stat()
+    stored[len(stored) // 2] ^= 1
+    shard.write_bytes(stored)
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (cell,) = small_disk.glob("cells/left/pixels/sgd/eps-4")
+    (cell / "heads.safetensors").unlink()
+    kept = states(clone, "results/cells/left/pixels/sgd/eps-1")
+    earlier = len(clone.jobs())
+    output = clone.run("heads", succeeds=False)
+    assert shard.name in output
+    assert [state for _, state in clone.jobs()[earlier:]] == ["FAILED"], "not tried again"
+    assert states(clone, "results/cells/left/pixels/sgd/eps-1") == kept
+    shard.unlink()
+    clone.run("heads")
+    assert heads(clone.directory) == undisturbed
+    assert "Nothing to be done" in clone.run("heads")
+    whole(clone)
+
+
+NOBODY = 65534
+
+
+@WITHOUT_DATABASE
+def test_a_user_who_is_not_root_in_a_folder_with_spaces(
+    repository: Path, cluster: Cluster, undisturbed: dict[str, str]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpprobe-user-")))
+        root.chmod(0o755)
+        # this Python, where that user can read it (Snakemake needs a Python without spaces)
+        python = root / "python"
+        python.mkdir()
+        mount = ["mount", "--bind", sys.base_prefix, str(python)]
+        answer = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            pytest.skip(f"nothing can be mounted here: {answer.stderr.strip()}")
+        stack.callback(subprocess.run, ["umount", "--lazy", str(python)], check=True)
+        clone = Workspace(checkout(repository, root / "a small study"), cluster, "slurm")
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
+        for path in (clone.directory, *clone.directory.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        environment = clone.environment() | {
+            "HOME": str(clone.directory / "home"),
+            "PATH": f"{python}/bin:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": f"{python}/lib",
+            "PYTHONPATH": f"{clone.directory}/src:{sysconfig.get_path('purelib')}",
+        }
+        stack.callback(cluster.command, "scancel", f"--user={NOBODY}")
+
+        def run() -> str:
+            result = subprocess.run(
+                [f"{python}/bin/{version}", "-m", "snakemake", "--profile", "slurm", "heads"],
+                cwd=clone.directory,
+                env=environment,
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=900,
+                check=False,
+            )
+            logs = clone.directory.glob("logs/slurm/*/*/*.log")
+            said = "".join(path.read_text()[-2000:] for path in logs)
+            assert result.returncode == 0, f"{result.stdout[-4000:]}\n{said[-4000:]}"
+            return result.stdout
+
+        run()
+        assert heads(clone.directory) == undisturbed
+        assert {path.stat().st_uid for path in (clone.directory / "results").rglob("*")} == {NOBODY}
+        assert {state for _, state in clone.jobs()} == {"COMPLETED"}
+        assert "Nothing to be done" in run()
