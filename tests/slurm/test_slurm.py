@@ -548,6 +548,11 @@ DISTURBED: dict[str, Any] = {
     "datasets": {"left": SMALL["datasets"]["left"]},
     "epsilons": [1, 4],
 }
+EDITED: dict[str, Any] = {
+    **DISTURBED,
+    "methods": {"sgd": {**SMALL["methods"]["sgd"], "learning_rate": 0.001}},
+    "epsilons": [1, 4, 8],
+}
 
 
 def heads(directory: Path) -> dict[str, str]:
@@ -599,7 +604,7 @@ def fill(path: Path) -> None:
 def test_what_disturbs_a_run_leaves_no_trace(
     clone: Workspace, small_disk: Path, undisturbed: dict[str, str]
 ) -> None:
-    """Suspended and requeued jobs, a deleted file, all jobs cancelled, a full disk, a flipped byte.
+    """Suspended and requeued jobs, a deleted file, all cancelled, an edit, a full disk, a byte.
 
     The partition is closed where something has to happen between two jobs.
     """
@@ -631,7 +636,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
     logs = clone.directory / "logs/slurm"
     assert shard.name in "".join(path.read_text() for path in logs.rglob("write_manifest/**/*.log"))
     assert not heads(clone.directory)
-    # a plain rerun makes the file again; all jobs are cancelled at once, and then the disk is full
+    # a plain rerun makes the file again; all jobs are cancelled at once, then the study is edited
+    # while they wait, and the disk is full
     run = clone.start("heads", "--retries", "2")
     full = small_disk / "full"
     try:
@@ -640,6 +646,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
         cluster.command("scancel", "--user=root")
         until(lambda: run.output.count("CANCELLED") == 2, "both to be cancelled", run)
         until(lambda: len(clone.in_state("PENDING", "train_heads")) == 2, "two heads", run)
+        (clone.directory / "config.yaml").write_text(yaml.safe_dump(EDITED))
         fill(full)
         cluster.start_jobs(True)
         until(
@@ -656,6 +663,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
     assert run.finish() == 0, run.output[-4000:]
     assert heads(clone.directory) == undisturbed
     whole(clone)
+    assert count_rules(clone.run("heads", "--dry-run"))["train_heads"] == 3, "the edit counts now"
+    (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
     assert "Nothing to be done" in clone.run("heads")
     # a byte of a stored file flips, and a job reads it: nothing else is touched
     (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
