@@ -127,7 +127,7 @@ def run(*words: str, text: str | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{words[0]}: no answer in {COMMAND_TIMEOUT} s", words[0]) from None
     except FileNotFoundError:
-        raise SlurmError(f"{words[0]}: command not found", words[0]) from None
+        raise SlurmError(f"{words[0]}: command not found") from None
     if result.returncode:
         said = result.stderr.strip() or f"{words[0]}: exit code {result.returncode}"
         raise SlurmError(said, words[0])

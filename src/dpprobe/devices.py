@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import DeviceError
 
 
 def resolve_device(name: str) -> str:
     """Returns the torch device of a study's `device`: "cpu" or "cuda".
 
     Raises:
-      ConfigError: when cuda is asked for and torch sees no GPU.
+      DeviceError: when cuda is asked for and torch sees no GPU.
     """
     import torch  # heavy: a start of Snakemake imports this module
 
@@ -21,7 +21,7 @@ def resolve_device(name: str) -> str:
     if name == "auto":
         return "cuda" if available else "cpu"
     if name == "cuda" and not available:
-        raise ConfigError("device: cuda was asked for, but torch sees no GPU; write auto or cpu")
+        raise DeviceError("device: cuda was asked for, but torch sees no GPU; write auto or cpu")
     return name
 
 

@@ -10,6 +10,8 @@ LASTING = {
     errno.ENOTDIR, errno.EPERM,
 }  # fmt: skip
 
+NETWORK = {"httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
+
 
 class DpprobeError(Exception):
     """Base of every error raised for a person to read.
@@ -23,6 +25,12 @@ class DpprobeError(Exception):
 
 class ConfigError(DpprobeError):
     """The study's configuration is wrong; raised before any job starts."""
+
+
+class DeviceError(ConfigError):
+    """This machine lacks the device that a study asks for; another node may have it."""
+
+    passes = True
 
 
 class DataError(DpprobeError):
@@ -64,7 +72,8 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if another try may succeed although nobody has mended anything.
 
-    False only for an error of ours that neither the system nor want of memory has caused.
+    False only for an error of ours that neither the system, nor the network, nor want of memory has
+    caused.
     """
     if not isinstance(error, DpprobeError):
         return True
@@ -76,5 +85,12 @@ def may_pass(error: BaseException) -> bool:
             return True
         if isinstance(cause, OSError) and cause.errno not in {None, *LASTING}:
             return True
+        if isinstance(cause, TimeoutError | ConnectionError) or _of_network(cause):
+            return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _of_network(error: BaseException) -> bool:
+    """Returns True for errors of libraries that talk to servers; they are OSErrors by no number."""
+    return type(error).__module__.partition(".")[0] in NETWORK

@@ -18,6 +18,7 @@ from dpprobe.differences import ABSENT, first_difference
         ({"a": 1, "b": 2}, {"a": 1}, ("b", 2, ABSENT)),
         ({"a": [1]}, {"a": [2]}, ("a", [1], [2])),
         ({"a": None}, {"a": {"b": 1}}, ("a", None, {"b": 1})),
+        ({"a": {"b": ABSENT}}, {"a": {}}, ("a", {"b": ABSENT}, {})),
     ],
 )
 def test_the_place_and_both_values(first: Any, second: Any, expected: Any) -> None:

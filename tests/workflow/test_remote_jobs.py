@@ -97,6 +97,20 @@ echo success
 """
 
 
+def test_a_status_command_that_cannot_run_ends_the_run(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    """Its state would be asked for ever."""
+    (workspace.directory / "submit.sh").write_text("#!/bin/sh\necho 17\n")
+    (workspace.directory / "submit.sh").chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "0"]
+    words += ["--cluster-generic-submit-cmd", "./submit.sh"]
+    words += ["--cluster-generic-status-cmd", "./missing.sh"]
+    result = workspace.run(small, "data", *words, check=False)
+    assert result.returncode == 1
+    assert "Failed to obtain job status" in result.stdout
+
+
 def test_status_commands_that_a_signal_ended_lose_no_job(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -282,6 +283,8 @@ if workflow.is_main_process:
     os.environ[RUN_VERSIONS] = json.dumps(VERSIONS)
 elif RUN:
     os.environ[SNAPSHOT_FILE] = str(workflow.overwrite_configfiles[0])
+    with suppress(OSError):
+        os.utime(os.environ[SNAPSHOT_FILE])  # it is in use
     os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])
 
 

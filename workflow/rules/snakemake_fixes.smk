@@ -1,5 +1,7 @@
 # Works round Snakemake itself: each piece with what upstream says of it and the test that needs it.
 
+from subprocess import CalledProcessError
+
 from snakemake import exceptions
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
@@ -68,11 +70,16 @@ if workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
 
 
-UNASKED = "Failed to obtain job status"
+def ended_by_signal(error):
+    """Returns True if a status command, or the shell that ran it, was ended by a signal."""
+    if isinstance(error, UnboundLocalError):
+        return True
+    command = error.__context__
+    return isinstance(command, CalledProcessError) and command.returncode > 128
 
 
 def keep_unasked(check):
-    """Lets jobs whose state could not be asked pass for active."""
+    """Lets jobs whose state could not be asked, since a signal ended the question, pass for active."""
 
     async def check_active_jobs(executor, active_jobs):
         for job in active_jobs:
@@ -80,7 +87,7 @@ def keep_unasked(check):
                 async for active in check(executor, [job]):
                     yield active
             except (UnboundLocalError, WorkflowError) as error:
-                if isinstance(error, WorkflowError) and UNASKED not in str(error):
+                if not ended_by_signal(error):
                     raise
                 executor.status_cmd_kills.clear()  # ten of them are joined as if they were words
                 yield job
@@ -91,7 +98,7 @@ def keep_unasked(check):
 # A signal to all processes of a run, as at the end of a session or an allocation, also ends the command that asks
 # for a job's state, or the shell that runs it. cluster-generic then uses an answer that it has not got
 # (UnboundLocalError), or takes the shell's exit code for the command's (WorkflowError): either ends the run at once
-# and forgets its jobs. The command itself never fails.
+# and forgets its jobs. The command itself never fails; one that cannot be started at all ends the run, as before.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:

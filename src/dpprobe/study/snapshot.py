@@ -68,9 +68,11 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
       call: the words after `snakemake` that run this study.
     """
     run = {"versions": VERSIONS, "study": study.model_dump(mode="json"), "call": call}
-    text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1) + "\n"
+    # a date in a YAML file is read as its text
+    text = json.dumps({**values, RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Snapshot(path=FOLDER.absolute() / f"{name}.json", text=text)
+    # of each user, since no other may read it
+    return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 
 def check_run(recorded: Mapping[str, Any], study: Study) -> None:
