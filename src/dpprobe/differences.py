@@ -30,4 +30,4 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
         pair = first.get(key, ABSENT), second.get(key, ABSENT)
         if difference := first_difference(*pair, inner):
             return difference
-    return Difference(place, first, second)
+    return Difference(place, first, second)  # one lacks a key where the other has "nothing"

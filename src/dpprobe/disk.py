@@ -16,6 +16,7 @@ from dpprobe.errors import DataError, DiskError
 logger = logging.getLogger("dpprobe")
 
 MEGABYTE = 1_000_000
+ROOM = "make room or have the quota raised, and run again"
 REMEDY = "make room, or choose a data_dir on another disk"
 WAIT = 3600  # seconds that finished work waits for room
 PAUSE = 60  # seconds between two tries
@@ -43,7 +44,7 @@ def unwritable(error: OSError) -> DiskError | None:
     """Returns the one line for a file that could not be written; None for other errors."""
     place = f"{error.filename or 'a file'}: cannot be written ({os.strerror(error.errno or 0)})"
     if is_full(error):
-        return DiskError(f"{place}; make room or have the quota raised, and run again")
+        return DiskError(f"{place}; {ROOM}")
     if error.errno == errno.EROFS:
         return DiskError(f"{place}; have it mounted for writing, and run again")
     return None
@@ -77,9 +78,7 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
             )
             left = deadline - time.monotonic()
             if left <= 0:
-                raise DiskError(
-                    f"{lacking}; make room or have the quota raised, and run again"
-                ) from error
+                raise DiskError(f"{lacking}; {ROOM}") from error
         logger.warning("%s; what is computed is kept for %.0f minutes more", lacking, left / 60)
         time.sleep(min(PAUSE, left))
 

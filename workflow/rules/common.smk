@@ -22,6 +22,7 @@ from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
     STATEMENT_FILE,
+    CellName,
     disagreement,
 )
 from dpprobe.study.ablations import VARIED, varied
@@ -308,8 +309,11 @@ def disagreeing_cells(wildcards):
 def records_agree(dataset, backbone, epsilon):
     """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
     for method in STUDY.job_methods(epsilon):
-        path = f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{METRICS_FILE}"
-        difference = record_difference(path, dataset, backbone, method, epsilon)
+        cell = CellName(
+            dataset=dataset, backbone=backbone, method=method, epsilon=epsilon
+        )
+        path = cell.folder(f"{STUDY.results_dir}/cells") / METRICS_FILE
+        difference = record_difference(path, cell)
         if difference is None:
             continue
         if all(CHECKED.values()):
@@ -322,16 +326,20 @@ def records_agree(dataset, backbone, epsilon):
     return True
 
 
-def record_difference(path, dataset, backbone, method, epsilon):
+def record_difference(path, cell):
     """Returns where a cell's record, if it can be read, differs from the study; None where they agree."""
-    options = STUDY.methods[method].located(dataset=dataset, backbone=backbone)
+    options = STUDY.methods[cell.method].located(
+        dataset=cell.dataset, backbone=cell.backbone
+    )
     try:
-        record = json.loads(Path(path).read_bytes())
+        record = json.loads(path.read_bytes())
         return disagreement(
             record,
             options=dumped(options),
             seeds=STUDY.seeds,
-            delta=None if epsilon == INFINITE else STUDY.dataset_delta(dataset),
+            delta=(
+                None if cell.epsilon == INFINITE else STUDY.dataset_delta(cell.dataset)
+            ),
         )
     except (OSError, ValueError, AttributeError, TypeError):
         return None  # the job that reads the file says what is wrong with it
@@ -442,10 +450,15 @@ def later(paths, *arguments):
     return lambda wildcards: paths(*arguments)
 
 
+def summary_paths():
+    """The summary of each dataset's cells."""
+    return expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets)
+
+
 def study_tables():
     """The tables that people read, with the summaries that they are made of; without the papers' tables."""
     return [
-        *expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets),
+        *summary_paths(),
         "<results>/tables/accuracy.csv",
         "<results>/tables/accuracy.md",
         *of_all_datasets(table_paths),
@@ -453,7 +466,7 @@ def study_tables():
 
 
 def study_figures():
-    """Every figure that is no page."""
+    """Every figure, interactive pages too."""
     both = ["svg", "png"] if len(STUDY.datasets) * len(STUDY.backbones) > 1 else []
     return [
         *expand("<results>/figures/tsne.{extension}", extension=both),

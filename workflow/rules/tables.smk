@@ -59,7 +59,7 @@ rule write_dataset_table:
 
 rule write_tables:
     input:
-        expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets),
+        summary_paths(),
     output:
         csv=report(
             "<results>/tables/accuracy.csv",

@@ -42,7 +42,7 @@ rule embeddings:
 
 rule summaries:
     input:
-        expand("<results>/summary/{dataset}.parquet", dataset=STUDY.datasets),
+        summary_paths(),
 
 
 rule tables:
