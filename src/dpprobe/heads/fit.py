@@ -53,8 +53,8 @@ def fit_heads(
     transforms: list[Transform] = []
     for group in groups:
         releases = Releases(plan, group, data.device)
-        rows = normalise(data, method.normalize, releases)
         with _full_float32_products():
+            rows = normalise(data, method.normalize, releases)
             fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
         releases.check()
         transforms += [rows.transform] * len(group)

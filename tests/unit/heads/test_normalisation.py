@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,14 @@ from pydantic import ValidationError
 from dpprobe.errors import DataError
 from dpprobe.heads import sgd
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.normalisation import CHANNEL_DEVIATIONS, CHANNEL_MEANS, Channels, GroupNorm
+from dpprobe.heads.normalisation import (
+    CHANNEL_DEVIATIONS,
+    CHANNEL_MEANS,
+    Centred,
+    Channels,
+    GroupNorm,
+    Normalisation,
+)
 from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -275,3 +283,27 @@ def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: flo
         weights = fitted.weights[index].astype(np.float64)
         wanted = (other.double().numpy() - means) / deviations @ weights[:, :-1].T + weights[:, -1]
         np.testing.assert_allclose(actual[index], wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [SPEC, Centred()], ids=["channels", "centred"])
+def test_rows_are_normalised_with_full_products_whatever_a_caller_has_set(
+    spec: Normalisation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row lengths that reduced products rounded would break the claimed sensitivities."""
+    seen = []
+
+    def watched(*args: Any) -> Rows:
+        seen.append(torch.get_float32_matmul_precision())
+        return normalise(*args)
+
+    monkeypatch.setattr("dpprobe.heads.fit.normalise", watched)
+    rows = torch.randn(40, C * P, generator=torch.Generator().manual_seed(0))
+    method = sgd.Options(batch_size="full", steps=2, normalize=spec)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        fit_heads(method, data(rows), plan(method.mechanisms(40), 40, noise=1.0), [1])
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == ["highest"]
