@@ -97,7 +97,7 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
             "calibrate for this dataset"
         )
     if method.private:
-        _check_plan(method, plan)
+        check_plan(method, plan)
     elif plan.private or plan.mechanisms:
         raise PrivacyError(
             f"head {method.head}: it is not private, yet its plan promises epsilon "
@@ -111,13 +111,17 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
         )
 
 
-def _check_plan(method: MethodOptions, plan: Plan) -> None:
-    """A plan must hold exactly what the method releases, its noise up to one common factor."""
+def check_plan(method: MethodOptions, plan: Plan) -> None:
+    """Checks that a plan holds exactly what a method releases, its noise up to one common factor.
+
+    Raises:
+      PrivacyError: naming the first thing that it does not hold.
+    """
     wanted = method.mechanisms(plan.n)
     factors = []
     for expected in wanted:
         planned = plan.mechanism(expected.name)
-        for attribute in ("sensitivity", "sample_rate", "count"):
+        for attribute in ("sensitivity", "sample_rate", "count", "released"):
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
                 raise PrivacyError(

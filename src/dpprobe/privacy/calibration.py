@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ FORMAT = "dpprobe-calibration"
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
+# A rough price so many times the target: another look is taken with up to so much more noise.
+_FAR, _MOST_NOISE = 6, 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,33 @@ def calibrate(
         checks=answer.checks,
         check_notes=answer.check_notes,
     )
+
+
+def price(plan: Plan) -> float:
+    """Computes anew, on the grid of its calibration, the epsilon that a plan costs at its delta.
+
+    Of a plan that costs far more than its target it is a lower bound, the price of the same plan
+    with more noise: with as little noise as that the grids outgrow memory.
+    """
+    if not plan.private:
+        return math.inf
+    # The price depends on nothing else: methods that differ elsewhere share it.
+    shared = tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
+    resolved = accountants.resolve(shared, plan.accountant)
+    return _price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
+
+
+@lru_cache
+def _price(prices: _Prices, epsilon: float) -> float:
+    interval = None
+    if prices.resolved != "gaussian" or prices.selection is not None:
+        interval = accountants.pld_interval(max(epsilon, prices.delta))
+        factor = 1.0
+        while prices.rough(factor) > _FAR * epsilon and factor < _MOST_NOISE:
+            factor *= 1.5
+        if factor > 1 and (bound := prices.at(factor, interval)) > epsilon:
+            return bound
+    return prices.at(1.0, interval)
 
 
 def cache_path(

@@ -21,11 +21,11 @@ import torch
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import headline_metric
 from dpprobe.devices import resolve_device
-from dpprobe.errors import DataError, DpprobeError, may_pass
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features.near_duplicates import read_near_duplicates
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
-from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Observe
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.options import MethodOptions
@@ -40,7 +40,7 @@ from dpprobe.results.cell_record import CellName
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import JobFeatures, read_job_features
-from dpprobe.training.plans import Plans, read_plans
+from dpprobe.training.plans import Plans, check_prices, read_plans
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -87,14 +87,20 @@ def train_job(
       device: "auto", "cpu" or "cuda".
 
     Raises:
+      PrivacyError: before anything is trained, when a plan is not its method's or does not cost
+        what its file says.
       DpprobeError: naming each method that failed, after the others have been trained and staged.
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
     planned = [name for name in job.methods if name not in calibrated.failures]
+    for name in planned:
+        _check_plan(plans, job, name, calibrated, stores[0].rows)
     tasks = [_cell_task(job, name, calibrated, stores, cells, check) for name in planned]
     stale = [task for task in tasks if not task.is_current()]
+    for task in stale:
+        check_prices(plans, task.name.method, calibrated, job.seeds)
     errors: dict[str, Exception] = {}
     if stale:
         kernels = ", ".join(code.MACHINE_CODE.name for code in (fused_step, noise))
@@ -123,14 +129,10 @@ def _cell_task(
     """Returns one cell of the job, its inputs checked and its identity computed.
 
     Raises:
-      DataError: for a method without a plan or with one for another job, and for public weights
-        of other classes.
+      DataError: for public weights of other classes.
     """
-    if method not in calibrated.plans:
-        raise DataError(f"{method}: no plan in the calibration file; delete it and run again")
     plan = calibrated.plans[method]
     train, test = stores
-    _check_plan(job, method, plan, train.rows)
     options = job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
     for path in options.input_files():
         check_classes(Path(path), train.class_names)
@@ -166,14 +168,28 @@ def _cell_task(
     )
 
 
-def _check_plan(job: Job, method: str, plan: Plan, rows: int) -> None:
+def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, rows: int) -> None:
+    """Checks that a method has a plan, which is one for this job and for what the method releases.
+
+    Raises:
+      DataError: when it has none, or one for another job.
+      PrivacyError: when the plan is not the method's.
+    """
+    if method not in calibrated.plans:
+        raise DataError(f"{path}: {method}: no plan; delete it and run again")
+    plan = calibrated.plans[method]
     planned = (plan.n, plan.epsilon, plan.delta, plan.accountant)
     wanted = (rows, epsilon_value(job.epsilon), job.delta, job.accountant)
     if planned != wanted:
         raise DataError(
-            f"{method}: the plan is for (n, epsilon, delta, accountant) = {planned}, the job for "
-            f"{wanted}; delete the calibration file and run again"
+            f"{path}: {method}: the plan is for (n, epsilon, delta, accountant) = {planned}, the "
+            f"job for {wanted}; delete it and run again"
         )
+    if job.methods[method].private:
+        try:
+            check_plan(job.methods[method], plan)
+        except PrivacyError as error:
+            raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None
 
 
 def _identity_of(plan: Plan) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dpprobe.artifacts import fingerprint, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy import accountants
-from dpprobe.privacy.calibration import calibrate, round_up
+from dpprobe.privacy.calibration import calibrate, price, round_up
 from dpprobe.privacy.limits import delta_fault, delta_warning
 from dpprobe.privacy.plan import Plan
 
@@ -21,6 +21,8 @@ logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-plans"
 FORMAT_VERSION = 3
+# Prices are rounded up to six digits, and their last bits differ between processors.
+PRICE_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ def write_plans(
                 cache=cache,
                 selection=options.selection(n),
             )
-            price = _together(plan, seeds)
-            together = "inf" if math.isinf(price) else price
+            cost = _together(plan, seeds)
+            together = "inf" if math.isinf(cost) else cost
             entries[name] = {"plan": plan.to_dict(), "together": together}
         except DpprobeError as error:
             entries[name] = {"error": str(error)}
@@ -116,8 +118,38 @@ def read_plans(path: Path) -> Plans:
             failures={name: entry["error"] for name, entry in entries.items() if "error" in entry},
             together={name: float(entry["together"]) for name, entry in good.items()},
         )
+    except PrivacyError as error:
+        raise PrivacyError(f"{path}: {error}; delete it and run again") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PrivacyError(f"{path}: unreadable ({error!r}); delete it and run again") from error
+
+
+def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
+    """Prices a method's plan anew, by the plan's accountant, and all its heads together.
+
+    The file's hash tells of damage, not of an edit by who knows how to hash. The epsilons under
+    `checks` are no part of the promise and stay as they were computed.
+
+    Raises:
+      PrivacyError: when the file says other epsilons than these.
+    """
+    plan, said = plans.plans[method], plans.together[method]
+    cost = price(plan)
+    if not _agree(plan.realised_epsilon, cost):
+        raise PrivacyError(
+            f"{path}: {method}: says epsilon {plan.realised_epsilon:g} at delta {plan.delta:g}, "
+            f"but its mechanisms cost {cost:.6g} or more; delete it and run again"
+        )
+    cost = _together(plan, seeds)
+    if not _agree(said, cost):
+        raise PrivacyError(
+            f"{path}: {method}: says epsilon {said:g} at delta {plan.delta:g} for {seeds} heads "
+            f"together, but they cost {cost:.6g}; delete it and run again"
+        )
+
+
+def _agree(said: float, cost: float) -> bool:
+    return said == cost or math.isclose(said, cost, rel_tol=PRICE_TOLERANCE)
 
 
 def _together(plan: Plan, seeds: int) -> float:

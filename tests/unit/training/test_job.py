@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dpprobe import disk
+from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text
 from dpprobe.features.header import ShardHeader
@@ -500,6 +502,100 @@ def test_a_start_of_other_classes_is_refused_before_training(
     with pytest.raises(DataError, match="in another order"):
         run.train(methods={"small": METHODS["small"], "started": method})
     assert not fits
+
+
+Entry = dict[str, Any]
+
+
+def plan_file(run: Run, methods: dict[str, Any]) -> Path:
+    path = run.folder / "plans.json"
+    write_plans(
+        methods, output=path, cache=run.calibration, n=ROWS["train"], epsilon=4.0, delta=1e-4,
+        accountant="pld", seeds=2,
+    )  # fmt: skip
+    return path
+
+
+def less_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 0.98
+
+
+def hardly_any_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 1e-5
+
+
+def set_plan(key: str, value: Any) -> Callable[[Entry], None]:
+    return lambda entry: entry["plan"].update({key: value})
+
+
+def set_mechanism(key: str, value: Any) -> Callable[[Entry], None]:
+    return lambda entry: entry["plan"]["mechanisms"][0].update({key: value})
+
+
+def fewer_runs(entry: Entry) -> None:
+    entry["plan"]["selection"]["mean"] = 2.0
+
+
+EDITS = [
+    (
+        "small",
+        less_noise,
+        r"says epsilon 3.99\d* at delta 0.0001, but its .* cost 4.(09|1)",
+    ),
+    ("full", less_noise, r"says epsilon [34.9]+ at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("tuned", less_noise, "but its mechanisms cost 4.(0[89]|1)"),
+    ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
+    ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
+    ("tuned", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
+    ("small", set_mechanism("count", 6), "gradients has count 6, the method 12"),
+    ("small", set_mechanism("sample_rate", 0.05), "gradients has sample_rate 0.05, the method 0.1"),
+    ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5, the method"),
+    ("full", set_mechanism("released", "nothing"), "gradients has released 'nothing', the method"),
+    ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
+    ("full", set_plan("delta", 1e-3), r"\(300, 4.0, 0.001, 'pld'\), the job for"),
+    ("full", set_plan("epsilon", 5.0), r"\(300, 5.0, 0.0001, 'pld'\), the job for"),
+    ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
+    ("full", set_plan("unit", "one hospital"), "unit is 'one hospital'"),
+    ("full", lambda entry: entry.update(together=4.0), "says epsilon 4 .* for 2 heads together"),
+    ("tuned", fewer_runs, "the plan is not this method's"),
+    ("tuned", set_plan("selection", None), "the plan is not this method's"),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "edit", "message"), EDITS, ids=[f"{item[0]}-{item[2][:30]}" for item in EDITS]
+)
+def test_an_edited_plan_is_refused_before_it_is_run(
+    run: Run,
+    fits: list[tuple[str, int]],
+    method: str,
+    edit: Callable[[Entry], None],
+    message: str,
+) -> None:
+    """The edits come with the right hash: the file is whole, and only what it says is wrong."""
+    tuned = {"head": "tuned", "search": {"learning_rate": [0.1, 1]}}
+    base = {"head": "sgd", "batch_size": "full", "steps": 4}
+    methods = {**METHODS, "tuned": method_options({**tuned, "base": base})}
+    path = plan_file(run, methods)
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    edit(record["methods"][method])
+    path.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    with pytest.raises(DpprobeError) as refused:
+        train_job(
+            replace(run.job, methods=methods), train=run.folder / "train/manifest.json",
+            test=run.folder / "test/manifest.json", plans=path, cells=run.folder / "cells",
+            device="cpu",
+        )  # fmt: skip
+    line = str(refused.value)
+    assert re.search(message, line)
+    assert line.startswith(f"{path}: ")
+    assert line.endswith("; delete it and run again")
+    assert "\n" not in line
+    assert not fits
+    assert not (run.folder / "cells").exists()
 
 
 def test_a_plan_for_other_rows_is_refused(run: Run) -> None:
