@@ -25,6 +25,15 @@ def resolve_device(name: str) -> str:
     return name
 
 
+def identity_device(name: str) -> str:
+    """Returns the device that a study's `device` gives to cells: "cpu" or "cuda".
+
+    Unlike `resolve_device` it needs no GPU where cuda is asked for: finished cells are kept on a
+    machine without one.
+    """
+    return resolve_device(name) if name == "auto" else name
+
+
 def limit_threads(threads: int) -> None:
     """Limits torch to the threads that the scheduler granted."""
     import torch  # as above

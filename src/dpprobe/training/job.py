@@ -20,7 +20,7 @@ import torch
 
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import headline_metric
-from dpprobe.devices import resolve_device
+from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features.near_duplicates import read_near_duplicates
 from dpprobe.features.store import FeatureStore
@@ -97,7 +97,8 @@ def train_job(
     planned = [name for name in job.methods if name not in calibrated.failures]
     for name in planned:
         _check_plan(plans, job, name, calibrated, stores[0].rows)
-    tasks = [_cell_task(job, name, calibrated, stores, cells, check) for name in planned]
+    kind = identity_device(device)
+    tasks = [_cell_task(job, name, calibrated, stores, cells, check, kind) for name in planned]
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
         check_prices(plans, task.name.method, calibrated, job.seeds)
@@ -125,6 +126,7 @@ def _cell_task(
     stores: tuple[FeatureStore, FeatureStore],
     cells: Path,
     near_duplicates: Mapping[str, Any] | str,
+    device: str,
 ) -> CellTask:
     """Returns one cell of the job, its inputs checked and its identity computed.
 
@@ -148,6 +150,9 @@ def _cell_task(
         "study_seed": job.study_seed,
         "mode": job.mode,
     }
+    # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
+    if device != "cpu":
+        identity["device"] = device
     published = name.folder(cells)
     return CellTask(
         name=name,

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import statement as statements
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
+from dpprobe.training.features import read_job_features
 from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 
@@ -502,6 +505,71 @@ def test_a_start_of_other_classes_is_refused_before_training(
     with pytest.raises(DataError, match="in another order"):
         run.train(methods={"small": METHODS["small"], "started": method})
     assert not fits
+
+
+def train_on(run: Run, device: str) -> None:
+    train_job(
+        run.job, train=run.folder / "train/manifest.json", test=run.folder / "test/manifest.json",
+        plans=run.folder / f"plans-{run.job.epsilon}.json", cells=run.folder / "cells",
+        device=device,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for a GPU, which computes on the CPU: what is computed is not looked at."""
+    read = partial(read_job_features, device="cpu")
+    monkeypatch.setattr(
+        "dpprobe.training.job.read_job_features",
+        lambda *args, device, **rest: read(*args, **rest),  # noqa: ARG005
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_gpu_s_cell_is_another_with_noise_of_its_own(
+    run: Run, fits: list[tuple[str, int]], device: str
+) -> None:
+    run.train()
+    on_cpu, seeds = run.record("small")["fingerprint"], seeds_of(run)
+    fits.clear()
+    train_on(run, device)
+    assert len(fits) == 2
+    assert run.record("small")["fingerprint"] != on_cpu
+    assert not set(seeds) & set(seeds_of(run))
+    train_on(run, device)
+    assert len(fits) == 2, "the GPU's cells are not kept"
+    train_on(run, "cpu")
+    assert run.record("small")["fingerprint"] == on_cpu
+    assert seeds_of(run) == seeds
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_s_finished_cells_are_kept_where_there_is_none(
+    run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train()
+    train_on(run, "cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fits.clear()
+    train_on(run, "cuda")
+    assert fits == []
+
+
+def test_the_identity_of_a_cpu_s_cell_names_no_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identities = []
+
+    def watched(identity: dict[str, Any], index: int) -> int:
+        identities.append(identity)
+        return cell_seed(identity, index)
+
+    monkeypatch.setattr("dpprobe.training.cell.cell_seed", watched)
+    run.train()
+    assert identities
+    assert not any("device" in identity for identity in identities)
 
 
 Entry = dict[str, Any]
