@@ -20,8 +20,8 @@ VERSIONS = {
     "features": 2,
     "text": 2,
     "overlap": 1,
-    "calibration": 2,
-    "training": 2,
+    "calibration": 3,
+    "training": 3,
     "embedding": 1,
     "summary": 3,
     "zero_shot": 1,
@@ -30,7 +30,7 @@ VERSIONS = {
     "tables": 1,
     "papers": 4,
     "tracking": 5,
-    "report": 4,
+    "report": 5,
     "tsne_page": 2,
 }
 

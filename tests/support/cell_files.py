@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from dpprobe.artifacts import fingerprint, write_json, write_table
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.plan import Plan
 from dpprobe.results.metrics import Link, evaluate, hits, ranked_labels, summarise
 from dpprobe.training.contents import HISTORY
 
@@ -109,7 +110,7 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
         "promise": promise if private else "No privacy is promised: epsilon is infinite.",
         "private": private,
         "unit_of_privacy": "one training image",
-        "neighbouring_relation": "add or remove one",
+        "neighbouring_relation": Plan.NEIGHBOURING,
         "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
         "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
         "delta": 1e-5 if private else None,

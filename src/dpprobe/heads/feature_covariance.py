@@ -5,8 +5,8 @@ from features"), algorithm for DP-FC.
 
 Released, of rows x of norm at most S (see `second_order_options.RowOptions`):
 
-- "covariance", once: G = sum of x x^T. A row more or less changes it by x x^T, of Frobenius norm
-  |x|^2 <= S^2. The noise is symmetric and isometric. Not released where `public_covariance` names
+- "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row
+  nothing. The noise is symmetric and isometric. Not released where `public_covariance` names
   another, public dataset's features through the same backbone.
 - "gradients", `steps` times: the sum of the rows' gradients r x^T, each clipped to norm
   `max_grad_norm` whatever the weights are: that is the sensitivity.

@@ -2,9 +2,9 @@
 
 They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
 sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
-noise. Adding or removing one row changes such a sum by at most one clipped gradient, whatever the
-weights are, so its sensitivity is `max_grad_norm`. Optimisers, schedules and averages see the
-noisy sums alone: post-processing, which costs nothing. Initial weights are public.
+noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and a null
+row in its place nothing, so its sensitivity is `max_grad_norm`. Optimisers, schedules and averages
+see the noisy sums alone: post-processing, which costs nothing. Initial weights are public.
 """
 
 from __future__ import annotations

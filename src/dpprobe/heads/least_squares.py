@@ -5,12 +5,12 @@ perturbs sufficient statistics as Vu and Slavkovic 2009 and Wang 2018 do.
 
 Released, once each, of rows x of norm at most S (see `second_order_options.RowOptions`):
 
-- "gram": G = sum of x x^T. A row more or less changes it by x x^T, of Frobenius norm |x|^2 <= S^2.
+- "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2, a null row nothing.
   Its noise is symmetric and isometric: half the variance off the diagonal, so that in an
   orthonormal basis of the symmetric matrices all coordinates have the same.
 - "targets": B = sum of t x^T. With one label a row t = (e_y - 1/K) / sqrt(1 - 1/K), of norm 1:
   taking 1/K off all targets moves all classes' scores alike, and saves sqrt(1 - 1/K) of noise. With
-  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row changes B by t x^T of norm
+  several, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T to B, of norm
   |t| |x| <= S, or S sqrt(max_labels).
 
 The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G. Then

@@ -118,8 +118,8 @@ class Channels(Priced):
     Both are released, as sums over the rows, then divided by n, which is public:
 
     - "channel_means": of each row, its means over positions [channels], scaled down to norm
-      `max_mean_norm` where longer. One row more or less changes the sum by a vector of at most
-      that norm.
+      `max_mean_norm` where longer. A row adds a vector of at most that norm to the sum, a null row
+      nothing.
     - "channel_deviations": of each row, the root mean square over positions of its distance to
       the means released before [channels], scaled down to norm `max_deviation_norm`. That this
       function of a row depends on the first release changes nothing: whatever those means are,

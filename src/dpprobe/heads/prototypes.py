@@ -2,8 +2,8 @@
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
 `second_order_options.RowOptions`) with t the labels as zeros and ones, clipped to norm
-sqrt(`max_labels`). A row more or less changes it by t x^T, of norm |t| |x| <= S sqrt(max_labels);
-with one label a row it changes one class alone, by at most S.
+sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels), a null row nothing;
+with one label a row it adds to one class alone, at most S.
 
 The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
 classes are not preferred; and by min(1, count / (2 standard deviations of the count's noise)), so

@@ -2,8 +2,8 @@
 
 Rows are those of `second_order_options.RowOptions`: x of norm at most S, a constant entry last.
 
-A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w x x^T when a row
-is added or removed, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
+A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w x x^T when a null
+row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
 (`Releases.symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
 
 Everything else here is post-processing of releases, or uses n, d, K and noise multipliers alone.

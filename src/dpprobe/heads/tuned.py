@@ -11,11 +11,11 @@ mechanisms there are nor their sampling, counts and noise multipliers, and these
 every trial costs what Q costs. `ConfigError` otherwise, at the study's start. Trials are then best
 of K runs of one Q, ordered by score, and `plan.Selection` has that priced.
 
-**Score.** The number of training rows whose label the head gets right. Adding or removing a row
-changes it by at most 1 at any fixed head; the head is an earlier release of the same trial, and
-composition is adaptive. Of a multi-label row, 1 minus the mean over labels of the squared distance
-between probability and label (Brier 1950): it lies in [0, 1], so the sensitivity is 1 as well, and
-unlike the fraction of right labels it tells heads apart where most labels are 0.
+**Score.** The number of training rows whose label the head gets right. A row adds at
+most 1 to it at any fixed head, a null row nothing; the head is an earlier release of the same
+trial, and composition is adaptive. Of a multi-label row, 1 minus the mean over labels of the
+squared distance between probability and label (Brier 1950): it lies in [0, 1], so the sensitivity
+is 1 as well, and unlike the fraction of right labels it tells heads apart where most labels are 0.
 
 **Normalisation.** The base's. A priced one releases statistics of all rows once in a fit, before
 the first trial, and every trial works on the same normalised rows. So it is outside the selection
@@ -423,7 +423,7 @@ def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
 def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> torch.Tensor:
     """Counts the rows whose label each head gets right, float64 [trials].
 
-    A row adds a number in [0, 1], so one row more or less changes each by at most 1. Of a
+    A row adds a number in [0, 1], and a null row nothing, so each changes by at most 1. Of a
     multi-label row it is 1 minus the mean squared error of the probabilities.
     """
     # torch, as above

@@ -98,7 +98,10 @@ def epsilon(
     interval: float | None = None,
     selection: Selection | None = None,
 ) -> float:
-    """Computes an upper bound on the epsilon of a composition at `delta`, under add or remove one.
+    """Computes an upper bound on the epsilon of a composition at `delta`.
+
+    Under the relation of `plan`: a unit's rows or null rows, both ways. The libraries call the pair
+    of distributions that this has "add or remove one".
 
     Args:
       mechanisms: the composition; a noise multiplier of 0 costs infinity.

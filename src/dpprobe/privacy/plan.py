@@ -1,7 +1,10 @@
 """The plan of a private fit: one object that a head runs, an accountant prices, a statement prints.
 
-Neighbouring datasets differ by adding or removing one training row. The number of training rows n
-is public: sampling rates and step counts are computed from it.
+Two training splits are neighbours when one is the other with one unit's rows replaced by null rows,
+which contribute nothing to any sum. The number of training rows n is the same in both, fixed and
+public: sampling rates, divisors and step counts are computed from it. A sum over the rows, and over
+a Poisson sample of them, changes as if the rows were not there, so prices are those of "add or
+remove one"; but after a removal n would be another, and the divisor would tell.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ class Mechanism:
     Attributes:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
-      sensitivity: the most that adding or removing one row changes the released sum in L2 norm.
+      sensitivity: the most that the rows of one unit add to the released sum, in L2 norm: the sum
+        changes by no more where null rows take their place.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration it is relative: one common factor is then found for all mechanisms of a plan.
       sample_rate: each row joins each release independently with this probability; 1 is all rows.
@@ -148,7 +152,9 @@ class Plan:
       check_notes: the reason for each that cannot.
     """
 
-    NEIGHBOURING: ClassVar[str] = "add or remove one"
+    NEIGHBOURING: ClassVar[str] = (
+        "one unit's rows are replaced by null rows that contribute nothing; n is fixed and public"
+    )
     UNIT: ClassVar[str] = "one training image"
 
     mechanisms: tuple[Mechanism, ...]

@@ -178,7 +178,8 @@ def _promise(
         released += f", with {' and '.join(beside)},"
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
-        f"to adding or removing {plan.unit}. {_composition(plan)}"
+        f"to replacing the rows of {plan.unit} by null rows that contribute nothing, with n fixed "
+        f"and public. {_composition(plan)}"
     )
     if heads == 1:
         return one

@@ -88,7 +88,9 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
     assert values["accountant"].startswith("pld (dp-accounting")
     assert values["checks"] == {"prv": 0.999}
     assert values["unit_of_privacy"] == "one training image"
-    assert values["neighbouring_relation"] == "add or remove one"
+    assert values["neighbouring_relation"] == (
+        "one unit's rows are replaced by null rows that contribute nothing; n is fixed and public"
+    )
     assert values["n"] == 1600
     assert [item["sampling"] for item in values["mechanisms"]] == ["all rows", "Poisson"]
     assert [item["noise_standard_deviation"] for item in values["mechanisms"]] == [9.0, 6.0]
@@ -101,6 +103,10 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
 def test_what_is_promised_and_what_is_not() -> None:
     values = state()
     assert "(1, 1e-05)-differentially private" in values["promise"]
+    assert (
+        "with respect to replacing the rows of one training image by null rows that contribute "
+        "nothing, with n fixed and public."
+    ) in values["promise"]
     assert "publishing several composes" in values["promise"]
     assert values["release"].startswith("Not for release")
     assert values["seeds"] == [f"{1:032x}", "8" + "0" * 31]
