@@ -70,7 +70,7 @@ def write_cell(
     save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
-        "format_version": 2,
+        "format_version": 3,
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
         "head": head,
         "private": private,

@@ -39,7 +39,7 @@ FEW_PENALTY = 0.1
 NOTE = (
     "Not private: logistic regression on the training rows themselves, which also centre and scale "
     "its features. Where rows have several labels, as many rows without any are drawn as of each "
-    "label. Intervals: Student's t over draws of the rows; bootstrap over test rows for full."
+    "label. Intervals: Student's t over draws of the rows; over test rows for full."
 )
 Shots = int | Literal["full"]
 METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns

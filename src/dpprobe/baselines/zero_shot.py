@@ -47,7 +47,7 @@ def zero_shot(
     Args:
       test: manifest of the split's features, image embeddings of the same model.
       text: what `features.text.write_text_embeddings` wrote.
-      output: metrics, with an interval over test rows (bootstrap), as JSON.
+      output: metrics, with an interval over test rows, as JSON.
       predictions: parquet with id, label, scores and the subgroups.
       metric: the dataset's choice of headline metric, None for the usual. With several labels a
         row and a model without a logit bias it is AUC in any case.

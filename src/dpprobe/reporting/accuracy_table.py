@@ -14,8 +14,8 @@ from dpprobe.reporting.tables import (
     Column,
     Table,
     TableCell,
+    interval_text,
     make_row,
-    mean_cell,
 )
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid
@@ -52,8 +52,10 @@ def accuracy_table(grid: Grid) -> Table:
         rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_shown(entries)))
     deltas = ", ".join(f"{name} {delta:g}" for name, delta in grid.deltas.items())
     note = (
-        f"Test {_metrics(grid)} in percent, mean over seeds {PLUS_MINUS} half of the 95 % interval "
-        "(over seeds; over test rows where the seeds do not differ). "
+        f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
+        f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
+        "ends) where it is not symmetric; in brackets a 95 % interval "
+        f"({_row_intervals(grid)}). A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
     if any(measure.partial for measure in grid.measures.values()):
@@ -82,12 +84,12 @@ def _shown(entries: Sequence[Entry | None]) -> list[TableCell]:
 
 
 def numbers_table(grid: Grid) -> Table:
-    """Makes the table for programs: numbers with three decimals, half intervals apart."""
+    """Makes the table for programs: numbers with three decimals, the ends of intervals apart."""
     named = _names_metrics(grid)
     titles = ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
     for column in grid.columns:
         name = " + ".join(column)
-        titles += [name, f"{name} {PLUS_MINUS}"]
+        titles += [name, *(f"{name} {end}" for end in ("low", "high", "rows low", "rows high"))]
     rows = []
     for row in grid.rows:
         delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
@@ -96,7 +98,11 @@ def numbers_table(grid: Grid) -> Table:
         numbers = [
             "" if number is None else f"{number:.3f}"
             for entry in entries
-            for number in ((entry.mean, entry.half) if entry else (None, None))
+            for number in (
+                (entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high)
+                if entry
+                else [None] * 5
+            )
         ]
         delta_text = "" if delta is None else f"{delta:g}"
         rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *metric, *numbers))
@@ -127,17 +133,25 @@ def _console_block(grid: Grid, dataset: str) -> str:
     table = [["backbone", "method", *(f"eps {row[1]:g}" for row in rows)]]
     for column in columns:
         entries = [grid.get(row, column) for row in rows]
-        table.append([*column, *(_text(entry) if entry else "" for entry in entries)])
+        table.append([*column, *(_short_text(entry) if entry else "" for entry in entries)])
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = [_console_row(line, widths) for line in table]
     lines.insert(1, "-" * max(map(len, lines)))
     delta = f"delta {grid.deltas[dataset]:g}, " if dataset in grid.deltas else ""
     measure = grid.measures[dataset]
-    title = (
-        f"{dataset}: test {measure.title} in percent {PLUS_MINUS} half of the 95 % interval, "
-        f"{delta}eps inf is not private"
-    )
-    notes = [LEFT_OUT] if measure.partial else []
+    title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
+    notes = [f"95 % intervals: {PLUS_MINUS} or (ends) over seeds; [ends] over test rows"]
+    reaches = [
+        entry.rows_reach
+        for row in rows
+        for column in columns
+        if (entry := grid.get(row, column)) and entry.over_seeds and entry.rows_reach
+    ]
+    if reaches:
+        notes.append(
+            f"Where seeds vary, test rows alone: up to {max(reaches):.1f} points to a side"
+        )
+    notes += [LEFT_OUT] if measure.partial else []
     return "\n".join([title, *notes, "", *lines])
 
 
@@ -150,4 +164,29 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _text(entry: Entry) -> str:
-    return mean_cell(entry.mean, entry.half, scale=1.0).text
+    return " ".join(filter(None, (f"{entry.mean:.1f}", over_seeds(entry), over_rows(entry))))
+
+
+def _short_text(entry: Entry) -> str:
+    """Writes the mean and one interval: a terminal has no room for both."""
+    return f"{entry.mean:.1f} {over_seeds(entry) or over_rows(entry)}".rstrip()
+
+
+def over_seeds(entry: Entry) -> str:
+    """Writes the interval over seeds; nothing where they do not vary."""
+    if not entry.over_seeds or entry.low is None or entry.high is None:
+        return ""
+    return interval_text(entry.mean, entry.low, entry.high)
+
+
+def over_rows(entry: Entry) -> str:
+    """Writes the ends of the interval over test rows; nothing where there is none."""
+    if entry.rows_low is None or entry.rows_high is None:
+        return ""
+    return f"[{entry.rows_low:.1f}, {entry.rows_high:.1f}]"
+
+
+def _row_intervals(grid: Grid) -> str:
+    """Names the intervals over test rows that a table shows."""
+    kinds = {e.rows_interval for e in grid.entries.values() if e.rows_interval}
+    return " or ".join(sorted(kinds)) or "none"

@@ -24,7 +24,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-      interval: True if CSV has a second column for half of the 95 % interval.
+      interval: True if CSV has two more columns, for the ends of the 95 % interval.
     """
 
     title: str
@@ -39,14 +39,14 @@ class TableCell:
     Attributes:
       text: for people.
       value: the number for programs; the text where None.
-      half: half of the 95 % interval.
+      ends: of the 95 % interval.
       citation: a key of the bibliography, for LaTeX.
       bold: True if the text stands out.
     """
 
     text: str = ""
     value: float | None = None
-    half: float | None = None
+    ends: tuple[float, float] | None = None
     citation: str | None = None
     bold: bool = False
 
@@ -91,13 +91,31 @@ def make_row(*cells: TableCell | str) -> tuple[TableCell, ...]:
 
 
 def mean_cell(
-    mean: float, half: float | None, *, scale: float = 100.0, digits: int = 1
+    mean: float,
+    low: float | None,
+    high: float | None,
+    *,
+    scale: float = 100.0,
+    digits: int = 1,
 ) -> TableCell:
-    """Makes a cell of a mean and half of its interval, both shown times `scale`."""
+    """Makes a cell of a mean and its interval, shown times `scale`."""
     text = f"{scale * mean:.{digits}f}"
-    if half is not None:
-        text += f" {PLUS_MINUS} {scale * half:.{digits}f}"
-    return TableCell(text=text, value=scale * mean, half=None if half is None else scale * half)
+    if low is None or high is None:
+        return TableCell(text=text, value=scale * mean)
+    ends = scale * low, scale * high
+    return TableCell(
+        text=f"{text} {interval_text(scale * mean, *ends, digits=digits)}",
+        value=scale * mean,
+        ends=ends,
+    )
+
+
+def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> str:
+    """Writes ± and a number where an interval prints as symmetric about its mean, else its ends."""
+    below, above = f"{mean - low:.{digits}f}", f"{high - mean:.{digits}f}"
+    if below == above:
+        return f"{PLUS_MINUS} {above}"
+    return f"({low:.{digits}f} to {high:.{digits}f})"
 
 
 def markdown(table: Table) -> str:
@@ -173,14 +191,16 @@ def comma_separated(table: Table) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     header = []
     for column in table.columns:
-        header += [column.title, f"{column.title} {PLUS_MINUS}"][: 1 + column.interval]
+        header.append(column.title)
+        if column.interval:
+            header += [f"{column.title} low", f"{column.title} high"]
     writer.writerow(header)
     for row in table.rows:
         values = []
         for column, cell in zip(table.columns, row, strict=True):
             values.append(cell.text if cell.value is None else _number(cell.value))
             if column.interval:
-                values.append("" if cell.half is None else _number(cell.half))
+                values += ["", ""] if cell.ends is None else map(_number, cell.ends)
         writer.writerow(values)
     return stream.getvalue()
 

@@ -21,7 +21,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.limits import epsilon_value
 
 CELL_FORMAT: Final = "dpprobe-cell"
-CELL_FORMAT_VERSION: Final = 2
+CELL_FORMAT_VERSION: Final = 3
 
 METRICS_FILE = "metrics.json"
 STATEMENT_FILE = "privacy.json"
@@ -89,8 +89,10 @@ class MetricSummary(_Part):
 
     Attributes:
       std: with ddof = 1; None for one seed.
-      low, high: the ends of the 95 % interval, `interval` the way it was made; None where there
-        is neither variation over seeds nor a bootstrap.
+      low, high: the ends of the 95 % interval over seeds, `interval` the way it was made; where
+        the metric does not vary over seeds they are those over test rows.
+      rows_low, rows_high: the ends of the 95 % interval over test rows, `rows_interval` the way it
+        was made; None where there is none.
       count: the number of seeds.
     """
 
@@ -100,6 +102,9 @@ class MetricSummary(_Part):
     high: float | None
     count: int
     interval: str | None
+    rows_low: float | None
+    rows_high: float | None
+    rows_interval: str | None
 
 
 class CellRecord(_Part):
@@ -119,7 +124,7 @@ class CellRecord(_Part):
     """
 
     format: Literal["dpprobe-cell"] = CELL_FORMAT
-    format_version: Literal[2] = CELL_FORMAT_VERSION
+    format_version: Literal[3] = CELL_FORMAT_VERSION
     cell: CellName
     head: str
     private: bool

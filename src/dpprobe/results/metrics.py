@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.special import expit, log_softmax, stdtrit
+from scipy.special import expit, log_softmax, ndtri, stdtrit
 
 from dpprobe.errors import DataError
 from dpprobe.results.cell_record import SCALAR_METRICS
@@ -29,7 +29,10 @@ RESAMPLES = 2000
 TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
 
 SEED_INTERVAL = "t over seeds"
-ROW_INTERVAL = "bootstrap over test rows"
+ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test rows"
+# Shares of the test rows; accuracy only with one label a row.
+PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
+_Interval = tuple[float, float, str]
 
 # What a label counts as present above. A logit of 0 is the probability 1/2; scores that are no
 # logits are fits of the targets 0 and 1, and 1/2 lies halfway.
@@ -266,13 +269,15 @@ def summarise(
     scores: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Computes mean, standard deviation and a 95 % interval of each scalar metric.
+    """Computes mean, standard deviation and 95 % intervals of each scalar metric, all in [0, 1].
 
-    Over several seeds the interval is Student's t for the mean. Where the seeds do not vary (one
-    seed, or a method without randomness, whose seeds differ in rounding at most) it would say
-    nothing, so there the interval of accuracy, macro_accuracy, exact_match_accuracy and auc is a
-    percentile bootstrap over test rows of the first seed. A resample in which a class or a label
-    lacks one of its values leaves it out of the mean, as `evaluate` does.
+    Two things are uncertain, and each has its interval. Over seeds, where a metric varies over
+    them: Student's t for the mean, cut at 0 and 1. Over test rows, whether or not seeds vary: of
+    `PROPORTIONS` Wilson's interval (1927) at the mean over seeds, which has a width also where all
+    rows are right; of macro_accuracy, auc and the accuracy over labels a percentile bootstrap over
+    the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. A resample in which
+    a class or a label lacks one of its values leaves it out of the mean, as `evaluate` does. A
+    bootstrap in which no resample differs says nothing, and is left out.
 
     Args:
       records: one result of `evaluate` a seed; other keys than the metrics are left out.
@@ -282,8 +287,9 @@ def summarise(
       seed: of the bootstrap.
 
     Returns:
-      metric -> mean, std (ddof = 1; None for one seed), low, high, count, interval. low, high and
-      interval are None where there is neither variation over seeds nor a bootstrap.
+      metric -> mean, std (ddof = 1; None for one seed), count; rows_low, rows_high, rows_interval:
+      the interval over test rows, None without one; low, high, interval: that over seeds, or
+      the one over test rows where the metric does not vary over seeds.
     """
     count = len(records)
     if count == 0:
@@ -293,59 +299,75 @@ def summarise(
         for name in records[0]
         if name in SCALAR_METRICS
     }
-    varies = any(np.ptp(values) > SAME for values in columns.values())
-    resampled: dict[str, tuple[float, float]] = {}
-    if not varies and correct is not None:
-        if correct.ndim == 1:
-            resampled = _bootstrap(correct, labels, seed=seed)
+    means = {name: _mean(values) for name, values in columns.items()}
+    over_rows: dict[str, _Interval] = {}
+    if correct is not None:
+        resampled: dict[str, tuple[float, float]] = {}
+        if correct.ndim == 1 and labels is not None:
+            resampled = {"macro_accuracy": _bootstrap_classes(correct, labels, seed=seed)}
         if "auc" in columns or correct.ndim == 2:
             resampled |= _bootstrap_rows(correct, labels, scores, seed=seed)
+        for name, values in columns.items():
+            if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
+                over_rows[name] = (*wilson(means[name], len(correct)), ROW_PROPORTION)
+            elif name in resampled and resampled[name][0] < resampled[name][1]:
+                ends = [
+                    min(max(means[name] + end - float(values[0]), 0.0), 1.0)
+                    for end in resampled[name]
+                ]
+                over_rows[name] = (ends[0], ends[1], ROW_BOOTSTRAP)
     return {
-        name: _entry(values, varies=varies, resampled=resampled.get(name))
-        for name, values in columns.items()
+        name: _entry(values, means[name], over_rows.get(name)) for name, values in columns.items()
     }
 
 
-def _entry(
-    values: np.ndarray, *, varies: bool, resampled: tuple[float, float] | None
-) -> dict[str, Any]:
+def wilson(share: float, rows: int) -> tuple[float, float]:
+    """Computes Wilson's score interval of a share of `rows` independent rows."""
+    z = float(ndtri((1 + CONFIDENCE) / 2))
+    shrunk = 1 + z**2 / rows
+    centre = (share + z**2 / (2 * rows)) / shrunk
+    half = z / shrunk * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    # At the ends rounding would leave the share outside.
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+
+
+def _mean(values: np.ndarray) -> float:
+    """Returns the mean over seeds; of values that differ in last bits at most, the first."""
+    return float(values[0] if np.ptp(values) <= SAME else values.mean())
+
+
+def _entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict[str, Any]:
     count = len(values)
     # Values that are the same have no spread: neither last bits nor a rounded mean make one.
     equal = np.ptp(values) <= SAME
-    mean = float(values[0] if equal else values.mean())
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))
-    low = high = interval = None
-    if varies and std is not None:
+    rows_low, rows_high, rows_interval = over_rows or (None, None, None)
+    low, high, interval = rows_low, rows_high, rows_interval
+    if std:
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * std / count**0.5
-        low, high, interval = mean - half, mean + half, SEED_INTERVAL
-    elif resampled is not None:
-        low, high = resampled
-        interval = ROW_INTERVAL
+        low, high, interval = max(0.0, mean - half), min(1.0, mean + half), SEED_INTERVAL
     return {
         "mean": mean, "std": std, "low": low, "high": high, "count": count, "interval": interval,
+        "rows_low": rows_low, "rows_high": rows_high, "rows_interval": rows_interval,
     }  # fmt: skip
 
 
-def _bootstrap(
-    correct: np.ndarray, labels: np.ndarray | None, *, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Computes percentile intervals of both accuracies when the test rows are drawn again.
+def _bootstrap_classes(
+    correct: np.ndarray, labels: np.ndarray, *, seed: int
+) -> tuple[float, float]:
+    """Computes the percentile interval of macro_accuracy when the test rows are drawn again.
 
     A row matters only through its class and whether it is right, so a resample of n rows is one
     multinomial draw of n over those 2 K cells: the exact bootstrap, without touching rows.
     """
-    groups = np.zeros(len(correct), dtype=np.int64) if labels is None else labels
-    cells = np.bincount(2 * groups + correct.astype(np.int64), minlength=2 * int(groups.max()) + 2)
+    cells = np.bincount(2 * labels + correct.astype(np.int64), minlength=2 * int(labels.max()) + 2)
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = generator.multinomial(len(correct), cells / cells.sum(), size=RESAMPLES)
     drawn = drawn.reshape(RESAMPLES, -1, 2)
     right, total = drawn[:, :, 1], drawn.sum(axis=2)
-    statistics = {"accuracy": right.sum(axis=1) / len(correct)}
-    if labels is not None:
-        present = total > 0
-        recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
-        statistics["macro_accuracy"] = recall.sum(axis=1) / present.sum(axis=1)
-    return {name: _percentiles(values) for name, values in statistics.items()}
+    present = total > 0
+    recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
+    return _percentiles(recall.sum(axis=1) / present.sum(axis=1))
 
 
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
@@ -356,7 +378,7 @@ def _percentiles(values: np.ndarray) -> tuple[float, float]:
 def _bootstrap_rows(
     correct: np.ndarray, labels: np.ndarray | None, scores: np.ndarray | None, *, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Computes percentile intervals of auc, and with several labels a row of both accuracies.
+    """Computes percentile intervals of auc, and with several labels a row of accuracy.
 
     Every label sees the same resamples of rows. They are held as [rows, resamples] counts, a block
     of resamples at a time.
@@ -365,7 +387,6 @@ def _bootstrap_rows(
     per_row = {}
     if correct.ndim == 2:
         per_row["accuracy"] = correct.mean(axis=1)
-        per_row["exact_match_accuracy"] = correct.all(axis=1).astype(np.float64)
     runs = []
     if labels is not None and scores is not None:
         runs = [_Runs(*column) for column in _columns(scores, labels)]

@@ -23,6 +23,7 @@ from dpprobe.results.cell_record import (
     measures,
     read_cell,
 )
+from dpprobe.results.metrics import SEED_INTERVAL
 
 SCHEMA = pa.schema(
     [
@@ -54,6 +55,9 @@ SCHEMA = pa.schema(
                 (f"{name}_low", pa.float64()),
                 (f"{name}_high", pa.float64()),
                 (f"{name}_interval", pa.string()),
+                (f"{name}_rows_low", pa.float64()),
+                (f"{name}_rows_high", pa.float64()),
+                (f"{name}_rows_interval", pa.string()),
             )
         ),
         ("fingerprint", pa.string()),
@@ -105,20 +109,35 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A cell's headline metric in percent: the mean over seeds, the ends of its 95 % interval."""
+    """A cell's headline metric in percent: the mean over seeds, the ends of 95 % intervals.
+
+    Attributes:
+      low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
+      rows_low, rows_high: over test rows; `rows_interval` says how they were made.
+    """
 
     mean: float
     low: float | None
     high: float | None
     interval: str | None
+    rows_low: float | None = None
+    rows_high: float | None = None
+    rows_interval: str | None = None
     seeds: int
     private: bool
     ceiling: bool
 
     @property
-    def half(self) -> float | None:
-        """Half the width of the interval, in percentage points; None without one."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+    def over_seeds(self) -> bool:
+        """True if `low` and `high` are of seeds that vary."""
+        return self.interval == SEED_INTERVAL
+
+    @property
+    def rows_reach(self) -> float | None:
+        """The longer side of the interval over test rows, in percentage points."""
+        if self.rows_low is None or self.rows_high is None:
+            return None
+        return max(self.mean - self.rows_low, self.rows_high - self.mean)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +168,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         first = rows.iloc[0]
         name = first.headline
         known = not np.isnan(first[f"{name}_low"])
+        tested = not np.isnan(first[f"{name}_rows_low"])
         shown[key[0]] = Measure(
             headline=name,
             multi_label=bool(first.multi_label),
@@ -160,6 +180,9 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             low=100 * float(first[f"{name}_low"]) if known else None,
             high=100 * float(first[f"{name}_high"]) if known else None,
             interval=first[f"{name}_interval"] if known else None,
+            rows_low=100 * float(first[f"{name}_rows_low"]) if tested else None,
+            rows_high=100 * float(first[f"{name}_rows_high"]) if tested else None,
+            rows_interval=first[f"{name}_rows_interval"] if tested else None,
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -198,7 +221,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
             f"{name}_{part}": getattr(record.summary[name], part)
             for name in HEADLINES
             if name in record.summary
-            for part in ("low", "high", "interval")
+            for part in ("low", "high", "interval", "rows_low", "rows_high", "rows_interval")
         },
         "fingerprint": record.fingerprint,
         "content_hash": record.content_hash,

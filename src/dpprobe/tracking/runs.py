@@ -354,7 +354,8 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
         entry = record.summary.get(name)
         if entry is not None:
             values[title] = entry.mean
-            values |= {f"{title}_{part}": getattr(entry, part) for part in ("std", "low", "high")}
+            parts = ("std", "low", "high", "rows_low", "rows_high")
+            values |= {f"{title}_{part}": getattr(entry, part) for part in parts}
     values["privacy/epsilon_target"] = record.cell.epsilon_value
     realised = record.realised_epsilon
     values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)

@@ -48,8 +48,10 @@ def cells_experiment(
     """Describes the experiment of a dataset's cells."""
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in CURVES[measure.headline][1:]]
-    columns = [headline, f"{headline}_std", *others_shown, "test/ece", "privacy/epsilon_realised",
-               "privacy/noise_multiplier"]  # fmt: skip
+    columns = [
+        headline, f"{headline}_std", f"{headline}_rows_low", f"{headline}_rows_high",
+        *others_shown, "test/ece", "privacy/epsilon_realised", "privacy/noise_multiplier",
+    ]  # fmt: skip
     params = ["backbone", "method", "epsilon", "seeds"]
 
     def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:

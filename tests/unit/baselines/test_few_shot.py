@@ -68,7 +68,7 @@ def test_intervals_are_over_draws_and_over_rows_where_there_is_one(
     record, _ = digits
     entries = [result["summary"]["accuracy"] for result in record["results"]]
     assert [entry["interval"] for entry in entries] == [
-        "t over seeds", "t over seeds", "bootstrap over test rows",
+        "t over seeds", "t over seeds", "Wilson over test rows",
     ]  # fmt: skip
     assert [entry["count"] for entry in entries] == [3, 3, 1]
     for entry in entries:

@@ -114,13 +114,13 @@ def test_scores_are_scaled_cosines_and_a_zero_row_has_none(tmp_path: Path) -> No
     assert record["metrics"]["accuracy"] == 0.5
 
 
-def test_the_interval_is_a_bootstrap_over_test_rows(tmp_path: Path) -> None:
+def test_the_interval_is_over_test_rows(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     labels = generator.integers(4, size=400)
     features = np.eye(4)[labels] + 0.7 * generator.normal(size=(400, 4))
     manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES)
     entry = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))["summary"]["accuracy"]
-    assert entry["interval"] == "bootstrap over test rows"
+    assert entry["interval"] == "Wilson over test rows"
     deviation = (entry["mean"] * (1 - entry["mean"]) / 400) ** 0.5
     assert entry["high"] - entry["low"] == pytest.approx(2 * 1.96 * deviation, rel=0.15)
     assert 0.5 < entry["mean"] < 1

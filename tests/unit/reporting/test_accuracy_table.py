@@ -41,13 +41,14 @@ def test_markdown_has_a_row_an_epsilon_and_a_column_a_curve(tmp_path: Path, summ
     assert rows[3][header.index("pixels + nonprivate")] != ""
 
 
-def test_entries_are_mean_and_half_interval_in_percent(tmp_path: Path) -> None:
+def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
     cell = write_cell(tmp_path, epsilon="2")
     summarise_cells([cell], tmp_path / "digits.parquet", study="study")
     accuracy = read_json(cell)["summary"]["accuracy"]
     *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
     half = 50 * (accuracy["high"] - accuracy["low"])
-    assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f}"
+    ends = f"[{100 * accuracy['rows_low']:.1f}, {100 * accuracy['rows_high']:.1f}]"
+    assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f} {ends}"
 
 
 def test_the_best_private_entry_of_a_row_is_bold(tmp_path: Path, summary: Path) -> None:
@@ -78,7 +79,9 @@ def test_csv_is_numeric(tmp_path: Path, summary: Path) -> None:
     assert [row["epsilon"] for row in rows] == ["0.5", "1", "2", "inf"]
     assert [row["delta"] for row in rows] == ["1e-05"] * 3 + [""]
     assert rows[0]["pixels + sgd"] == ""
-    assert 0 < float(rows[1]["pixels + sgd ±"]) < float(rows[1]["pixels + sgd"]) < 100
+    for low, high in (("low", "high"), ("rows low", "rows high")):
+        ends = [float(rows[1][f"pixels + sgd {end}"]) for end in (low, high)]
+        assert 0 <= ends[0] < float(rows[1]["pixels + sgd"]) < ends[1] <= 100
 
 
 def test_several_datasets_keep_their_order(tmp_path: Path, summary: Path) -> None:
@@ -93,7 +96,8 @@ def test_console_shows_the_same_numbers(tmp_path: Path, summary: Path) -> None:
     _, _, *rows = _markdown(tmp_path, summary)
     for row in rows:
         for cell in row[2:]:
-            assert cell.strip("*") in text
+            shown = cell.strip("*")
+            assert (shown if "±" not in shown else shown.split(" [")[0]) in text
     lines = text.splitlines()
     assert "digits" in lines[0]
     assert "1e-05" in lines[0]

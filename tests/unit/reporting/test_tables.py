@@ -41,7 +41,7 @@ def _bold_table() -> tables.Table:
     return tables.Table(
         name="n",
         columns=(tables.Column(title="a_b", align="left"), tables.Column(title="c|d")),
-        rows=[tables.make_row("<x>|y", tables.mean_cell(0.5, 0.25)),
+        rows=[tables.make_row("<x>|y", tables.mean_cell(0.5, 0.25, 0.75)),
               tables.make_row("z", tables.TableCell(text="1", bold=True))],
         notes=["Run `a & b`."],
     )  # fmt: skip
@@ -65,3 +65,22 @@ def test_html_escapes_text_and_marks_code_and_bold() -> None:
 
 def test_latex_sets_a_bold_cell_in_bold() -> None:
     assert r"z & \textbf{1} \\" in tables.latex(_bold_table())
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((90.0, 87.5, 92.5), "± 2.5"),
+        ((90.0, 87.46, 92.54), "± 2.5"),
+        ((99.0, 96.0, 100.0), "(96.0 to 100.0)"),
+        ((100.0, 43.8, 100.0), "(43.8 to 100.0)"),
+        ((0.0, 0.0, 56.2), "(0.0 to 56.2)"),
+    ],
+)
+def test_plus_minus_is_for_symmetric_intervals_alone(
+    interval: tuple[float, float, float], text: str
+) -> None:
+    assert tables.interval_text(*interval) == text
+    cell = tables.mean_cell(*(value / 100 for value in interval))
+    assert cell.text == f"{interval[0]:.1f} {text}"
+    assert cell.ends == pytest.approx(interval[1:])

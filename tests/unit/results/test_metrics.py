@@ -20,7 +20,8 @@ from sklearn.metrics import (
 from dpprobe.errors import DataError
 from dpprobe.results import metrics
 from dpprobe.results.metrics import (
-    ROW_INTERVAL,
+    ROW_BOOTSTRAP,
+    ROW_PROPORTION,
     SEED_INTERVAL,
     calibration_error,
     evaluate,
@@ -29,6 +30,7 @@ from dpprobe.results.metrics import (
     ranked_labels,
     summarise,
     training_metrics,
+    wilson,
 )
 
 
@@ -127,7 +129,7 @@ def test_interval_over_seeds_is_students() -> None:
     assert "index" not in entry
 
 
-def test_one_seed_has_a_bootstrap_interval_close_to_the_binomial_one() -> None:
+def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> None:
     scores, labels = _scores(1, rows=2000)
     correct = scores.argmax(1) == labels
     summary = summarise([evaluate(scores, labels)], correct=correct, labels=labels)
@@ -135,8 +137,8 @@ def test_one_seed_has_a_bootstrap_interval_close_to_the_binomial_one() -> None:
     half = 1.96 * np.sqrt(entry["mean"] * (1 - entry["mean"]) / 2000)
     assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
     assert entry["low"] < entry["mean"] < entry["high"]
-    assert (entry["interval"], entry["std"], entry["count"]) == (ROW_INTERVAL, None, 1)
-    assert summary["macro_accuracy"]["interval"] == ROW_INTERVAL
+    assert (entry["interval"], entry["std"], entry["count"]) == (ROW_PROPORTION, None, 1)
+    assert summary["macro_accuracy"]["interval"] == ROW_BOOTSTRAP
     assert summary["expected_calibration_error"]["interval"] is None
 
 
@@ -154,11 +156,11 @@ def test_bootstrap_agrees_with_resampling_rows() -> None:
     assert entry["high"] == pytest.approx(np.quantile(means, 0.975), abs=0.012)
 
 
-def test_seeds_that_do_not_vary_get_the_bootstrap_and_no_spread() -> None:
+def test_seeds_that_do_not_vary_get_the_interval_over_test_rows_and_no_spread() -> None:
     scores, labels = _scores(4)
     record = evaluate(scores, labels)
     entry = summarise([record] * 3, correct=scores.argmax(1) == labels, labels=labels)["accuracy"]
-    assert (entry["std"], entry["count"], entry["interval"]) == (0.0, 3, ROW_INTERVAL)
+    assert (entry["std"], entry["count"], entry["interval"]) == (0.0, 3, ROW_PROPORTION)
     assert entry["mean"] == record["accuracy"]
     assert entry["high"] > entry["low"]
 
@@ -169,8 +171,11 @@ def test_without_rows_one_seed_has_no_interval() -> None:
 
 
 def test_the_bootstrap_is_seeded() -> None:
-    correct = np.arange(50) < 30
-    runs = [summarise([{"accuracy": 0.6}], correct=correct, seed=seed) for seed in (1, 1, 2)]
+    correct, labels = np.arange(50) % 5 < 3, np.arange(50) % 7
+    runs = [
+        summarise([{"macro_accuracy": 0.6}], correct=correct, labels=labels, seed=seed)
+        for seed in (1, 1, 2)
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -182,15 +187,106 @@ def test_metrics_are_fractions(rows: int, classes: int, seed: int) -> None:
     assert all(0.0 <= value <= 1.0 for value in [*result.values(), *recall])
 
 
-def test_seeds_that_differ_in_rounding_alone_get_the_bootstrap() -> None:
+def test_seeds_that_differ_in_rounding_alone_get_the_interval_over_test_rows() -> None:
     correct = np.arange(100) < 90
     records = [
         {"accuracy": 0.9, "macro_accuracy": 0.9, "expected_calibration_error": 0.1 + offset}
         for offset in (0.0, 1e-9, -1e-9)
     ]
     entry = summarise(records, correct=correct)["accuracy"]
-    assert entry["interval"] == ROW_INTERVAL
+    assert entry["interval"] == ROW_PROPORTION
     assert entry["low"] < 0.9 < entry["high"]
+
+
+@pytest.mark.parametrize(("right", "rows"), [(0, 3), (3, 3), (1, 1), (47, 300), (299, 300)])
+def test_wilson_is_scipys(right: int, rows: int) -> None:
+    expected = stats.binomtest(right, rows).proportion_ci(0.95, method="wilson")
+    assert wilson(right / rows, rows) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def _three_rows(right: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and labels of three test rows, so many of them right."""
+    labels = np.array([0, 1, 1])
+    chosen = np.where(np.arange(3) < right, labels, 1 - labels)
+    return 4.0 * np.eye(2)[chosen], labels
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+@pytest.mark.parametrize("right", [0, 1, 2, 3])
+def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
+    scores, labels = _three_rows(right)
+    correct = hits(scores, labels)
+    record = evaluate(scores, labels)
+    summary = summarise([record] * seeds, correct=correct, labels=labels, scores=scores)
+    entry = summary["accuracy"]
+    assert (entry["rows_low"], entry["rows_high"]) == wilson(right / 3, 3)
+    assert entry["rows_high"] - entry["rows_low"] > 0.5, "all right says little of a fourth row"
+    for name in ("macro_accuracy", "auc"):
+        if right in (0, 3):  # every resample is the same
+            assert summary[name]["rows_interval"] is None
+            assert summary[name]["low"] is None
+
+
+def test_one_class_has_no_auc_and_a_macro_accuracy_over_itself() -> None:
+    labels = np.zeros(20, dtype=np.int64)
+    scores = np.eye(2)[np.arange(20) % 4 // 3]
+    record = evaluate(scores, labels)
+    summary = summarise([record], correct=hits(scores, labels), labels=labels, scores=scores)
+    assert "auc" not in summary
+    assert summary["macro_accuracy"]["rows_low"] < 0.75 < summary["macro_accuracy"]["rows_high"]
+
+
+def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_seeds() -> None:
+    scores, labels = _scores(5, classes=2)
+    others = scores + np.random.default_rng(1).normal(size=scores.shape) / 2
+    records = [evaluate(each, labels) for each in (scores, others)]
+    summary = summarise(records, correct=hits(scores, labels), labels=labels, scores=scores)
+    entry = summary["accuracy"]
+    assert (entry["interval"], entry["rows_interval"]) == (SEED_INTERVAL, ROW_PROPORTION)
+    mean = (records[0]["accuracy"] + records[1]["accuracy"]) / 2
+    assert (entry["rows_low"], entry["rows_high"]) == pytest.approx(wilson(mean, 300))
+    alone = summarise(records[:1], correct=hits(scores, labels), labels=labels, scores=scores)
+    for name in ("macro_accuracy", "auc"):
+        moved = summary[name]["mean"] - alone[name]["mean"]
+        assert summary[name]["interval"] == SEED_INTERVAL
+        assert summary[name]["rows_interval"] == ROW_BOOTSTRAP
+        assert summary[name]["rows_low"] == pytest.approx(alone[name]["rows_low"] + moved)
+        assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
+
+
+def test_a_metric_that_does_not_vary_gets_no_interval_without_width() -> None:
+    """All seeds have 9 of 10 right, and differ in their probabilities."""
+    correct = np.arange(10) < 9
+    records = [{"accuracy": 0.9, "expected_calibration_error": error} for error in (0.1, 0.2)]
+    summary = summarise(records, correct=correct)
+    assert summary["expected_calibration_error"]["interval"] == SEED_INTERVAL
+    assert summary["accuracy"]["interval"] == ROW_PROPORTION
+    assert (summary["accuracy"]["low"], summary["accuracy"]["high"]) == wilson(0.9, 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 12), st.integers(2, 12), st.integers(1, 4), st.booleans(),
+    st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_intervals_stay_within_0_and_1_and_hold_the_mean(
+    rows: int, classes: int, seeds: int, several: bool, seed: int
+) -> None:
+    make = _multi_hot if several else _scores
+    link: metrics.Link = "sigmoid" if several else "softmax"
+    scores, labels = make(seed, rows=rows, classes=classes)
+    generator = np.random.default_rng(seed)
+    each = [scores + generator.normal(size=scores.shape) for _ in range(seeds)]
+    records = [evaluate(item, labels, link=link) for item in each]
+    summary = summarise(
+        records, correct=hits(each[0], labels, link=link), labels=labels, scores=each[0]
+    )
+    for entry in summary.values():
+        for low, high in (("low", "high"), ("rows_low", "rows_high")):
+            if entry[low] is not None:
+                assert 0.0 <= entry[low] < entry[high] <= 1.0
+        if entry["interval"] in (SEED_INTERVAL, ROW_PROPORTION):
+            assert entry["low"] <= entry["mean"] <= entry["high"]
 
 
 @pytest.mark.parametrize("digits", [None, 1, 0])
@@ -321,7 +417,7 @@ def test_bootstrap_of_the_auc_agrees_with_resampling_rows(digits: int | None) ->
     low, high = _resampled(area, 120)
     assert entry["low"] == pytest.approx(low, abs=0.008)
     assert entry["high"] == pytest.approx(high, abs=0.008)
-    assert (entry["mean"], entry["interval"]) == (record["auc"], ROW_INTERVAL)
+    assert (entry["mean"], entry["interval"]) == (record["auc"], ROW_BOOTSTRAP)
 
 
 def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
@@ -332,7 +428,8 @@ def test_bootstrap_over_labels_agrees_with_resampling_rows() -> None:
         [evaluate(scores, labels, link="sigmoid")],
         correct=hits(scores, labels, link="sigmoid"), labels=labels, scores=scores,
     )  # fmt: skip
-    for name in ("auc", "accuracy", "exact_match_accuracy"):
+    assert summary["exact_match_accuracy"]["interval"] == ROW_PROPORTION
+    for name in ("auc", "accuracy"):
 
         def value(rows: np.ndarray, name: str = name) -> float:
             found = evaluate(scores[rows], labels[rows], link="sigmoid")

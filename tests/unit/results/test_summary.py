@@ -74,7 +74,7 @@ def test_a_cell_given_twice_is_refused(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("[1]", "not a dpprobe-cell record"),
-        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 2"),
+        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 3"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
@@ -96,7 +96,11 @@ def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
     assert entry is not None
     assert entry.mean == pytest.approx(100 * accuracy["mean"])
     assert entry.low == pytest.approx(100 * accuracy["low"])
-    assert entry.half == pytest.approx(50 * (accuracy["high"] - accuracy["low"]))
+    assert entry.high == pytest.approx(100 * accuracy["high"])
+    assert entry.over_seeds
+    low, high = (100 * accuracy[f"rows_{end}"] for end in ("low", "high"))
+    assert (entry.rows_low, entry.rows_high) == pytest.approx((low, high))
+    assert entry.rows_reach == pytest.approx(max(entry.mean - low, high - entry.mean))
     assert (entry.seeds, entry.private, entry.ceiling) == (4, True, False)
     assert grid.deltas == {"digits": 1e-5}
 
@@ -104,12 +108,15 @@ def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
 def test_a_cell_without_an_interval_has_none_in_the_grid(tmp_path: Path) -> None:
     cell = write_cell(tmp_path)
     record = read_json(cell)
-    record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None}
+    rows = {"rows_low": None, "rows_high": None, "rows_interval": None}
+    record["summary"]["accuracy"] |= {"low": None, "high": None, "interval": None, **rows}
     write_json(cell, record)
     summarise_cells([cell], tmp_path / "summary.parquet", study="study")
     entry = read_grid([tmp_path / "summary.parquet"]).get(("digits", 1.0), ("pixels", "sgd"))
     assert entry is not None
-    assert entry.half is None
+    assert (entry.low, entry.high, entry.rows_low, entry.rows_high) == (None,) * 4
+    assert entry.rows_reach is None
+    assert not entry.over_seeds
 
 
 def test_another_table_is_refused(tmp_path: Path) -> None:

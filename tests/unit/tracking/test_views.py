@@ -33,6 +33,7 @@ def test_the_views_show_the_metric_of_the_dataset(study: Study) -> None:
     view = study.view("digits")
     assert [name for name in view["selectedColumns"] if "test/" in name] == [
         "metrics.`test/accuracy`", "metrics.`test/accuracy_std`",
+        "metrics.`test/accuracy_rows_low`", "metrics.`test/accuracy_rows_high`",
         "metrics.`test/macro_accuracy`", "metrics.`test/ece`",
     ]  # fmt: skip
     assert not [name for run in study.runs().values() for name in run.data.metrics if "auc" in name]

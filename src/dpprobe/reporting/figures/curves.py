@@ -20,7 +20,6 @@ from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_ax
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
 from dpprobe.reporting.published import Published
 from dpprobe.results.best_private import best_ceiling
-from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Entry, Grid, read_grid
 from dpprobe.study.ablations import unique
 
@@ -156,7 +155,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
         _draw_line(axes, scale, line, painted[backbone, method], styles[method], alpha)
     _draw_infinite(axes, scale, curves, painted, styles)
     draw_marks(axes, scale, marks)
-    # A t interval may reach past 100 %; the axis need not.
+    # Margins may reach past 100 %; the axis need not.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
     _draw_legend(axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks)
     style.title_axes(axes, *_captions(grid, dataset))
@@ -185,6 +184,10 @@ def _draw_line(
         color=colour, linestyle=dashes, marker=marker, markeredgecolor="white", markeredgewidth=0.5,
     )  # fmt: skip
     banded = [epsilon for epsilon in finite if line[epsilon].low is not None]
+    if len(banded) == 1:  # a band needs two
+        alone = line[banded[0]]
+        ends = [alone.low or 0.0, alone.high or 0.0]
+        axes.plot([scale.position(banded[0])] * 2, ends, color=colour, alpha=0.5, linewidth=1.0)
     axes.fill_between(
         [scale.position(epsilon) for epsilon in banded],
         [line[epsilon].low or 0.0 for epsilon in banded],
@@ -274,11 +277,19 @@ def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
     """Writes the dataset with its delta, and a caption of lines and bands."""
     entries = grid.entries.values()
     delta = f", δ = {_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
-    over = {entry.interval for entry in entries if entry.private and entry.interval}
-    kind = "over seeds" if over == {SEED_INTERVAL} else "over test rows" if over else None
-    bands = f"; bands: 95 % interval {kind}" if kind else ""
+    private = [entry for entry in entries if entry.private]
+    over = {entry.over_seeds for entry in private if entry.interval}
+    kinds = [
+        words
+        for seeds, words in ((True, "t over seeds"), (False, "over test rows"))
+        if seeds in over
+    ]
+    bands = f"; bands: 95 %, {' or '.join(kinds)}" if kinds else ""
+    reach = max((e.rows_reach for e in private if e.rows_reach is not None), default=None)
+    made = " or ".join(sorted({e.rows_interval for e in private if e.rows_interval}))
+    rows = "" if reach is None else f"\n95 %, {made}: up to {reach:.1f} points to a side"
     seeds = sorted({entry.seeds for entry in entries})
-    return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}"
+    return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}{rows}"
 
 
 def _draw_panels(

@@ -29,6 +29,10 @@ TITLES = {
 }  # fmt: skip
 OURS = "dpprobe"
 INFINITY = "∞"
+INTERVALS = (
+    "mean over seeds with its 95 % interval, ± half of it or its ends (Student's t over seeds, cut "
+    "at 0 and 100 %; where seeds do not vary Wilson or a bootstrap over test rows)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +164,7 @@ def measured_cell(cell: CellResult | None) -> TableCell:
     """Makes the cell of a measured result."""
     if cell is None:
         return BLANK
-    half = None if cell.low is None or cell.high is None else (cell.high - cell.low) / 2
-    return _scaled_cell(cell.mean, half, cell.measure.headline)
+    return _scaled_cell(cell.mean, cell.low, cell.high, cell.measure.headline)
 
 
 def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
@@ -169,15 +172,14 @@ def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
     if record is None:
         return BLANK
     entry = record["summary"][metric]
-    half = None if entry["low"] is None else (entry["high"] - entry["low"]) / 2
-    return _scaled_cell(entry["mean"], half, metric)
+    return _scaled_cell(entry["mean"], entry["low"], entry["high"], metric)
 
 
-def _scaled_cell(mean: float, half: float | None, metric: str) -> TableCell:
+def _scaled_cell(mean: float, low: float | None, high: float | None, metric: str) -> TableCell:
     """Makes a cell of an accuracy in percent, or of an AUC as the fraction that papers print."""
     if metric == "auc":
-        return mean_cell(mean, half, scale=1.0, digits=3)
-    return mean_cell(mean, half)
+        return mean_cell(mean, low, high, scale=1.0, digits=3)
+    return mean_cell(mean, low, high)
 
 
 def metric_name(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpprobe.reporting.paper_tables.common import (
     FEATURES,
+    INTERVALS,
     TITLES,
     Run,
     deltas_text,
@@ -46,7 +47,7 @@ def second_order_heads(run: Run, published: Published) -> Table:
         )  # fmt: skip
     notes = [
         "Accuracy in percent, or AUC as a fraction where that is the dataset's metric. Published: "
-        "δ 8e-7. Measured: mean over seeds ± half of the 95 % interval"
+        f"δ 8e-7. Measured: {INTERVALS}"
         f"{deltas_text(private)}; of several methods with one head the best, chosen by its test "
         "result. Blank: not run."
     ]

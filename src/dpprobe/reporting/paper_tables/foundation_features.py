@@ -8,6 +8,7 @@ from typing import Any
 
 from dpprobe.reporting.paper_tables.common import (
     FOUNDATION,
+    INTERVALS,
     TITLES,
     Run,
     deltas_text,
@@ -48,8 +49,8 @@ def private_results(run: Run, published: Published) -> Table:
     notes = [
         "Accuracy in percent, AUC as a fraction. Published columns as printed: CNN is the row's "
         f"source, SN+LC and SN+CNN are {cited['tramer_boneh_2021']}, the next three the "
-        f"{cited[FOUNDATION]}, which prints them once a dataset. Measured: mean over seeds ± half "
-        f"of the 95 % interval{deltas_text(table.cells)}, in the published row of the same epsilon "
+        f"{cited[FOUNDATION]}, which prints them once a dataset. Measured: {INTERVALS}"
+        f"{deltas_text(table.cells)}, in the published row of the same epsilon "
         "and metric, else in a row of their own."
     ]
     if missing:

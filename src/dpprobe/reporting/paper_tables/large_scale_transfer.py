@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpprobe.reporting.paper_tables.common import (
+    INTERVALS,
     OURS,
     TITLES,
     TRANSFER,
@@ -101,7 +102,7 @@ def _batch_notes(
     notes = [
         "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
         "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
-        "Measured: Poisson batches, frozen features, mean over seeds ± half of the 95 % interval"
+        f"Measured: Poisson batches, frozen features, {INTERVALS}"
         f"{deltas_text(run.cells)}. Blank: not run at that batch size."
     ]
     measured_rows = [row for row in rows if not row.source.citation]
@@ -356,7 +357,8 @@ def _gap(first: CellResult, other: CellResult) -> TableCell:
     """Makes the cell of a difference, with its sign."""
     gap, half = difference(first.values, other.values)
     scale, digits = (1.0, 3) if first.measure.headline == "auc" else (100.0, 1)
-    cell = mean_cell(gap, half, scale=scale, digits=digits)
+    ends = (None, None) if half is None else (gap - half, gap + half)
+    cell = mean_cell(gap, *ends, scale=scale, digits=digits)
     return replace(cell, text=cell.text if gap < 0 else f"+{cell.text}")
 
 

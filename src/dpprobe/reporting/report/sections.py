@@ -10,12 +10,14 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
+from dpprobe.reporting.accuracy_table import over_rows, over_seeds
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
 from dpprobe.results.cell_record import HEADLINES
+from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Grid, rounded_up
 
 
@@ -39,7 +41,8 @@ def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
     return {
         "dataset": best.dataset,
         "value": f"{best.entry.mean:.1f}\u00a0%",
-        "half": "" if best.entry.half is None else f"±\u00a0{best.entry.half:.1f}",
+        "spread": over_seeds(best.entry).replace(" ", "\u00a0"),
+        "rows": over_rows(best.entry).strip("[]").replace(", ", " to "),
         "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
         "by": f"{best.method} on {best.backbone}",
         "gap": gap,
@@ -90,14 +93,15 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
     for key, rows in summary.groupby(keys, sort=False):
         first = rows.iloc[0]
         name = str(first.headline)
-        values = {part: float(first[f"{name}_{part}"]) for part in ("low", "high")}
+        ends = ("low", "high", "rows_low", "rows_high")
+        values = {part: 100 * float(first[f"{name}_{part}"]) for part in ends}
         cells.append(
             {
                 **dict(zip(("dataset", "backbone", "method", "epsilon"), key, strict=True)),
                 "value": 100 * float(rows[name].mean()),
-                "low": 100 * values["low"],
-                "high": 100 * values["high"],
-                "interval": not math.isnan(values["low"]),
+                **values,
+                "over_seeds": first[f"{name}_interval"] == SEED_INTERVAL,
+                "over_rows": not math.isnan(values["rows_low"]),
                 "private": bool(first.private),
                 "realised": _number(first.realised_epsilon),
                 "seeds": len(rows),

@@ -15,6 +15,7 @@ from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.reporting.accuracy_table import over_rows, over_seeds
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
@@ -114,6 +115,8 @@ def _environment(template: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["percent"] = lambda value: f"{value:.1f}"
+    environment.filters["over_seeds"] = over_seeds
+    environment.filters["over_rows"] = over_rows
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]

@@ -216,3 +216,31 @@ def test_without_a_ceiling_there_is_no_gap(tmp_path: Path) -> None:
 
 def _with_files(draw: Callable[..., None], summary: Path, files: dict[str, Path]) -> None:
     draw(summary, **files)
+
+
+def test_the_caption_names_the_intervals_and_how_far_test_rows_reach(tmp_path: Path) -> None:
+    several = write_cell(tmp_path, method="sgd", seeds=3)
+    alone = write_cell(tmp_path, method="sgd_full", seeds=1)
+    summaries = []
+    for name, cells in (("one", [several]), ("both", [several, alone])):
+        summaries.append(tmp_path / f"{name}.parquet")
+        summarise_cells(cells, summaries[-1], study="study")
+    reaches = []
+    for path in (several, alone):
+        entry = read_json(path)["summary"]["accuracy"]
+        reaches.append(max(entry["mean"] - entry["rows_low"], entry["rows_high"] - entry["mean"]))
+    captions = [curves._captions(read_grid([path]), "digits")[1] for path in summaries]
+    assert captions[0] == (
+        "mean of 3 seeds; bands: 95 %, t over seeds\n"
+        f"95 %, Wilson over test rows: up to {100 * reaches[0]:.1f} points to a side"
+    )
+    assert "bands: 95 %, t over seeds or over test rows\n" in captions[1]
+    assert f"up to {100 * max(reaches):.1f} points" in captions[1]
+
+
+def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, seeds=1)
+    summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+    entry = read_json(cell)["summary"]["accuracy"]
+    drawn = [list(line.get_ydata()) for line in curve_axes(tmp_path / "summary.parquet").lines]
+    assert any(ends == pytest.approx([100 * entry["low"], 100 * entry["high"]]) for ends in drawn)

@@ -50,7 +50,8 @@ def test_csv_holds_numbers_with_their_intervals(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(text)))
     (row,) = [row for row in rows if row["pixels + sgd"]]
     assert float(row["CNN"]) == 73.3
-    assert 0 < float(row["pixels + sgd ±"]) < float(row["pixels + sgd"]) < 100
+    ends = [float(row[f"pixels + sgd {end}"]) for end in ("low", "high")]
+    assert 0 <= ends[0] < float(row["pixels + sgd"]) < ends[1] <= 100
     assert [row["ε"] for row in rows if row["Data"] == "EuroSAT"] == ["0.5", "[0.5, 1.5]"]
 
 
