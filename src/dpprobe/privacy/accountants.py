@@ -24,6 +24,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,44 @@ def together(
     interval = pld_interval(max(by_rdp, delta))
     by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
     return min(by_profile, by_rdp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """Independent fits of one kind: their mechanisms, and how many there are."""
+
+    mechanisms: tuple[Mechanism, ...]
+    times: int
+    selection: Selection | None = None
+
+
+def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
+    """Bounds the epsilon at `delta` of publishing fits of several kinds together.
+
+    Returns:
+      The bound, and True if it is exact: where no mechanism samples or is repeated. Elsewhere it is
+      an upper bound by RDP, which takes a fraction of a second for each kind that differs.
+    """
+    once = [
+        m.repeated(each.times) for each in fits if each.selection is None for m in each.mechanisms
+    ]
+    if all(each.selection is None for each in fits) and all(m.sample_rate == 1 for m in once):
+        return epsilon(once, delta, "gaussian"), True
+    from dp_accounting.rdp import RdpAccountant
+
+    # Of mechanisms that are priced alike one stands for all: that alone takes time.
+    alike: dict[Mechanism, int] = {}
+    for item in once:
+        key = replace(item, name="", released="", sensitivity=1.0, count=1)
+        alike[key] = alike.get(key, 0) + item.count
+    accountant = RdpAccountant(_RDP_ORDERS)
+    with _quiet_absl():
+        if alike:
+            accountant.compose(_event([item.repeated(n) for item, n in alike.items()], None))
+        for each in fits:
+            if each.selection is not None:
+                accountant.compose(_event(each.mechanisms, each.selection), each.times)
+        return float(accountant.get_epsilon(delta)), False
 
 
 def delta(mechanisms: Sequence[Mechanism], epsilon: float) -> float:

@@ -18,9 +18,13 @@ from dpprobe.reporting.tables import (
     make_row,
 )
 from dpprobe.results.cell_record import ACCURACY
-from dpprobe.results.summary import Entry, Grid, read_grid
+from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 
 NAME = "accuracy"
+CHOICE = (
+    "The best one was chosen by the test results of all, which its own epsilon does not cover: "
+    "publishing it costs at most what publishing all heads of all private cells of its row does."
+)
 LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
 
 
@@ -58,6 +62,13 @@ def accuracy_table(grid: Grid) -> Table:
         f"({_row_intervals(grid)}). A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
+    prices = [
+        f"{row[0]} at {row[1]:g}, {choice.candidates} cells, {rounded_up(choice.epsilon):g}"
+        for row in grid.rows
+        if (choice := grid.choices.get(row)) and choice.epsilon is not None
+    ]
+    if prices:
+        note += f" {CHOICE} That epsilon: {'; '.join(prices)}."
     if any(measure.partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
     return Table(

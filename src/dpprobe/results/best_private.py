@@ -13,12 +13,15 @@ from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.cell_record import CellRecord, Measure
-from dpprobe.results.summary import Entry, Grid
+from dpprobe.results.summary import Choice, Entry, Grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best private result of a dataset at one epsilon."""
+    """The best private result of a dataset at one epsilon, chosen by its test result.
+
+    Its own epsilon does not cover that choice: `choice` has what does.
+    """
 
     dataset: str
     epsilon: str
@@ -28,6 +31,7 @@ class Best:
     entry: Entry
     ceiling: Entry | None  # of the same backbone
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
+    choice: Choice
 
     @property
     def gap(self) -> float | None:
@@ -86,6 +90,7 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
                 if (of, name) == (dataset, backbone)
             ),
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
+            choice=grid.choices[dataset, epsilon],
         )
         for (dataset, epsilon), (backbone, method), entry in _best_of_each(
             private, key=lambda item: item[0], result=lambda item: item[2]

@@ -18,11 +18,13 @@ from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
     SCALAR_METRICS,
+    STATEMENT_FILE,
     CellRecord,
     Measure,
     measures,
     read_cell,
 )
+from dpprobe.results.choice import choice_price
 from dpprobe.results.metrics import SEED_INTERVAL
 
 SCHEMA = pa.schema(
@@ -60,6 +62,9 @@ SCHEMA = pa.schema(
                 (f"{name}_rows_interval", pa.string()),
             )
         ),
+        # Of all private cells of the dataset and epsilon: their number, and what choosing costs.
+        ("candidates", pa.int64()),
+        ("choice_epsilon", pa.float64()),
         ("fingerprint", pa.string()),
         ("content_hash", pa.string()),
     ]
@@ -69,8 +74,10 @@ SCHEMA = pa.schema(
 def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) -> None:
     """Writes one row a cell and seed, in the order of backbone, method, epsilon and seed.
 
-    `private` says that the cell's method is private *and* its epsilon is finite. Metrics are
-    fractions; `epsilon` of "inf" is infinity.
+    The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
+    publishing the best private cell of the dataset and epsilon costs, as `choice` derives; None
+    where there is one. `private` says that the cell's method is private *and* its epsilon is
+    finite. Metrics are fractions; `epsilon` of "inf" is infinity.
 
     Raises:
       DataError: when a file is not a cell's record, two files describe one cell, or two cells
@@ -88,7 +95,20 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
         (record for _, record in cells.values()),
         key=lambda record: (*record.cell.key[:3], record.cell.epsilon_value),
     )
-    rows = [row for record in records for row in _rows(record, study)]
+    candidates: dict[tuple[str, str], list[Path]] = {}
+    for path, record in cells.values():
+        if record.guaranteed:
+            of = candidates.setdefault((record.cell.dataset, record.cell.epsilon), [])
+            of.append(path.with_name(STATEMENT_FILE))
+    choices = {
+        key: {"candidates": len(paths), "choice_epsilon": choice_price(paths)}
+        for key, paths in candidates.items()
+    }
+    rows = [
+        row | (choices[record.cell.dataset, record.cell.epsilon] if record.guaranteed else {})
+        for record in records
+        for row in _rows(record, study)
+    ]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
@@ -141,6 +161,20 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The private cells of a dataset and epsilon, of which one is shown as the best.
+
+    Attributes:
+      candidates: their number.
+      epsilon: a bound on what publishing the best one costs, at the cells' delta; None where there
+        is one candidate, so that nothing was chosen.
+    """
+
+    candidates: int
+    epsilon: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """The cells of some summaries, by row (dataset, epsilon) and column (backbone, method)."""
 
@@ -149,6 +183,7 @@ class Grid:
     entries: dict[tuple[str, float, str, str], Entry]
     deltas: dict[str, float]
     measures: dict[str, Measure]  # of each dataset
+    choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
         """Returns the cell of a row and column, None where there is none."""
@@ -195,6 +230,17 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         entries=entries,
         deltas={str(name): float(delta) for name, delta in deltas.items()},
         measures=shown,
+        choices={
+            (str(dataset), float(epsilon)): Choice(
+                candidates=int(rows.candidates.iloc[0]),
+                epsilon=None
+                if np.isnan(rows.choice_epsilon.iloc[0])
+                else float(rows.choice_epsilon.iloc[0]),
+            )
+            for (dataset, epsilon), rows in table[table.private].groupby(
+                ["dataset", "epsilon"], sort=False
+            )
+        },
     )
 
 

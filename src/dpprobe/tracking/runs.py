@@ -36,6 +36,7 @@ OUTSIDE = (
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
+CHOICE = "/choice_epsilon_eps_"  # likewise: what publishing the best one costs
 BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
 
 SCALARS = {
@@ -229,6 +230,12 @@ def study_run(
             f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
             f"{best.entry.mean:.1f} % by {best.method} on {best.backbone}"
         )
+        if best.choice.epsilon is not None:
+            metrics.append((f"{best.dataset}{CHOICE}{best.epsilon}", best.choice.epsilon, 0))
+            sentences[-1] += (
+                f", chosen among {best.choice.candidates} private cells by test results: "
+                f"publishing the choice costs epsilon {rounded_up(best.choice.epsilon):g} at most"
+            )
     datasets = ", ".join(infos)
     return RunContents(
         key=study,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
 from dpprobe.results.cell_record import read_cell
+from dpprobe.results.choice import choice_price
 from dpprobe.results.summary import (
     SCHEMA,
     read_grid,
@@ -188,3 +189,16 @@ def test_a_privacy_loss_is_never_shown_smaller() -> None:
 @given(st.floats(1e-6, 1e6))
 def test_a_rounded_privacy_loss_is_near(loss: float) -> None:
     assert loss <= rounded_up(loss) <= 1.0011 * loss
+
+
+def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=method) for method in ("a", "b")]
+    others = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("2", "inf")]
+    others.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
+    summarise_cells([*cells, *others], tmp_path / "summary.parquet", study="study")
+    choices = read_grid([tmp_path / "summary.parquet"]).choices
+    assert set(choices) == {("digits", 1.0), ("digits", 2.0)}
+    expected = choice_price([cell.with_name("privacy.json") for cell in cells])
+    assert expected is not None
+    assert (choices["digits", 1.0].candidates, choices["digits", 1.0].epsilon) == (2, expected)
+    assert (choices["digits", 2.0].candidates, choices["digits", 2.0].epsilon) == (1, None)

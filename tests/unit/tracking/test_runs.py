@@ -15,6 +15,7 @@ from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe.artifacts import read_json, write_table, write_text
 from dpprobe.errors import TrackingError
+from dpprobe.results.summary import rounded_up
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.tracking.runs import (
     OUTSIDE,
@@ -317,6 +318,11 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     best = max(each["accuracy"]["mean"] for each in means)
     assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(best, rel=1e-3)
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
+    price = run.data.metrics["digits/choice_epsilon_eps_0.5"]
+    assert price > 0.5
+    note = run.data.tags["mlflow.note.content"]
+    cost = f"publishing the choice costs epsilon {rounded_up(price):g} at most"
+    assert f"chosen among 2 private cells by test results: {cost}" in note
     assert run.data.params["cells"] == "8"
     assert "8 cells on digits" in run.data.tags["mlflow.note.content"].splitlines()[0]
     assert run.inputs is not None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import canonical_json, read_json
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.reporting.report.exhibits import relative_path
 
 STATEMENTS_SHOWN = 400
 
@@ -63,6 +64,24 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
         )
         for index, (content, cells) in enumerate(ordered)
     ]
+
+
+def candidates(
+    statements: Sequence[Statement], folder: Path
+) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Lists name and link of each private statement by (dataset, epsilon).
+
+    A link leads to the statement on the page, or to its file where the page does not show it.
+    """
+    listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for index, item in enumerate(statements):
+        if item.content.get("private") and item.epsilon != INFINITE:
+            for backbone, path in item.cells:
+                shown = index < STATEMENTS_SHOWN
+                link = f"#{item.anchor}" if shown else relative_path(path, folder)
+                name = f"{item.content.get('method')} on {backbone}"
+                listed.setdefault((item.dataset, item.epsilon), []).append((name, link))
+    return listed
 
 
 def common_limits(statements: Sequence[Statement]) -> list[str]:

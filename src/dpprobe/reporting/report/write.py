@@ -23,7 +23,7 @@ from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.summary import read_grid, read_summaries
+from dpprobe.results.summary import read_grid, read_summaries, rounded_up
 
 logger = logging.getLogger("dpprobe")
 
@@ -39,7 +39,8 @@ NOT_PRIVATE = (
     ("Zero-shot and few-shot baselines", "few-shot heads are trained on private rows without "
      "noise; zero-shot results are test results."),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
-     "private data is not covered by any promise below."),
+     "private data is not covered by any promise below; the headline says what publishing the best "
+     "method and backbone costs."),
     ("Seeds, fingerprints and logs", "in benchmark mode the seeds give the noise away."),
 )  # fmt: skip
 
@@ -84,6 +85,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         date=_date(sources.summaries),
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
+        candidates=statements.candidates(privacy, output.parent),
         has_zero_shot=bool(zero_shot),
         highlights=[
             sections.headline_parts(best, infos[best.dataset]) for best in highlights(bests)
@@ -115,6 +117,7 @@ def _environment(template: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["percent"] = lambda value: f"{value:.1f}"
+    environment.filters["loss"] = lambda value: f"{rounded_up(value):g}"
     environment.filters["over_seeds"] = over_seeds
     environment.filters["over_rows"] = over_rows
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token

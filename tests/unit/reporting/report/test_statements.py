@@ -9,6 +9,8 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.report import statements
+from dpprobe.results.choice import choice_price
+from dpprobe.results.summary import rounded_up
 from tests.support.report_page import Made
 
 
@@ -49,3 +51,21 @@ def test_links_lead_to_statements_that_are_shown(
     shown = {d["id"] for d in page.all("details") if d.get("class") == "statement"}
     assert len(shown) == 9
     assert links == shown
+
+
+def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(made: Made) -> None:
+    page = made.page()
+    candidates = sorted(made.results.glob("cells/digits/*/sgd*/eps-1/privacy.json"))
+    assert len(candidates) > 1
+    price = choice_price(candidates)
+    assert price is not None
+    assert f"≤ {rounded_up(price):g}" in page.words
+    assert price > read_json(candidates[0])["epsilon_all_heads"]
+    listed = page.text.split("Statements of all candidates")[1].split("</details>")[0]
+    line = listed.split("ε = 1:")[1].split("</li>")[0]
+    links = re.findall(r'href="#([^"]+)">([^<]+)</a>', line)
+    names = {f"{path.parts[-3]} on {path.parts[-4]}" for path in candidates}
+    assert {name for _, name in links} == names
+    shown = {anchor.get("id") for anchor in page.all("details")}
+    assert {anchor for anchor, _ in links} <= shown
+    assert "nonprivate" not in listed

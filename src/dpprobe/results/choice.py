@@ -1,0 +1,63 @@
+"""The price of choosing the best private cell of a dataset and epsilon by its test results.
+
+**Claim.** A cell's statement is for one head of that cell. Which cell is best was read off the test
+results of all seeds of all M private cells of the dataset and epsilon. The best cell's heads, and
+the name of the best, are functions of all their heads and of the test rows: post-processing, as far
+as the training rows go. So publishing them costs no more than publishing all heads of all M cells,
+and that is the composition of all their mechanisms, each as often as there are seeds. It is exact
+for that composition where no mechanism samples or is repeated, an upper bound elsewhere; for the
+choice itself it is an upper bound always. Nothing here covers the test rows, whose noiseless
+results decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.errors import DataError
+from dpprobe.privacy.accountants import Fits, all_together
+from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.plan import Mechanism, Selection
+
+
+def choice_price(statements: Iterable[Path]) -> float | None:
+    """Bounds the epsilon of publishing the best of the cells that these statements are of.
+
+    Args:
+      statements: the privacy statements of the private cells of one dataset and epsilon.
+
+    Returns:
+      The epsilon at the largest of their deltas; None for less than two cells: nothing was chosen.
+
+    Raises:
+      DataError: when a file is not a statement of a private cell.
+    """
+    fits, deltas = [], []
+    for path in statements:
+        try:
+            values = read_json(path)
+            fits.append(_fits(values))
+            deltas.append(float(values["delta"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}: not the statement of a private cell ({error!r}); run the cell again"
+            ) from None
+    if len(fits) < 2:
+        return None
+    return round_up(all_together(fits, max(deltas))[0])
+
+
+def _fits(statement: Mapping[str, Any]) -> Fits:
+    """Returns the fits of a cell: a head for each seed."""
+    keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
+    selection = statement["selection"]
+    return Fits(
+        mechanisms=tuple(
+            Mechanism(**{key: item[key] for key in keys}) for item in statement["mechanisms"]
+        ),
+        times=len(statement["seeds"]),
+        selection=Selection.from_dict(selection) if selection else None,
+    )
