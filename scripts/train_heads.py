@@ -13,8 +13,11 @@ if __name__ == "__main__":
 
         limit_threads(snakemake.threads)
         params = snakemake.params
+        study = run_study(snakemake.config)
         train_job(
             Job(
+                study=study.study,
+                private_datasets=tuple(study.datasets),
                 dataset=snakemake.wildcards.dataset,
                 backbone=snakemake.wildcards.backbone,
                 epsilon=snakemake.wildcards.epsilon,
@@ -30,6 +33,7 @@ if __name__ == "__main__":
             plans=Path(snakemake.input.plans),
             # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
             cells=Path(snakemake.output.cells[0]).parents[4],
-            device=run_study(snakemake.config).device,
+            device=study.device,
             overlap=Path(snakemake.input.overlap) if snakemake.input.overlap else None,
+            tables=Path(study.data_dir),
         )

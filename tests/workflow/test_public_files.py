@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
 from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
 
 from .conftest import Workspace
 
 
+def write_mirrored_digits(path: Path) -> None:
+    """Images of the digits' size, none of which is one of them."""
+    data = load_digits()
+    images = []
+    for values in data.images[:, :, ::-1]:
+        content = io.BytesIO()
+        Image.fromarray((values * 15).astype(np.uint8)).save(content, "png")
+        images.append({"bytes": content.getvalue(), "path": None})
+    pq.write_table(pa.table({"image": images, "label": data.target}), path)
+
+
 def test_a_public_dataset_lends_its_covariance(workspace: Workspace, small: dict[str, Any]) -> None:
-    digits = {"source": "sklearn", "name": "digits", "test_fraction": 0.5, "split_seed": 7}
+    write_mirrored_digits(workspace.directory / "lender.parquet")
+    lender = {
+        "source": "parquet", "train": "lender.parquet", "test_fraction": 0.5,
+        "class_names": [str(digit) for digit in range(10)],
+    }  # fmt: skip
     manifest = "results/features/lender/{backbone}/train/manifest.json"
     start = workspace.directory / "digits-pixels.safetensors"
     save_file({"weights": np.zeros((10, 64), np.float32)}, start)
-    small |= {"public_datasets": {"lender": digits}}
+    small |= {"public_datasets": {"lender": lender}}
     small["methods"] = {
         "lent": {"head": "feature_covariance", "public_covariance": manifest},
         "started": {
@@ -26,7 +49,10 @@ def test_a_public_dataset_lends_its_covariance(workspace: Workspace, small: dict
     workspace.run(small, "heads")
     statement = json.loads((workspace.cell("lent", "2") / "privacy.json").read_text())
     assert [item["name"] for item in statement["mechanisms"]] == ["centre", "gradients"]
-    assert list(statement["public_files"]) == [manifest.format(backbone="pixels")]
+    written = manifest.format(backbone="pixels")
+    assert list(statement["public_files"]) == [written]
+    declared = {"by": "small", "options": {"public_covariance": written}}
+    assert statement["declared_public"] == declared
     own = json.loads((workspace.cell("started", "2") / "privacy.json").read_text())
     assert list(own["public_files"]) == ["digits-pixels.safetensors"]
     record = json.loads((workspace.cell("lent", "2") / "metrics.json").read_text())
@@ -51,3 +77,55 @@ def test_a_missing_public_file_is_named_before_any_job(
     assert result.returncode != 0
     assert "nowhere.safetensors" in result.stdout
     assert not (workspace.directory / "data").exists()
+
+
+DIGITS = {"source": "sklearn", "name": "digits"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "results/features/{dataset}/{backbone}/train/manifest.json",
+        "elsewhere/../results/features/digits/pixels/train/manifest.json",
+    ],
+)
+def test_private_features_are_refused_before_any_job(
+    workspace: Workspace, small: dict[str, Any], path: str
+) -> None:
+    small["methods"] = {"lent": {"head": "feature_covariance", "public_covariance": path}}
+    result = workspace.run(small, "heads", check=False)
+    assert result.returncode != 0
+    line = "config: methods.lent: public_covariance: "
+    assert sum(line in text for text in result.stdout.splitlines()) == 1
+    assert not (workspace.directory / "data").exists()
+
+
+def test_private_data_that_was_copied_is_refused_by_the_job(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    def refused(method: dict[str, Any], reason: str) -> None:
+        changed = small | {"methods": {"some": method}}
+        result = workspace.run(changed, "heads", check=False)
+        assert result.returncode != 0
+        assert reason in result.stdout
+        assert not workspace.cell("some", "2").exists()
+
+    # the same images as the private ones, split otherwise
+    small["public_datasets"] = {"lender": DIGITS | {"test_fraction": 0.5, "split_seed": 7}}
+    workspace.run(small, "heads")
+    results = workspace.directory / "results"
+    shutil.copytree(results / "features/digits/pixels/train", workspace.directory / "copy")
+    shutil.copy(workspace.cell("sgd", "2") / "heads.safetensors", workspace.directory / "start")
+    refused(
+        {"head": "feature_covariance", "public_covariance": "copy/manifest.json"},
+        "some: public_covariance copy/manifest.json: features of the private dataset digits; ",
+    )
+    refused(
+        {"head": "sgd", "init": "file", "init_file": "start"},
+        "some: init_file start: heads that sgd trained on private rows of digits at epsilon 2",
+    )
+    lent = "results/features/lender/pixels/train/manifest.json"
+    refused(
+        {"head": "feature_covariance", "public_covariance": lent},
+        "different rows are rows of the private training set; ",
+    )

@@ -80,7 +80,8 @@ class Options(FileInitOptions):
         None,
         min_length=1,
         description="A manifest.json of a public dataset's features through the same backbone: "
-        "its covariance takes the place of the released one and costs nothing.",
+        "its covariance takes the place of the released one and costs nothing. Features of private "
+        "rows are refused.",
     )
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -140,6 +141,7 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
 
     Raises:
       DataError: when the features are of another dimension.
+      PrivacyError: when a good part of the rows are private ones.
       StoreError: when the manifest or a shard is damaged.
     """
     # torch and what needs it, as above; the store needs HDF5
@@ -148,6 +150,7 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
     from dpprobe.features.store import FeatureStore
     from dpprobe.heads.rows import Rows
     from dpprobe.heads.second_order import Design, second_moment
+    from dpprobe.heads.shared_rows import check_other_rows
     from dpprobe.heads.training_set import TrainingSet
 
     rows = design.rows
@@ -157,6 +160,7 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
             f"public_covariance {manifest}: features of dimension {store.dimension}, the private "
             f"ones have {rows.dimension}; write a manifest of the same backbone"
         )
+    check_other_rows(store, rows.data, written=manifest)
     labels = torch.zeros(store.rows, dtype=torch.int64)
     data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
     public = Design(options, Rows(data, rows.transform), private=not design.exact)

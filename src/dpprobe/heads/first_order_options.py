@@ -81,8 +81,8 @@ class FirstOrderOptions(MethodOptions):
         None,
         min_length=1,
         description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
-        "d + 1] with the biases last: public, such as a zero-shot classifier's. {dataset} and "
-        "{backbone} in the path stand for their names.",
+        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
+        "on private rows is refused. {dataset} and {backbone} in the path stand for their names.",
     )
     init_bias: float | None = Field(
         None, allow_inf_nan=False, description="What all biases start from, instead of init's own."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.first_order_options import INIT_DEVIATION, FirstOrderOptions
+from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.randomness import stream
 
@@ -64,7 +66,9 @@ def weights_from_file(path: str, classes: int, dimension: int) -> npt.NDArray[np
 
     Raises:
       ConfigError: when they cannot be read or do not fit.
+      PrivacyError: when they are of a head that was trained on private rows.
     """
+    check_unmarked(Path(path), option="init_file", written=path)
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:

@@ -59,10 +59,14 @@ class MethodOptions(Options, ABC):
         """The limits of a reference engine, for the privacy statement; None for our own."""
         return None
 
+    def public_files(self) -> dict[str, str]:
+        """Returns the files that the method declares public, by the option that names each."""
+        paths = {name: getattr(self, name) for name in self.paths}
+        return {name: path for name, path in paths.items() if path is not None}
+
     def input_files(self) -> tuple[str, ...]:
         """Returns the public files whose change makes the head stale, such as initial weights."""
-        paths = (getattr(self, name) for name in self.paths)
-        return tuple(path for path in paths if path is not None)
+        return tuple(self.public_files().values())
 
     def identity(self) -> dict[str, Any]:
         """Returns the options that decide the head: all but the paths of public files."""

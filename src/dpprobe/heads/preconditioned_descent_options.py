@@ -88,7 +88,8 @@ class FileInitOptions(PreconditionedDescentOptions):
         None,
         min_length=1,
         description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
-        "d + 1] with the biases last: public, such as a zero-shot classifier's.",
+        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
+        "on private rows is refused.",
     )
 
     @model_validator(mode="after")

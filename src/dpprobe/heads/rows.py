@@ -141,6 +141,11 @@ class Rows:
         self.norms = self.lengths.square().add_(1).sqrt_()
 
     @property
+    def data(self) -> TrainingSet:
+        """The rows before the normalisation."""
+        return self._data
+
+    @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """(features [n, d], scale float32 [n]) where row i is scale[i] * features[i], in memory.
 

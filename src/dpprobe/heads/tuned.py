@@ -174,8 +174,8 @@ class Options(MethodOptions):
     def engine_limits(self) -> str | None:
         return self.base.engine_limits
 
-    def input_files(self) -> tuple[str, ...]:
-        return self.base.input_files()
+    def public_files(self) -> dict[str, str]:
+        return {f"base.{name}": path for name, path in self.base.public_files().items()}
 
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "base": self.base.identity()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpprobe.errors import PrivacyError
@@ -39,7 +40,8 @@ FIXED_OPTIONS = (
     "the hyperparameters but for what a search chose, fixed without looking at the private data"
 )
 PUBLIC_FILES = (
-    "the files under public_files, assumed to hold nothing that depends on the private images"
+    "the files under public_files, assumed to hold nothing that depends on the private images: the "
+    "study named under declared_public says so"
 )
 PUBLIC_SEARCH = (
     "the space that hyperparameters are searched in, and the distribution of the number of trials, "
@@ -66,6 +68,21 @@ TRIALS_NOT_COVERED = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """The files beside the private rows that a head started from or used, declared public.
+
+    Attributes:
+      study: the name of the study that declares them public.
+      files: the path of each, as the study has it, by the option that names it.
+      hashes: SHA-256 of each, by path.
+    """
+
+    study: str
+    files: Mapping[str, str]
+    hashes: Mapping[str, str]
+
+
 def statement(
     plan: Plan,
     *,
@@ -78,7 +95,7 @@ def statement(
     private_choices: str | None,
     priced_normalisation: bool,
     engine_limits: str | None,
-    public_files: Mapping[str, str] | None = None,
+    declared: Declared | None = None,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
@@ -92,7 +109,7 @@ def statement(
         its name, its weights' SHA-256, and `near_duplicate_check`: the result of
         `find_near_duplicates`, or "not run".
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
-      public_files: what the head started from or used beside the private rows, by path: SHA-256.
+      declared: the public files that the head started from or used; None for none.
       private_choices: what the head chose by looking at the private rows without a mechanism, in
         words; None where there is nothing.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
@@ -109,7 +126,8 @@ def statement(
         public.append(FIXED_OPTIONS)
         if plan.selection:
             public.append(PUBLIC_SEARCH)
-    if public_files:
+    files = declared if declared and declared.files else None
+    if files:
         public.append(PUBLIC_FILES)
     not_covered = [private_choices, *NOT_COVERED] if private_choices else [*NOT_COVERED]
     if plan.selection:
@@ -150,7 +168,8 @@ def statement(
         "seeds": [f"{seed:032x}" for seed in seeds],
         "engine_limits": engine_limits,
         "public": public,
-        "public_files": dict(public_files or {}),
+        "public_files": dict(files.hashes) if files else {},
+        **({"declared_public": {"by": files.study, "options": dict(files.files)}} if files else {}),
         "public_data": {"assumption": assumption, **public_data},
         "not_covered": not_covered,
     }

@@ -13,6 +13,7 @@ from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
 
@@ -29,9 +30,10 @@ def check_study(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         with report.part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
-    for name, method in study.methods.items():
+    public_files = PublicFiles(study)
+    for name in study.methods:
         with report.part(f"methods.{name}"):
-            method.located(dataset="dataset", backbone="backbone")
+            public_files.check(name)
     for name, dataset in study.public_datasets.items():
         with report.part(f"public_datasets.{name}"):
             _check_public(study, name, dataset, report)

@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import read_json, write_json
+from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
@@ -59,7 +60,8 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     tensors = load_file(cell / WEIGHTS_FILE)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}
-    (folder / HEAD_FILE).write_bytes(save(chosen))
+    metadata = marked(record.cell.model_dump(), record.options)
+    (folder / HEAD_FILE).write_bytes(save(chosen, metadata=metadata))
     statement = read_json(cell / STATEMENT_FILE)
     write_json(
         folder / FACTS_FILE,

@@ -34,7 +34,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.statement import statement
+from dpprobe.privacy.statement import Declared, statement
 from dpprobe.results import metrics
 from dpprobe.results.cell_record import (
     METRICS_FILE,
@@ -70,6 +70,7 @@ class CellTask:
       headline: the metric that the cell is shown by.
       published, staged: the cell's folder, and the one that it is finished in.
       identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
+      study: the study's name, for the privacy statement.
     """
 
     name: CellName
@@ -85,6 +86,7 @@ class CellTask:
     published: Path
     staged: Path
     identity: Mapping[str, Any]
+    study: str
 
     @property
     def fingerprint(self) -> str:
@@ -117,7 +119,11 @@ class CellTask:
                 "near_duplicate_check": self.near_duplicates,
             },
             epsilon_all_heads=self.epsilon_all_heads,
-            public_files={path: sha256_file(Path(path)) for path in self.options.input_files()},
+            declared=Declared(
+                study=self.study,
+                files=self.options.public_files(),
+                hashes={path: sha256_file(Path(path)) for path in self.options.input_files()},
+            ),
             private_choices=self.options.private_choices,
             priced_normalisation=self.options.normalize.priced,
             engine_limits=self.options.engine_limits,
@@ -195,7 +201,7 @@ class CellTask:
         try:
             self._partial.mkdir()
             options = self.options.model_dump(mode="json")
-            write_contents(self._partial, contents, features, options=options)
+            write_contents(self._partial, contents, features, name=self.name, options=options)
             write_json(self._partial / STATEMENT_FILE, self.statement)
             self._record(contents, features).write(self._partial / METRICS_FILE)
             self._drop(self.staged)

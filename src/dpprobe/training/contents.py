@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save
 
-from dpprobe.artifacts import atomic_path, canonical_json
+from dpprobe.artifacts import atomic_path
+from dpprobe.heads.private_mark import marked
 from dpprobe.results.cell_record import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
     WEIGHTS_FILE,
+    CellName,
     CellRecord,
 )
 from dpprobe.training.features import JobFeatures
@@ -68,20 +70,24 @@ def merge(parts: Sequence[CellContents], seeds: int) -> CellContents:
 
 
 def write_contents(
-    folder: Path, contents: CellContents, features: JobFeatures, *, options: Mapping[str, Any]
+    folder: Path,
+    contents: CellContents,
+    features: JobFeatures,
+    *,
+    name: CellName,
+    options: Mapping[str, Any],
 ) -> None:
     """Writes the weights, predictions and history of a cell.
 
     Args:
       features: whose test rows the scores are of.
-      options: of the method; they are stored beside the weights.
+      name: of the cell, and `options` of its method: they are stored beside the weights.
     """
     with atomic_path(folder / WEIGHTS_FILE) as temporary:
         tensors = {"weights": contents.weights, **contents.arrays}
         content = save(
             {name: np.ascontiguousarray(values) for name, values in tensors.items()},
-            # one key: safetensors writes several in another order each time
-            metadata={"dpprobe": canonical_json(options)},
+            metadata=marked(name.model_dump(), options),
         )
         temporary.write_bytes(content)  # save_file would hide the system's error
     with atomic_path(folder / PREDICTIONS_FILE) as temporary:

@@ -41,6 +41,7 @@ from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import JobFeatures, read_job_features
 from dpprobe.training.plans import Plans, check_prices, read_plans
+from dpprobe.training.public_files import PrivateData
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -51,9 +52,12 @@ class Job:
     """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
 
     Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is the
-    dataset's choice of what stands for it, None for the usual.
+    dataset's choice of what stands for it, None for the usual. `study` is the study's name, and
+    `private_datasets` are those that its public files must not be made from.
     """
 
+    study: str
+    private_datasets: tuple[str, ...]
     dataset: str
     backbone: str
     epsilon: str
@@ -76,6 +80,7 @@ def train_job(
     cells: Path,
     device: str,
     overlap: Path | None = None,
+    tables: Path | None = None,
 ) -> None:
     """Brings every cell of a job up to date.
 
@@ -84,12 +89,14 @@ def train_job(
       plans: the calibrated plans of the job's methods.
       overlap: the counts of a near-duplicate check, where one was run.
       cells: the folder of all cells; a finished but unpublished one is a hidden sibling there.
+      tables: the folder of all split tables, where they may lie on this machine.
       device: "auto", "cpu" or "cuda".
 
     Raises:
       PrivacyError: before anything is trained, when a plan is not its method's or does not cost
         what its file says.
       DpprobeError: naming each method that failed, after the others have been trained and staged.
+      PrivacyError: before any training, for a file that is declared public and is not.
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
@@ -97,6 +104,18 @@ def train_job(
     planned = [name for name in job.methods if name not in calibrated.failures]
     for name in planned:
         _check_plan(plans, job, name, calibrated, stores[0].rows)
+    private = PrivateData(
+        dataset=job.dataset,
+        manifests=(train, test),
+        datasets=job.private_datasets,
+        results=cells.parent,
+        tables=tables,
+    )
+    for name in planned:
+        try:
+            private.check(_located(job, name))
+        except PrivacyError as error:
+            raise PrivacyError(f"{name}: {error}") from None
     kind = identity_device(device)
     tasks = [_cell_task(job, name, calibrated, stores, cells, check, kind) for name in planned]
     stale = [task for task in tasks if not task.is_current()]
@@ -119,6 +138,11 @@ def train_job(
         task.publish()
 
 
+def _located(job: Job, method: str) -> MethodOptions:
+    """Returns the options of a method, with the names of dataset and backbone put into paths."""
+    return job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
+
+
 def _cell_task(
     job: Job,
     method: str,
@@ -135,7 +159,7 @@ def _cell_task(
     """
     plan = calibrated.plans[method]
     train, test = stores
-    options = job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
+    options = _located(job, method)
     for path in options.input_files():
         check_classes(Path(path), train.class_names)
     name = CellName(dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon)
@@ -170,6 +194,7 @@ def _cell_task(
         published=published,
         staged=published.with_name(f".{published.name}.staged"),
         identity=identity,
+        study=job.study,
     )
 
 

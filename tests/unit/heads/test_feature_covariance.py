@@ -166,9 +166,9 @@ class PublicStore(Stream):
 def test_public_covariance_is_the_private_one_of_other_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many rows as the private ones count for: here the same rows, twice."""
+    """As many rows as the private ones count for: here rows of twice their length, twice."""
     features, labels = classes_of()
-    public = torch.cat([features, features])
+    public = 2 * torch.cat([features, features])
     monkeypatch.setattr("dpprobe.features.store.FeatureStore", lambda _path: PublicStore(public))
     options = Options(normalize="l2", ridge=3.0, public_covariance="somewhere/manifest.json")
     fitted = fit(options, features, labels, 4, noise=1e-7)

@@ -13,7 +13,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.privacy.statement import statement
+from dpprobe.privacy.statement import Declared, statement
 
 
 def plan(epsilon: float = 1.0) -> Plan:
@@ -134,13 +134,25 @@ def test_shares_are_stated_where_they_are_exact() -> None:
 
 
 def test_public_files_and_what_a_normalisation_released_are_named() -> None:
-    assert state()["public_files"] == {}
-    options = {"head": "feature_covariance", "public_covariance": "elsewhere/manifest.json"}
-    values = state(options=options, public_files={"elsewhere/manifest.json": "ab" * 32})
-    assert values["public_files"] == {"elsewhere/manifest.json": "ab" * 32}
+    path = "elsewhere/manifest.json"
+    options = {"head": "feature_covariance", "public_covariance": path}
+    declared = Declared(
+        study="lesions", files={"public_covariance": path}, hashes={path: "ab" * 32}
+    )
+    values = state(options=options, declared=declared)
+    assert values["public_files"] == {path: "ab" * 32}
+    assert values["declared_public"] == {"by": "lesions", "options": {"public_covariance": path}}
     assert any("public_files, assumed to hold nothing" in fact for fact in values["public"])
     assert "heads, with what its normalisation released, are (1, 1e-05)" in values["promise"]
     assert "with" not in state()["promise"].split(" are (")[0]
+
+
+def test_a_statement_without_public_files_declares_none() -> None:
+    values = state(declared=Declared(study="lesions", files={}, hashes={}))
+    assert values == state()
+    assert values["public_files"] == {}
+    assert "declared_public" not in values
+    assert not any("public_files" in fact for fact in values["public"])
 
 
 TUNED = {

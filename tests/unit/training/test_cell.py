@@ -67,7 +67,8 @@ def train(folder: Path, *, calibration: Path, **changes: Any) -> Path:
     """Runs a job of two seeds at epsilon 8; returns the cell's folder."""
     job = replace(
         Job(
-            dataset="toy", backbone="none", epsilon="8", methods={"sgd": SIGMOID}, seeds=2,
+            study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+            epsilon="8", methods={"sgd": SIGMOID}, seeds=2,
             study_seed=0, delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
         ),
         **changes,

@@ -115,7 +115,8 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path, calibration: Path) -> Run:
     write_features(tmp_path)
     job = Job(
-        dataset="toy", backbone="none", epsilon="4", methods=METHODS, seeds=2, study_seed=0,
+        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+        epsilon="4", methods=METHODS, seeds=2, study_seed=0,
         delta=1e-4, accountant="pld", mode="benchmark", memory_mb=1000,
     )  # fmt: skip
     return Run(tmp_path, job, calibration)

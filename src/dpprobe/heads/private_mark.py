@@ -1,0 +1,71 @@
+"""The mark of heads that were trained on private rows: no study may start from one as if public.
+
+A head's file says in its metadata of which cell it is. Anything that a fit takes for public is held
+against that. A mark goes with a file that is copied or renamed; who writes the numbers into a file
+of his own leaves it behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from dpprobe.artifacts import canonical_json
+from dpprobe.errors import PrivacyError
+
+FORMAT = "dpprobe-heads"
+FORMAT_VERSION = 1
+# safetensors writes several keys of metadata in another order each time
+KEY = "dpprobe"
+
+
+def marked(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the metadata of a file of heads that were trained on private rows.
+
+    Args:
+      cell: dataset, backbone, method and epsilon.
+      options: of the method.
+    """
+    mark = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "private_rows": dict(cell),
+        "options": dict(options),
+    }
+    return {KEY: canonical_json(mark)}
+
+
+def check_unmarked(path: Path, *, option: str, written: str) -> None:
+    """Raises PrivacyError for a file of heads that were trained on private rows.
+
+    Args:
+      path: the file; one that cannot be read passes, and its reader says what is wrong.
+      option: that names it, and `written`: the path as the study has it.
+    """
+    try:
+        with safe_open(path, framework="numpy") as stream:
+            mark = json.loads((stream.metadata() or {})[KEY])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return
+    if not isinstance(mark, Mapping):
+        return
+    # before there were marks, a file had the options of its head alone
+    if mark.get("format") == FORMAT or "head" in mark:
+        raise PrivacyError(
+            f"{option} {written}: {_origin(mark)}, and nothing prices a start from them; name a "
+            "file made from public data alone"
+        )
+
+
+def _origin(mark: Mapping[str, Any]) -> str:
+    cell = mark.get("private_rows")
+    if not isinstance(cell, Mapping):
+        return f"heads that {mark.get('head', 'a method')} trained on private rows"
+    return (
+        f"heads that {cell.get('method')} trained on private rows of {cell.get('dataset')} at "
+        f"epsilon {cell.get('epsilon')}"
+    )

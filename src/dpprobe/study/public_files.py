@@ -1,0 +1,108 @@
+"""Holds the public files that methods name against the folders of a study's private data.
+
+A study writes its results into one folder. Two kinds of them come from no private row: features of
+its public datasets, and text embeddings, which need the names of classes alone. All else there, and
+the data of private datasets, is nothing that a method may take for public. Paths are compared as
+they are written and as links lead, so that no detour matters. A copy elsewhere has another path:
+the training job looks at what is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from dpprobe.errors import ConfigError
+from dpprobe.options import resolve_path
+from dpprobe.study.study import Study
+
+TEXT_FILE = "text.safetensors"
+
+
+class PublicFiles:
+    """The check of a study's public files: the folders of its private data are looked up once."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+
+    def check(self, method: str) -> None:
+        """Checks the public files that a method names for every dataset and backbone of the study.
+
+        Raises:
+          ConfigError: for braces in a path that hold no name, and for a path among private data.
+        """
+        study, options = self._study, self._study.methods[method]
+        if not options.public_files():
+            return
+        written = {
+            named
+            for dataset in study.datasets
+            for backbone in study.backbones
+            for named in options.located(dataset=dataset, backbone=backbone).public_files().items()
+        }
+        for option, path in sorted(written):
+            if place := self._place(path):
+                raise ConfigError(
+                    f"{option}: {path}: it lies in {place}; name a public file elsewhere, or "
+                    "features of a dataset under public_datasets"
+                )
+
+    def _place(self, path: str) -> str | None:
+        """Returns words for the private folder that a path lies in, None where it lies in none."""
+        for view in _views(resolve_path(path)):
+            if view in self._texts or _within(view, self._public):
+                continue
+            for folder, words in self._private:
+                if view.is_relative_to(folder):
+                    return words
+        return None
+
+    @cached_property
+    def _private(self) -> list[tuple[Path, str]]:
+        """The folders of private data, each with words for it."""
+        study, results, data = self._study, self._results, Path(self._study.data_dir)
+        folders = {results: f"{results}, among the results of this study"}
+        for name in study.datasets:
+            features = results / "features" / name
+            of_one = [features, *(features / backbone for backbone in study.backbones)]
+            of_one += [results / "cells" / name, data / name, data / "downloads" / name]
+            folders |= dict.fromkeys(of_one, f"the folders of the private dataset {name}")
+        return [(view, words) for path, words in folders.items() for view in _views(path)]
+
+    @cached_property
+    def _public(self) -> set[Path]:
+        """The folders of public features, themselves not followed as links."""
+        return {
+            view / "features" / name
+            for view in _views(self._results)
+            for name in self._study.public_datasets
+        }
+
+    @cached_property
+    def _texts(self) -> set[Path]:
+        """The text embeddings, themselves not followed as links."""
+        return {
+            view / TEXT_FILE
+            for name in self._study.all_datasets()
+            for backbone in self._study.backbones
+            for view in _views(self._results / "features" / name / backbone)
+        }
+
+    @property
+    def _results(self) -> Path:
+        return Path(self._study.results_dir)
+
+
+def _views(path: Path) -> set[Path]:
+    """Returns a path as it is written, and as links lead, both without `..`."""
+    views = {Path(os.path.abspath(path))}  # noqa: PTH100, resolve() follows links
+    with suppress(OSError, RuntimeError):  # links in a circle: nobody can read the file
+        views.add(path.resolve())
+    return views
+
+
+def _within(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
