@@ -1,0 +1,111 @@
+"""Draws random words: a cipher's keystream, keyed by a seed or by the operating system.
+
+The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Who does
+not hold the key cannot tell them from independent uniform words, whatever other words of the stream
+they have seen; this is the one assumption under which the noise made of them has the law that its
+price supposes. Only the key differs between benchmark mode, where it derives from a published seed,
+and a release, where the operating system draws it and nothing keeps it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import sys
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.randomness import SEED_BITS
+
+Words = npt.NDArray[np.uint64]
+
+KEY_BYTES = 32
+_WORD_BYTES = 8
+# Encrypted at a time; with what it becomes it fits the second-level cache.
+_ZEROS = memoryview(bytes(1 << 16))
+
+
+class Keystream:
+    """A stream of random words, which do not depend on how many are drawn at a time.
+
+    No two streams have a key in common: a part has its own, and a stream gives away each part once.
+    """
+
+    def __init__(self, key: bytes, name: str) -> None:
+        """Starts a stream; `seeded` and `from_system` make the key.
+
+        Args:
+          key: 256 secret bits, of this stream alone.
+          name: its use, for messages.
+        """
+        if len(key) != KEY_BYTES:
+            raise PrivacyError(f"keystream {name}: a key of {len(key)} bytes; give {KEY_BYTES}")
+        self.name = name
+        self._key = key
+        # The counter starts at 0: no other stream has this key.
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._parts: set[str] = set()
+        self._process = os.getpid()
+
+    @classmethod
+    def seeded(cls, seed: int, name: str) -> Keystream:
+        """Returns the stream of a seed for one use, such as "noise": benchmark mode.
+
+        Raises:
+          PrivacyError: when the seed is not a whole number of at most 128 bits.
+        """
+        if not 0 <= seed < 2**SEED_BITS:
+            raise PrivacyError(f"seed {seed}: must be a whole number of at most {SEED_BITS} bits")
+        return cls(_derived(seed.to_bytes(SEED_BITS // 8, "big"), name), name)
+
+    @classmethod
+    def from_system(cls, name: str) -> Keystream:
+        """Returns a stream that the operating system keys and nobody can repeat."""
+        return cls(secrets.token_bytes(KEY_BYTES), name)
+
+    def __repr__(self) -> str:
+        """Names the stream; the key stays hidden."""
+        return f"Keystream({self.name!r})"
+
+    def part(self, name: str) -> Keystream:
+        """Returns a stream of its own for one part of this one's use.
+
+        Raises:
+          PrivacyError: when the part was given away before: its words would be used twice.
+        """
+        if name in self._parts:
+            raise PrivacyError(f"keystream {self.name}: part {name} was given away before")
+        self._parts.add(name)
+        return Keystream(_derived(self._key, name), f"{self.name}, {name}")
+
+    def words(self, count: int) -> Words:
+        """Draws the next words, as `fill` does, into a new array."""
+        words = np.empty(count, dtype=np.uint64)
+        self.fill(words)
+        return words
+
+    def fill(self, out: Words) -> None:
+        """Fills a contiguous array of one dimension with the next words.
+
+        Raises:
+          PrivacyError: in a process forked from the one that started the stream, where the words
+            would be drawn a second time.
+        """
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"keystream {self.name}: was started in another process; start one in this process"
+            )
+        view = out.view(np.uint8).data
+        for start in range(0, len(view), len(_ZEROS)):
+            piece = view[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(piece)], piece)
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)
+
+
+def _derived(key: bytes, name: str) -> bytes:
+    return hmac.digest(key, name.encode(), "sha256")
