@@ -1,0 +1,574 @@
+"""Draws the rounding of a real Gaussian: integers of exact probabilities, for sums on a grid.
+
+**What is released.** A sum S of whole multiples of a public grid g, of L2 sensitivity C, leaves as
+S + g K, where the K are independent and K = round(s Z): Z a real standard normal, s = sigma C / g
+the deviation in units of the grid, any positive float64 (rounded up where it is computed, as less
+noise than was priced would cost more). S / g is an integer, so
+S / g + round(s Z) = round(S / g + s Z). What leaves is the real-valued Gaussian mechanism, rounded
+to the grid: post-processing. Every accountant's price of that mechanism holds unchanged, and the
+bits of what leaves tell nothing that the rounding does not. Addition in int64 (modulo 2^64) or in
+float64 (exact below 2^53, correctly rounded above) are functions of S / g + K as well.
+
+**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Cells
+of width 1/64 divide [0, 8). With cell j, from x_j to x_(j+1), go integers
+floor_j <= f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The
+area under the ceilings, in units of one cell's width times 1, consists of integers:
+
+- floor_j, a multiple of 2^50: x uniform in the cell, accepted without a look at f;
+- ceiling_j - floor_j, the rest of the cell: x uniform in it, y uniform between floor and ceiling,
+  accepted where y < f(x);
+- the tail: beyond 8, cells of width 1 under 2^-k E with E >= f(8), in cell k with probability
+  2^-(k + 1), accepted where y < f(x). f(8 + k) <= 2^-12k f(8), so E 2^-k is above f;
+- nothing: what is missing to 2^64. A is such that this is less than 2^10.
+
+So a piece is chosen with its exact probability by 64 uniform bits, and nothing, like a point that
+is not accepted, starts the number anew. Points are then uniform on the area under the ceilings,
+and those accepted on the area under f: x is the absolute value of a standard normal, and a further
+bit is its sign. The first 14 bits of a number's word alone choose among the floors, 16,384 equal
+shares, which leaves one number in fifty for a second word.
+
+**Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
+in the cell. A number is taken where s x rounds to the same integer for all continuations; elsewhere
+further words are drawn, as many as it takes (y likewise). A float64 product settles nearly all: it
+is within s 2^-49 + 2^-50 of s x, with or without fused multiplication, and decides where it keeps
+that distance from the middle between two integers. The others are computed in 192-bit integers,
+then in integers of any length. So results are a function of the words alone, on every machine.
+
+Beside the words' being random there is no approximation: neither the choice of pieces nor the
+tail's end, for there is none.
+"""
+
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.errors import PrivacyError
+from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.keystream import Keystream, Words
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
+
+# Of a word: the bits that choose a floor, then a sign, then the position in a cell.
+CHOICE_BITS = 14
+POSITION_BITS = 64 - CHOICE_BITS - 1
+SHARE_BITS = 64 - CHOICE_BITS
+# Cells are of width 2^-6, up to 8.
+CELL_BITS = 6
+END = 8
+CELLS = END << CELL_BITS
+# Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
+FLOOR_CELLS = 256
+# Beyond 32 deviations (a probability of 1e-224) an integer may exceed 2^53.
+LARGEST_DEVIATION = 2.0**48
+# Words at a time: they and the numbers stay in the second-level cache.
+BLOCK = 1 << 14
+
+_TAIL, _NOTHING = CELLS, CELLS + 1
+_GUIDE_BITS = 3
+_MORE = 1024
+_FEWEST = 3  # further words that one attempt may take before it is settled in integers
+_EXP_BITS = 160
+
+_f8, _u8, _i8 = np.float64, np.uint64, np.int64
+_LEFT = _i8(-(2**63))  # marks what is not decided yet
+_0, _1, _32, _64, _128 = _u8(0), _u8(1), _u8(32), _u8(64), _u8(128)
+_LOW_HALF, _ONES = _u8(2**32 - 1), _u8(2**64 - 1)
+_CHOICE, _CHOICES = _u8(CHOICE_BITS), _u8(2**CHOICE_BITS - 1)
+_SHARE, _GUIDE = _u8(SHARE_BITS), _u8(SHARE_BITS - _GUIDE_BITS)
+_PLACE, _POSITIONS = _u8(CHOICE_BITS + 1), _u8(POSITION_BITS)
+_COARSE, _COARSE_BITS = _u8(20), _u8(44)
+# An integer below 2^52 in the low bits of 2^52 is that float64; 1.5 x 2^52 rounds to an integer.
+_BITS_OF_2_52, _2_52 = _u8(0x4330000000000000), 2.0**52
+_BITS_OF_ROUNDER, _ROUNDER = _u8(0x4338000000000000), 1.5 * 2.0**52
+_POSITION_UNIT, _WIDTH = 2.0 ** -(CELL_BITS + POSITION_BITS), 2.0**-CELL_BITS
+_BELOW, _ABOVE = 1 - 2.0**-40, 1 + 2.0**-40
+_E = tuple((-1.0) ** k / math.factorial(k) for k in range(11))
+_E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = _E
+
+
+class Table(NamedTuple):
+    """The pieces of the area under the ceilings, in units whose number is 2^64.
+
+    Attributes:
+      scale: the density's value at 0.
+      floors: of each cell.
+      ceilings: of each cell, and of the tail's first.
+      nothing: what is missing to 2^64.
+      tops: the density at each cell's left end, rounded.
+      shares: [2^14], the cell that each value of a word's first bits chooses.
+      settled: values below this one choose a cell's floor, the others a further word.
+      ends: of the further pieces laid end to end: the cells' rests, the tail, nothing.
+      offsets: from a number in a cell's rest to its height, modulo 2^64.
+      guide: the first piece that ends beyond each multiple of 2^47.
+    """
+
+    scale: int
+    floors: tuple[int, ...]
+    ceilings: tuple[int, ...]
+    nothing: int
+    tops: npt.NDArray[np.float64]
+    shares: npt.NDArray[np.uint8]
+    settled: int
+    ends: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.uint64]
+    guide: npt.NDArray[np.uint16]
+
+
+def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
+    """Encloses 2^bits exp(-exponent), of an exponent of at least 0, in two integers."""
+    if exponent == 0:
+        return 1 << bits, 1 << bits
+    halvings = max(0, math.ceil(2 * exponent).bit_length())
+    precision = bits + 2 * halvings + 16
+    numerator, denominator = exponent.numerator << precision, exponent.denominator << halvings
+    least, most = numerator // denominator, -(-numerator // denominator)  # of at most 2^-1
+    low = high = low_term = high_term = 1 << precision
+    count = 0
+    while high_term > 1:
+        count += 1
+        low_term = low_term * least // (count << precision)
+        high_term = -(-high_term * most // (count << precision))
+        low, high = low + low_term, high + high_term
+    high += high_term  # each further term is at most half the one before it
+    for _ in range(halvings):
+        low, high = low * low >> precision, -(-high * high >> precision)
+    shift = 2 * precision - (precision - bits)
+    return (1 << shift) // high, -(-(1 << shift) // low)
+
+
+@functools.cache
+def table() -> Table:
+    """Computes the pieces, once in a process."""
+    bounds = [
+        exp_bounds(Fraction(cell**2, 2 << 2 * CELL_BITS), _EXP_BITS) for cell in range(CELLS + 1)
+    ]
+    highs = [high for _, high in bounds]
+    tail = 2 << CELL_BITS  # widths of a cell in 1 + 1/2 + 1/4 + ...
+    # Each ceiling is less than 1 above the density's bound.
+    scale = ((2**64 - CELLS - tail) << _EXP_BITS) // (sum(highs[:-1]) + tail * highs[-1])
+    ceilings = tuple(-(-scale * high >> _EXP_BITS) for high in highs)
+    shares = [(scale * low >> _EXP_BITS) >> SHARE_BITS for low, _ in bounds[1:]]
+    floors = tuple(share << SHARE_BITS for share in shares)
+    nothing = 2**64 - sum(ceilings[:-1]) - tail * ceilings[-1]
+    settled = sum(shares)
+    if nothing < 0 or any(shares[FLOOR_CELLS:]):
+        raise PrivacyError("rounded Gaussian: its table is wrong; nothing is drawn")
+    chosen = np.zeros(1 << CHOICE_BITS, dtype=np.uint8)
+    chosen[:settled] = np.repeat(np.arange(CELLS), shares)
+    sizes = [ceiling - floor for ceiling, floor in zip(ceilings, floors, strict=False)]
+    sizes += [tail * ceilings[-1], nothing]
+    ends = [sum(sizes[: piece + 1]) for piece in range(len(sizes))]
+    starts = [0, *ends[:-1]]
+    offsets = [
+        (floor - start) % 2**64 for floor, start in zip((*floors, 0, 0), starts, strict=True)
+    ]
+    marks = range(0, ends[-1], 1 << (SHARE_BITS - _GUIDE_BITS))
+    guide = [next(piece for piece, end in enumerate(ends) if end > mark) for mark in marks]
+    return Table(
+        scale=scale,
+        floors=floors,
+        ceilings=ceilings,
+        nothing=nothing,
+        tops=np.array([scale * low / 2**_EXP_BITS for low, _ in bounds[:-1]]),
+        shares=chosen,
+        settled=settled,
+        ends=np.array(ends, dtype=np.uint64),
+        offsets=np.array(offsets, dtype=np.uint64),
+        guide=np.array(guide, dtype=np.uint16),
+    )
+
+
+class _Scale(NamedTuple):
+    """A deviation in the forms in which the steps of a draw take it.
+
+    Attributes:
+      exact: the deviation.
+      coarse: times 2^-50, the unit of a position of 44 bits.
+      limit: the largest distance from an integer at which that position decides.
+      factor: its 53 leading bits, as an integer.
+      shift: the power of 2 by which factor x position, a position of 2^-119, is to be divided.
+    """
+
+    exact: Fraction
+    coarse: float
+    limit: float
+    factor: np.uint64
+    shift: np.uint64
+
+    @classmethod
+    def of(cls, deviation: float) -> _Scale:
+        mantissa, exponent = math.frexp(deviation)
+        shift = CELL_BITS + POSITION_BITS + 64 + 53 - exponent
+        return cls(
+            exact=Fraction(deviation),
+            coarse=deviation * 2.0**-50,
+            limit=0.5 - (deviation * 2.0**-49 + 2.0**-50),
+            factor=np.uint64(int(mantissa * 2.0**53)),
+            # At 190 every number is 0 already, and 192 bits still hold the half that is added.
+            shift=np.uint64(min(shift, 190)),
+        )
+
+
+class RoundedGaussian:
+    """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
+
+    A number takes the next word of one stream, and one number in fifty further words of another, in
+    the order of the numbers: numbers do not depend on how many are drawn at a time.
+    """
+
+    def __init__(self, keystream: Keystream) -> None:
+        """Takes the two streams.
+
+        Args:
+          keystream: of this sampler alone.
+
+        Raises:
+          PrivacyError: when another sampler has taken its words.
+        """
+        self._words = keystream.part("words")
+        self._more = keystream.part("further words")
+        self._block: Words = np.empty(BLOCK, dtype=np.uint64)
+        self._ahead: Words = np.empty(0, dtype=np.uint64)
+        self._place = 0
+
+    def draw(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
+        """Draws the next numbers.
+
+        Args:
+          size: how many.
+          deviation: standard deviation of the Gaussian that is rounded; at 0 zeros are returned and
+            nothing is drawn.
+
+        Raises:
+          PrivacyError: when the deviation is negative, not a number or above 2^48.
+        """
+        out = np.zeros(size, dtype=np.int64)
+        scale = _scale(deviation)
+        if scale is not None:
+            for start in range(0, size, BLOCK):
+                self._fill(out[start : start + BLOCK], scale)
+        return out
+
+    def add_to(
+        self, sums: npt.NDArray[np.int64] | npt.NDArray[np.float64], deviation: float
+    ) -> None:
+        """Adds the next numbers to integers in place, with memory for one block only.
+
+        Args:
+          sums: int64, or float64 that hold integers; contiguous. float64 sums stay integers as
+            long as they are below 2^53.
+          deviation: as of `draw`.
+
+        Raises:
+          PrivacyError: as `draw`, and when the sums are of another type or not contiguous.
+        """
+        if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
+            raise PrivacyError(
+                f"sums of type {sums.dtype}, strides {sums.strides}: noise is added to contiguous "
+                "int64 or float64"
+            )
+        scale = _scale(deviation)
+        if scale is None:
+            return
+        flat = sums.reshape(-1)
+        numbers = np.empty(min(BLOCK, flat.size), dtype=np.int64)
+        for start in range(0, flat.size, BLOCK):
+            block = flat[start : start + BLOCK]
+            self._fill(numbers[: block.size], scale)
+            block += numbers[: block.size]
+
+    def _fill(self, out: npt.NDArray[np.int64], scale: _Scale) -> None:
+        pieces = table()
+        settled = np.uint64(pieces.settled)
+        words = self._block[: out.size]
+        self._words.fill(words)
+        draw_most(words, pieces.shares, settled, scale.coarse, scale.limit, out)
+        index, again = 0, False
+        while True:
+            index, self._place, again, hard = draw_rest(
+                words, self._ahead, pieces.shares, settled, pieces.guide, pieces.ends,
+                pieces.offsets, pieces.tops, scale.factor, scale.shift, index, self._place, again,
+                out,
+            )  # fmt: skip
+            if index == out.size:
+                return
+            if hard:
+                word = self._next() if again else int(words[index])
+                number = attempt(word, self._next, scale.exact)
+                again = number is None
+                if number is not None:
+                    out[index] = number
+                    index += 1
+            else:
+                self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        self._ahead = np.concatenate([self._ahead[self._place :], self._more.words(_MORE)])
+        self._place = 0
+
+    def _next(self) -> int:
+        if self._place == self._ahead.size:
+            self._look_ahead()
+        self._place += 1
+        return int(self._ahead[self._place - 1])
+
+
+def _scale(deviation: float) -> _Scale | None:
+    if not 0 <= deviation <= LARGEST_DEVIATION:
+        raise PrivacyError(
+            f"deviation {deviation!r} in units of the grid: must lie between 0 and 2^48; "
+            "take a coarser grid"
+        )
+    return None if deviation == 0 else _Scale.of(float(deviation))
+
+
+def attempt(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
+    """Makes a number of a word in integers of any length, None where it is to be started anew.
+
+    Args:
+      word: the number's first.
+      more: draws a further word.
+      deviation: of the Gaussian, at least 0.
+    """
+    pieces = table()
+    choice = word % 2**CHOICE_BITS
+    negative = word >> CHOICE_BITS & 1
+    x = _Digits(word >> (CHOICE_BITS + 1), POSITION_BITS)
+    if choice < pieces.settled:
+        x = x.within(Fraction(int(pieces.shares[choice]), 1 << CELL_BITS), CELL_BITS)
+    else:
+        value = (choice - pieces.settled << SHARE_BITS) + (more() >> CHOICE_BITS)
+        piece = int(np.searchsorted(pieces.ends, np.uint64(value), side="right"))
+        if piece == _NOTHING:
+            return None
+        if piece == _TAIL:
+            halvings = _trailing_zeros(more)
+            x = x.within(Fraction(END + halvings), 0)
+            share = value - int(pieces.ends[_TAIL - 1]) >> (CELL_BITS + 1)
+            y = _Digits(share, 0).within(Fraction(0), halvings)
+        else:
+            x = x.within(Fraction(piece, 1 << CELL_BITS), CELL_BITS)
+            y = _Digits((value + int(pieces.offsets[piece])) % 2**64, 0)
+        while not _below(y.high, x.high):
+            if not _below(y.low, x.low):
+                return None
+            x, y = x.extended(more()), y.extended(more())
+    while (number := math.floor(deviation * x.low + Fraction(1, 2))) != (
+        math.ceil(deviation * x.high + Fraction(1, 2)) - 1
+    ):
+        x = x.extended(more())
+    return -number if negative else number
+
+
+class _Digits(NamedTuple):
+    """A real number of which some binary digits are known: start + (value + [0, 1)) 2^-places."""
+
+    value: int
+    places: int
+    start: Fraction = Fraction(0)
+
+    @property
+    def low(self) -> Fraction:
+        return self.start + Fraction(self.value, 1 << self.places)
+
+    @property
+    def high(self) -> Fraction:
+        return self.start + Fraction(self.value + 1, 1 << self.places)
+
+    def within(self, start: Fraction, bits: int) -> _Digits:
+        """Returns the number shrunk by 2^-bits and moved."""
+        return _Digits(self.value, self.places + bits, start)
+
+    def extended(self, word: int) -> _Digits:
+        return _Digits((self.value << 64) + word, self.places + 64, self.start)
+
+
+def _trailing_zeros(more: Callable[[], int]) -> int:
+    """Draws a geometric number: k with probability 2^-(k + 1)."""
+    zeros = 0
+    while (word := more()) == 0:
+        zeros += 64
+    return zeros + (word & -word).bit_length() - 1
+
+
+def _below(y: Fraction, x: Fraction) -> bool:
+    """Compares a height with the density at x; they are equal at 0 at most."""
+    scale, bits = table().scale, 128
+    while True:
+        low, high = (Fraction(scale * bound, 1 << bits) for bound in exp_bounds(x * x / 2, bits))
+        if y < low:
+            return True
+        if y >= high:
+            return False
+        bits *= 2
+
+
+@jit("void(u8[::1], u1[::1], u8, f8, f8, i8[::1])")
+def draw_most(words, shares, settled, coarse, limit, out):
+    """Draws the numbers that a floor and 44 bits of the position decide, and marks the others.
+
+    Args:
+      words: [n].
+      shares, settled: of the table.
+      coarse, limit: the deviation's.
+      out: [n].
+    """
+    cells = np.empty(1024, dtype=np.uint8)
+    for start in range(0, words.shape[0], 1024):
+        part = words[start : start + 1024]
+        numbers = out[start : start + 1024]
+        for i in range(part.shape[0]):
+            cells[i] = shares[part[i] & _CHOICES]
+        # Apart from the look-up, so that the processor's vector instructions do this.
+        for i in range(part.shape[0]):
+            word = part[i]
+            position = _u8(cells[i]) << _COARSE_BITS | word >> _COARSE
+            scaled = (_u8(position | _BITS_OF_2_52).view(_f8) - _2_52) * coarse
+            moved = _f8(scaled + _ROUNDER)
+            distance = abs(scaled - (moved - _ROUNDER))
+            number = moved.view(_u8) - _BITS_OF_ROUNDER
+            sign = _0 - (word >> _CHOICE & _1)
+            number = (number ^ sign) - sign
+            decided = (distance <= limit) & ((word & _CHOICES) < settled)
+            numbers[i] = _i8(number) if decided else _LEFT
+
+
+@jit()
+def _product(a, b):
+    """Multiplies two words; returns the upper and the lower word."""
+    a0, a1, b0, b1 = a & _LOW_HALF, a >> _32, b & _LOW_HALF, b >> _32
+    low, middle = a0 * b0, a1 * b0
+    middle += low >> _32
+    other = a0 * b1 + (middle & _LOW_HALF)
+    return a1 * b1 + (middle >> _32) + (other >> _32), other << _32 | low & _LOW_HALF
+
+
+@jit("u8(u8, u8, u8, u8, u8)")
+def rounded(factor, shift, upper, lower, further):
+    """Computes floor((factor (2^64 upper + lower) + further) / 2^shift + 1/2) in 192 bits.
+
+    Args:
+      factor: below 2^53.
+      shift: from 66 to 190.
+      upper: below 2^63.
+      lower: any word.
+      further: any word.
+    """
+    carried, w0 = _product(factor, lower)
+    w2, w1 = _product(factor, upper)
+    w1 += carried
+    w2 += _u8(w1 < carried)
+    w0 += further
+    carry = _u8(w0 < further)
+    w1 += carry
+    w2 += _u8(w1 < carry)
+    if shift > _128:
+        return (w2 + (_1 << (shift - _128 - _1))) >> (shift - _128)
+    half = _1 << (shift - _64 - _1)
+    w1 += half
+    w2 += _u8(w1 < half)
+    if shift == _128:
+        return w2
+    return w2 << (_128 - shift) | w1 >> (shift - _64)
+
+
+@jit("u2(u8, u2[::1], u8[::1])")
+def further_piece(value, guide, ends):
+    """Finds the piece that a number below the last end lies in."""
+    piece = guide[value >> _GUIDE]
+    while value >= ends[piece]:
+        piece += 1
+    return piece
+
+
+@jit("f8(u8, u8, f8[::1])")
+def density(cell, position, tops):
+    """Computes the density at a cell's left end plus a position, within 2^-48 of itself."""
+    step = _f8(position) * _POSITION_UNIT
+    t = step * (_f8(cell) * _WIDTH + 0.5 * step)  # at most 1/8
+    series = (((((((((_E10 * t + _E9) * t + _E8) * t + _E7) * t + _E6) * t + _E5) * t + _E4) * t
+                + _E3) * t + _E2) * t + _E1) * t + _E0  # fmt: skip
+    return tops[cell] * series
+
+
+@jit(
+    "Tuple((i8, i8, b1, b1))(u8[::1], u8[::1], u1[::1], u8, u2[::1], u8[::1], u8[::1], f8[::1],"
+    " u8, u8, i8, i8, b1, i8[::1])"
+)
+def draw_rest(
+    words, more, shares, settled, guide, ends, offsets, tops, factor, shift, index, place, again,
+    out,
+):  # fmt: skip
+    """Draws the marked numbers, in their order, until further words are short or one is hard.
+
+    Args:
+      words: [n].
+      more: further words.
+      shares, settled, guide, ends, offsets, tops: of the table.
+      factor, shift: the deviation's.
+      index: of the first number to look at.
+      place: of the first further word to take.
+      again: that number is being drawn anew.
+      out: [n].
+
+    Returns:
+      The same index, place and again for the next call, and True where that number is to be made
+      by `attempt`.
+    """
+    while index < out.shape[0]:
+        if out[index] != _LEFT:
+            index += 1
+            continue
+        if place + _FEWEST > more.shape[0]:
+            return index, place, again, False
+        at = place
+        word = words[index]
+        if again:
+            word = more[at]
+            at += 1
+        choice = word & _CHOICES
+        position = word >> _PLACE
+        cell = _u8(0)
+        if choice < settled:
+            cell = _u8(shares[choice])
+        else:
+            value = (choice - settled) << _SHARE | more[at] >> _CHOICE
+            at += 1
+            cell = _u8(further_piece(value, guide, ends))
+            if cell == _NOTHING:
+                place, again = at, True
+                continue
+            if cell == _TAIL:
+                return index, place, again, True
+            height = value + offsets[cell]
+            wanted = density(cell, position, tops)
+            if _f8(height) >= wanted * _ABOVE:
+                place, again = at, True
+                continue
+            if _f8(height + _1) > wanted * _BELOW:
+                return index, place, again, True
+        position |= cell << _POSITIONS
+        number = rounded(factor, shift, position, _0, _0)
+        if number != rounded(factor, shift, position, _ONES, factor - _1):
+            lower = more[at]
+            at += 1
+            number = rounded(factor, shift, position, lower, _0)
+            if number != rounded(factor, shift, position, lower, factor - _1):
+                return index, place, again, True
+        out[index] = -_i8(number) if word >> _CHOICE & _1 else _i8(number)
+        place, again = at, False
+        index += 1
+    return index, place, again, False
+
+
+MACHINE_CODE.keep()

@@ -1,0 +1,618 @@
+"""The rounded Gaussian: its probabilities are proven, its bits compared, its law sampled."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, cast
+
+import mpmath  # type: ignore[import-untyped]
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy import rounded_gaussian
+from dpprobe.privacy.keystream import Keystream, Words
+from dpprobe.privacy.rounded_gaussian import (
+    BLOCK,
+    CELL_BITS,
+    CELLS,
+    CHOICE_BITS,
+    FLOOR_CELLS,
+    LARGEST_DEVIATION,
+    POSITION_BITS,
+    SHARE_BITS,
+    RoundedGaussian,
+    density,
+    exp_bounds,
+    further_piece,
+    rounded,
+    table,
+)
+
+TABLE = table()
+DIGITS = 50
+TAIL, NOTHING = CELLS, CELLS + 1
+DEVIATIONS = [0.01, 0.3, 1.0, 7.5, 1e3, 2.0**20, 1.7 * 2.0**35, 2.0**40]
+
+
+def drawn(size: int, deviation: float, seed: int = 1, name: str = "noise") -> Any:
+    return RoundedGaussian(Keystream.seeded(seed, name)).draw(size, deviation)
+
+
+def exact_density(x: Any) -> Any:
+    """f(x), by mpmath."""
+    return TABLE.scale * mpmath.exp(-(mpmath.mpf(x) ** 2) / 2)
+
+
+# The proof's parts.
+
+
+def test_floors_and_ceilings_enclose_the_density() -> None:
+    """In all of a cell, as the density falls; against 50 digits."""
+    with mpmath.workdps(DIGITS):
+        edges = [exact_density(mpmath.mpf(cell) / 2**CELL_BITS) for cell in range(CELLS + 1)]
+        for cell in range(CELLS):
+            assert 0 <= TABLE.floors[cell] <= edges[cell + 1]
+            assert edges[cell] <= TABLE.ceilings[cell] < edges[cell] + 1
+            assert TABLE.floors[cell] > edges[cell + 1] - 2**SHARE_BITS
+        assert edges[CELLS] <= TABLE.ceilings[CELLS]
+
+
+def test_cells_of_the_tail_are_enclosed() -> None:
+    """Each step to the next cell takes a factor of exp(-8.5) at most off the density."""
+    with mpmath.workdps(DIGITS):
+        for cell in range(60):
+            assert exact_density(8 + cell) <= mpmath.mpf(TABLE.ceilings[CELLS]) / 2**cell
+    assert math.exp(-8.5) < 0.5
+
+
+def test_pieces_fill_two_to_the_64_exactly() -> None:
+    rests = [TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)]
+    tail = 2 * TABLE.ceilings[CELLS] << CELL_BITS  # cells of width 1 under E, E / 2, E / 4, ...
+    assert sum(TABLE.floors) + sum(rests) + tail + TABLE.nothing == 2**64
+    assert 0 <= TABLE.nothing < 2**10
+    assert all(size > 0 for size in rests)
+
+
+def test_a_words_first_bits_choose_each_floor_exactly_as_often_as_it_weighs() -> None:
+    chosen = np.bincount(TABLE.shares[: TABLE.settled], minlength=CELLS).tolist()
+    assert [count << SHARE_BITS for count in chosen] == list(TABLE.floors)
+    assert len(TABLE.shares) == 2**CHOICE_BITS
+    assert not any(TABLE.floors[FLOOR_CELLS:])
+
+
+def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
+    """Values run through what the first bits leave; every boundary is looked up."""
+    sizes = [TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)]
+    sizes += [2 * TABLE.ceilings[CELLS] << CELL_BITS, TABLE.nothing]
+    ends = list(itertools.accumulate(sizes))
+    assert ends[-1] == (2**CHOICE_BITS - TABLE.settled) << SHARE_BITS
+    marks = [mark << 47 for mark in range(len(TABLE.guide))]
+    assert len(TABLE.guide) << 47 == ends[-1]
+    assert SHARE_BITS - 3 == 47
+    for value in {mark + step for mark in (*ends, *marks) for step in (-1, 0, 1)}:
+        if not 0 <= value < ends[-1]:
+            continue
+        piece = further_piece(np.uint64(value), TABLE.guide, TABLE.ends)
+        assert piece == bisect.bisect_right(ends, value)
+        if piece < CELLS:
+            height = (value + int(TABLE.offsets[piece])) % 2**64
+            start = ends[piece] - sizes[piece]
+            assert height == TABLE.floors[piece] + value - start
+            assert TABLE.floors[piece] <= height < TABLE.ceilings[piece]
+
+
+def test_probabilities_are_those_of_the_rounded_normal() -> None:
+    """To 40 digits: the accepted area between two half integers over all that is accepted.
+
+    In cell j that is floor_j times the width, and the integral of f - floor_j of the rest.
+    """
+    with mpmath.workdps(DIGITS):
+        for deviation in (0.3, 1.0, 7.5):
+            last = 4 if deviation < 1 else 9
+            halves = [(k + mpmath.mpf(1) / 2) / mpmath.mpf(deviation) for k in range(last)]
+            area = accepted_area(halves)
+            total = 2 * area[-1]
+            for k in range(last):
+                mass = 2 * area[0] if k == 0 else area[k] - area[k - 1]
+                wanted = mpmath.ncdf(halves[k]) - mpmath.ncdf(halves[k - 1] if k else -halves[0])
+                assert abs(mass / total - wanted) < mpmath.mpf(10) ** -40
+
+
+def above(floor: Any, x: Any) -> Any:
+    return exact_density(x) - floor
+
+
+def accepted_area(ends: Sequence[Any]) -> list[Any]:
+    """The accepted area from 0 to each of some ends, ascending, and to infinity."""
+    cuts = sorted({mpmath.mpf(cell) / 2**CELL_BITS for cell in range(CELLS + 1)} | set(ends))
+    sums, total = {}, mpmath.mpf(0)
+    for left, right in itertools.pairwise(cuts):
+        if right <= 8:
+            cell = int(mpmath.floor(left * 2**CELL_BITS))
+            floor = mpmath.mpf(TABLE.floors[cell])
+            rest = gauss_legendre(functools.partial(above, floor), left, right)
+            total += floor * (right - left) + rest
+        else:
+            total += gauss_legendre(exact_density, left, right)
+        sums[right] = total
+    tail = [gauss_legendre(exact_density, mpmath.mpf(k) / 4, mpmath.mpf(k + 1) / 4)
+            for k in range(4 * math.ceil(cuts[-1]), 4 * 20)]  # fmt: skip
+    if cuts[-1] != math.ceil(cuts[-1]):
+        tail.append(gauss_legendre(exact_density, cuts[-1], mpmath.mpf(math.ceil(cuts[-1]))))
+    return [*(sums[end] for end in ends), total + sum(tail)]
+
+
+@functools.cache
+def nodes() -> list[tuple[Any, Any]]:
+    """Of 40 points of Gauss-Legendre quadrature, on [-1, 1]."""
+    with mpmath.workdps(DIGITS + 10):
+        points = []
+        for k in range(1, 41):
+            x = mpmath.cos(mpmath.pi * (k - mpmath.mpf(1) / 4) / (40 + mpmath.mpf(1) / 2))
+            for _ in range(8):
+                value, before = x, mpmath.mpf(1)
+                for n in range(2, 41):
+                    value, before = ((2 * n - 1) * x * value - (n - 1) * before) / n, value
+                slope = 40 * (x * value - before) / (x * x - 1)
+                x -= value / slope
+            points.append((x, 2 / ((1 - x * x) * slope**2)))
+        return points
+
+
+def gauss_legendre(function: Callable[[Any], Any], left: Any, right: Any) -> Any:
+    middle, half = (left + right) / 2, (right - left) / 2
+    return half * sum(weight * function(middle + half * x) for x, weight in nodes())
+
+
+@pytest.mark.parametrize("bits", [10, 128, 500])
+@pytest.mark.parametrize(
+    "exponent",
+    [Fraction(0), Fraction(1, 2**100), Fraction(1, 8192), Fraction(32), Fraction(5001, 7)],
+)
+def test_exponentials_are_enclosed(exponent: Fraction, bits: int) -> None:
+    low, high = exp_bounds(exponent, bits)
+    with mpmath.workdps(400):
+        exact = 2**bits * mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator)
+        assert low <= exact <= high
+    assert high - low <= 2
+
+
+def test_the_density_s_series_is_far_within_its_margin() -> None:
+    generator = np.random.default_rng(1)
+    last = 2**POSITION_BITS - 1
+    with mpmath.workdps(DIGITS):
+        for cell in (0, 1, *generator.integers(2, CELLS, 300).tolist(), CELLS - 1):
+            for position in (0, int(generator.integers(last)), last):
+                x = (cell + mpmath.mpf(position) / 2**POSITION_BITS) / 2**CELL_BITS
+                value = density(np.uint64(cell), np.uint64(position), TABLE.tops)
+                assert abs(value / exact_density(x) - 1) < 2.0**-48
+
+
+@given(
+    st.integers(2**52, 2**53 - 1),
+    st.integers(66, 190),
+    st.integers(0, 2**58 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+)
+def test_192_bit_integers_are_exact(
+    factor: int, shift: int, upper: int, lower: int, further: int
+) -> None:
+    exact = (factor * ((upper << 64) + lower) + further + (1 << shift - 1)) >> shift
+    words = (np.uint64(word) for word in (factor, shift, upper, lower, further))
+    assert int(rounded(*words)) == exact % 2**64
+
+
+# Draw by draw, against whole numbers and mpmath alone.
+
+
+class Reference:
+    """The numbers of words, slowly: one piece of all, laid end to end; one point; its rounding."""
+
+    def __init__(self, further: Iterator[int], deviation: float) -> None:
+        self._further = further
+        self._over, self._under = deviation.as_integer_ratio()
+        self.anew = 0
+
+    def number(self, word: int) -> int:
+        while (number := self._attempt(word)) is None:
+            self.anew += 1
+            word = next(self._further)
+        return number
+
+    def _attempt(self, word: int) -> int | None:
+        value = word % 2**CHOICE_BITS << SHARE_BITS
+        if value >= PIECES[CELLS - 1]:
+            value += next(self._further) >> CHOICE_BITS
+        piece = bisect.bisect_right(PIECES, value)
+        x, places = word >> CHOICE_BITS + 1, POSITION_BITS
+        if piece < 2 * CELLS:
+            x += piece % CELLS << POSITION_BITS
+            places += CELL_BITS
+        if piece >= CELLS:
+            if piece == 2 * CELLS + 1:
+                return None
+            if piece == 2 * CELLS:
+                halvings, zeros = 0, next(self._further)
+                while zeros % 2 == 0:
+                    halvings += 64 if zeros == 0 else 1
+                    zeros = zeros // 2 or next(self._further)
+                x += 8 + halvings << places
+                y, below = value - PIECES[piece - 1] >> CELL_BITS + 1, halvings
+            else:
+                cell = piece - CELLS
+                y, below = TABLE.floors[cell] + value - PIECES[piece - 1], 0
+            while not under(y + 1, below, x + 1, places):
+                if not under(y, below, x, places):
+                    return None
+                x, places = (x << 64) + next(self._further), places + 64
+                y, below = (y << 64) + next(self._further), below + 64
+        while (least := self._rounded(x, places, 0)) != self._rounded(x + 1, places, 1):
+            x, places = (x << 64) + next(self._further), places + 64
+        return -least if word >> CHOICE_BITS & 1 else least
+
+    def _rounded(self, x: int, places: int, excluded: int) -> int:
+        """The integer nearest to deviation x; of an end that x does not reach, just before it."""
+        doubled = 2 * self._over * x + (self._under << places) - excluded
+        return doubled // (2 * self._under << places)
+
+
+# Floors, rests, the tail and nothing: where each ends.
+PIECES = list(
+    itertools.accumulate(
+        [
+            *TABLE.floors,
+            *(TABLE.ceilings[cell] - TABLE.floors[cell] for cell in range(CELLS)),
+            2 * TABLE.ceilings[CELLS] << CELL_BITS,
+            TABLE.nothing,
+        ]
+    )
+)
+
+
+@functools.cache
+def under(y: int, below: int, x: int, places: int) -> bool:
+    """y / 2^below < f(x / 2^places), to 120 digits, within which no test comes to an end."""
+    with mpmath.workdps(120):
+        height = exact_density(mpmath.mpf(x) / 2**places)
+        difference = height - mpmath.mpf(y) / mpmath.mpf(2) ** below
+        assert x == 0 or abs(difference) > height * mpmath.mpf(10) ** -110
+        return bool(difference > 0)
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_every_number_is_that_of_exact_arithmetic_on_the_same_words(deviation: float) -> None:
+    count = 200_000
+    words = Keystream.seeded(17, "noise").part("words").words(count).tolist()
+    further = Keystream.seeded(17, "noise").part("further words").words(count // 10).tolist()
+    reference = Reference(iter(further), deviation)
+    wanted = [reference.number(word) for word in words]
+    assert reference.anew > 1000
+    np.testing.assert_array_equal(drawn(count, deviation, seed=17), wanted)
+
+
+@pytest.mark.parametrize("deviation", [5e-324, 1e-300, 2.0**-6, 2.0**47.5, LARGEST_DEVIATION])
+def test_so_it_is_at_the_ends_of_the_deviations(deviation: float) -> None:
+    count = 20_000
+    words = Keystream.seeded(18, "noise").part("words").words(count).tolist()
+    further = Keystream.seeded(18, "noise").part("further words").words(count).tolist()
+    reference = Reference(iter(further), deviation)
+    wanted = [reference.number(word) for word in words]
+    np.testing.assert_array_equal(drawn(count, deviation, seed=18), wanted)
+
+
+# Chosen words: what is too rare to be met with.
+
+
+class Script:
+    """A keystream of chosen words, then of random ones; notes how many were taken."""
+
+    def __init__(self, words: Sequence[int], further: Sequence[int]) -> None:
+        rest = Keystream.seeded(99, "the rest").words(4096).tolist()
+        self.lists = {"words": [*words, *rest], "further words": [*further, *rest]}
+
+    def part(self, name: str) -> Part:
+        return Part(self.lists[name])
+
+
+class Part:
+    def __init__(self, words: list[int]) -> None:
+        self._words = iter(words)
+
+    def words(self, count: int) -> Words:
+        return np.array(list(itertools.islice(self._words, count)), dtype=np.uint64)
+
+    def fill(self, out: Words) -> None:
+        out[:] = self.words(out.size)
+
+
+def scripted(words: Sequence[int], further: Sequence[int], deviation: float) -> list[int]:
+    """The sampler's numbers of chosen words, which are the reference's, also one at a time."""
+    script = Script(words, further)
+    numbers = RoundedGaussian(cast(Keystream, script)).draw(len(words), deviation).tolist()
+    reference = Reference(iter(script.lists["further words"]), deviation)
+    assert numbers == [reference.number(word) for word in words]
+    single = RoundedGaussian(cast(Keystream, Script(words, further)))
+    assert numbers == [single.draw(1, deviation).item() for _ in words]
+    return cast("list[int]", numbers)
+
+
+def main_word(value: int, position: int, negative: bool = False) -> int:
+    """A number's word, from where it lies among the pieces."""
+    return position << CHOICE_BITS + 1 | negative << CHOICE_BITS | value >> SHARE_BITS
+
+
+def further_word(value: int) -> int:
+    """The word that says where among the pieces a number lies that the first bits leave open."""
+    return (value % 2**SHARE_BITS) << CHOICE_BITS
+
+
+def start_of_floor(cell: int) -> int:
+    return PIECES[cell - 1] if cell else 0
+
+
+def expansion(x: Fraction, count: int) -> tuple[int, int, list[int]]:
+    """A cell, a position in it, and further words: the digits of x."""
+    digits = math.floor(x * 2 ** (CELL_BITS + POSITION_BITS + 64 * count))
+    words = [digits >> 64 * k & 2**64 - 1 for k in reversed(range(count))]
+    cell, position = divmod(digits >> 64 * count, 2**POSITION_BITS)
+    return cell, position, words
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("levels", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("deviation", "tie"),
+    [(3.0, 1), (1.7, 2), (1e3, 357), (1.3 * 2.0**40, 2**39 + 1), (2.0**48 / 3, 7)],
+)
+def test_positions_beside_a_tie_take_words_until_they_are_decided(
+    deviation: float, tie: int, levels: int, negative: bool
+) -> None:
+    """x agrees with (tie - 1/2) / deviation in all words but the last."""
+    middle = (tie - Fraction(1, 2)) / Fraction(deviation)
+    cell, position, words = expansion(middle, levels + 1)
+    for last, wanted in ((0, tie - 1), (2**64 - 1, tie)):
+        further = [*words[:levels], last]
+        assert words[levels] not in (0, 2**64 - 1)
+        word = main_word(start_of_floor(cell), position, negative)
+        (number,) = scripted([word], further, deviation)
+        assert number == (-wanted if negative else wanted)
+
+
+@pytest.mark.parametrize("cell", [0, 1, 64, 200, 300, 450, CELLS - 1])
+@pytest.mark.parametrize("deviation", [0.3, 7.5, 2.0**40])
+def test_rests_are_accepted_under_the_density_only(cell: int, deviation: float) -> None:
+    """At their ends, and on both sides of the density by a unit and by much."""
+    start = PIECES[CELLS + cell - 1]
+    size = PIECES[CELLS + cell] - start
+    for position in (0, 2**POSITION_BITS // 3, 2**POSITION_BITS - 1):
+        with mpmath.workdps(DIGITS):
+            x = (cell + mpmath.mpf(position) / 2**POSITION_BITS) / 2**CELL_BITS
+            height = int(mpmath.floor(exact_density(x))) - TABLE.floors[cell]
+        near = {height + step for step in (-(2**30), -9, -8, -2, -1, 0, 1, 2**30)}
+        for offset in {0, size // 2, size - 1, *near}:
+            if 0 <= offset < size:
+                value = start + offset
+                word = main_word(value, position)
+                further = [further_word(value), 0, 2**64 - 1, 2**63, 2**62]
+                number = scripted([word], further, deviation)[0]
+                least = math.floor(deviation * cell / 2**CELL_BITS)
+                if offset < height - 10:
+                    assert least <= number <= least + deviation / 2**CELL_BITS + 1
+
+
+@pytest.mark.parametrize("cell", [3, 64, 230, 400])
+@pytest.mark.parametrize("levels", [0, 1, 2])
+def test_heights_beside_the_density_take_words_until_they_are_decided(
+    cell: int, levels: int
+) -> None:
+    """The height agrees with the density at x in all words but the last."""
+    start, position = PIECES[CELLS + cell - 1], 123_456_789_012_345
+    xs = [0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x5555555555555555][: levels + 1]
+    digits = functools.reduce(
+        lambda x, word: (x << 64) + word, xs, cell << POSITION_BITS | position
+    )
+    with mpmath.workdps(120):
+        x = mpmath.mpf(digits) / 2 ** (CELL_BITS + POSITION_BITS + 64 * len(xs))
+        height = int(mpmath.floor(exact_density(x) * mpmath.mpf(2) ** (64 * len(xs))))
+    ys = [height >> 64 * k & 2**64 - 1 for k in reversed(range(len(xs)))]
+    value = start + (height >> 64 * len(xs)) - TABLE.floors[cell]
+    for last in (0, 2**64 - 1):
+        pairs = list(zip(xs, [*ys[:-1], last], strict=True))
+        further = [further_word(value), *itertools.chain.from_iterable(pairs)]
+        reference = Reference(iter([*further, *[2**62 + 1] * 9]), 1e6)
+        reference.number(main_word(value, position))
+        assert reference.anew == (last > 0)
+        scripted([main_word(value, position)], further, 1e6)
+
+
+@pytest.mark.parametrize("cell", [0, 1, 2, 5, 20, 64])
+def test_the_tail_s_cells(cell: int) -> None:
+    """At the lowest height all are accepted near their beginning, at the highest none."""
+    start, size = PIECES[2 * CELLS - 1], PIECES[2 * CELLS] - PIECES[2 * CELLS - 1]
+    geometric = [0] * (cell // 64) + [1 << cell % 64]
+    high = [further_word(start + size - 1), *geometric, main_word(0, 0)]
+    (number,) = scripted([main_word(start, 2**POSITION_BITS - 1)], high, 1000.0)
+    assert number == 0
+    if cell < 64:  # the density there begins with 58 words of zeros
+        low = [further_word(start), *geometric, *[0] * 150]
+        (number,) = scripted([main_word(start, 0, cell % 2 == 1)], low, 1000.0)
+        assert 1000 * (8 + cell) <= abs(number) <= 1000 * (8 + cell) + 1
+        assert (number < 0) == (cell % 2 == 1)
+
+
+def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
+    for value in (PIECES[2 * CELLS], 2**64 - 1):
+        anew = main_word(start_of_floor(70), 0, True)
+        further = [further_word(value), main_word(value, 5), further_word(value), anew]
+        assert scripted([main_word(value, 7)], further, 64.0) == [-70]
+
+
+def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
+    """Marked and hard numbers at the edges of passes and blocks; further words run short."""
+    value = PIECES[2 * CELLS - 1]
+    count = 2 * BLOCK + 5
+    words = Keystream.seeded(4, "words").words(count).tolist()
+    for index in (0, 1023, 1024, BLOCK - 1, BLOCK, 2 * BLOCK, count - 1):
+        words[index] = main_word(value, 0)
+    further = Keystream.seeded(4, "further").words(count).tolist()
+    script = Script(words, further)
+    numbers = RoundedGaussian(cast(Keystream, script)).draw(count, 50.0)
+    reference = Reference(iter(further), 50.0)
+    np.testing.assert_array_equal(numbers, [reference.number(word) for word in words])
+
+
+# The law, sampled.
+
+
+@functools.cache
+def sample(deviation: float) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = drawn(10_000_000, deviation, seed=5)
+    return numbers
+
+
+@pytest.mark.parametrize("deviation", [0.3, 1.0, 7.5, 2.0**20])
+def test_the_law_by_chi_square(deviation: float) -> None:
+    """Of the integers themselves, or of 1,000 intervals that are equally probable."""
+    numbers = sample(deviation)
+    if deviation < 100:
+        bound = math.ceil(5 * deviation)
+        edges = np.arange(-bound, bound + 2)
+    else:
+        inner = np.ceil(deviation * stats.norm.ppf(np.arange(1, 1000) / 1000)).astype(np.int64)
+        edges = np.array([numbers.min() - 1, *inner, numbers.max() + 2])
+    counts = np.histogram(np.clip(numbers, edges[0], edges[-1] - 1), bins=edges)[0]
+    inside = stats.norm.cdf((edges[1:-1] - 0.5) / deviation)
+    wanted = np.diff(np.concatenate([[0.0], inside, [1.0]])) * numbers.size
+    kept = wanted > 10
+    counts = np.append(counts[kept], counts[~kept].sum())
+    wanted = np.append(wanted[kept], wanted[~kept].sum())
+    statistic = np.sum((counts - wanted) ** 2 / np.maximum(wanted, 1e-3))
+    assert 1e-4 < stats.chi2.sf(statistic, len(wanted) - 1) < 1 - 1e-4
+
+
+def test_tails_and_moments_and_signs() -> None:
+    numbers = sample(2.0**20) / 2.0**20
+    count = numbers.size
+    for threshold in (1, 2, 3, 4, 4.5, 5):
+        wanted = stats.norm.sf(threshold) * count
+        for beyond in ((numbers > threshold).sum(), (numbers < -threshold).sum()):
+            assert abs(beyond - wanted) < 5 * wanted**0.5 + 1
+    assert abs(numbers.mean()) < 5 / count**0.5
+    assert abs(np.mean(numbers**2) - 1) < 5 * (2 / count) ** 0.5
+    assert abs(np.mean(numbers**3)) < 5 * (15 / count) ** 0.5
+    assert abs(np.mean(numbers**4) - 3) < 5 * (96 / count) ** 0.5
+    assert abs(np.sign(numbers).sum()) < 5 * count**0.5
+
+
+def test_numbers_are_independent_of_their_neighbours() -> None:
+    numbers = sample(2.0**20)[: 1 << 21] / 2.0**20
+    squares = numbers**2 - 1
+    for lag in (1, 2, 3, 4, 7, 8, 16, 32, 1023, 1024, BLOCK - 1, BLOCK):
+        assert abs(np.mean(numbers[:-lag] * numbers[lag:])) < 5 / numbers.size**0.5
+        assert abs(np.mean(squares[:-lag] * squares[lag:])) < 5 * 2 / numbers.size**0.5
+        assert abs(np.mean(numbers[:-lag] * squares[lag:])) < 5 * 2**0.5 / numbers.size**0.5
+    lanes = np.asarray(np.corrcoef(numbers.reshape(-1, 64).T))
+    assert np.abs(lanes - np.eye(64)).max() < 5.5 / (numbers.size / 64) ** 0.5
+
+
+def test_size_and_sign_are_independent() -> None:
+    numbers = sample(7.5)
+    for size in range(1, 20):
+        more, less = (numbers == size).sum(), (numbers == -size).sum()
+        assert abs(int(more) - int(less)) < 5 * float(more + less) ** 0.5
+
+
+# What a caller relies on.
+
+
+@pytest.mark.parametrize("deviation", [7.5, 2.0**40])
+def test_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(deviation: float) -> None:
+    whole = drawn(70_000, deviation)
+    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    sizes = (1, 0, 999, 1024, BLOCK, BLOCK + 1, 3, 2 * BLOCK, 2436)
+    parts = [sampler.draw(size, deviation) for size in sizes]
+    np.testing.assert_array_equal(np.concatenate(parts), whole[: sum(sizes)])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_what_is_added_is_what_is_drawn(dtype: type) -> None:
+    sums: Any = np.arange(300 * 200, dtype=dtype).reshape(300, 200) - 1000
+    wanted = sums + drawn(sums.size, 1e4).reshape(sums.shape)
+    RoundedGaussian(Keystream.seeded(1, "noise")).add_to(sums, 1e4)
+    np.testing.assert_array_equal(sums, wanted)
+    RoundedGaussian(Keystream.seeded(1, "noise")).add_to(sums[:0], 1e4)
+
+
+def test_sums_plus_the_rounding_are_the_rounding_of_the_sums_plus_the_normal() -> None:
+    """The reason for all of this: with the same words, the same x for every sum."""
+    numbers = drawn(1000, 2.0**30)  # x to 30 bits, nearly always on the same side of a tie
+    coarse = drawn(1000, 1.0)
+    for total in (0, 5, -7):
+        real = total + numbers / 2.0**30
+        np.testing.assert_array_equal(np.rint(real).astype(np.int64), total + coarse)
+
+
+def test_what_noise_cannot_be_added_to_is_refused() -> None:
+    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    for sums in (
+        np.zeros(4, dtype=np.float32),
+        np.zeros(4, dtype=np.int32),
+        np.zeros((4, 4)).T[1:],
+    ):
+        with pytest.raises(PrivacyError, match="contiguous int64 or float64"):
+            sampler.add_to(cast(Any, sums), 1.0)
+
+
+def test_streams_are_different_and_the_same_ones_the_same() -> None:
+    first = drawn(1000, 1e9)
+    np.testing.assert_array_equal(first, drawn(1000, 1e9))
+    assert not np.intersect1d(first, drawn(1000, 1e9, seed=2)).size
+    assert not np.intersect1d(first, drawn(1000, 1e9, name="other")).size
+    system = RoundedGaussian(Keystream.from_system("noise")).draw(1000, 1e9)
+    assert not np.intersect1d(
+        system, RoundedGaussian(Keystream.from_system("noise")).draw(9, 1e9)
+    ).size
+
+
+def test_a_keystream_serves_one_sampler() -> None:
+    keystream = Keystream.seeded(1, "noise")
+    RoundedGaussian(keystream)
+    with pytest.raises(PrivacyError, match="given away before"):
+        RoundedGaussian(keystream)
+
+
+def test_no_deviation_is_exactly_nothing() -> None:
+    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    assert not sampler.draw(100, 0.0).any()
+    sums = np.arange(5.0)
+    sampler.add_to(sums, 0.0)
+    np.testing.assert_array_equal(sums, np.arange(5.0))
+    np.testing.assert_array_equal(sampler.draw(100, 5.0), drawn(100, 5.0))
+
+
+@pytest.mark.parametrize(
+    "deviation", [-1.0, math.nan, math.inf, math.nextafter(LARGEST_DEVIATION, math.inf)]
+)
+def test_deviations_out_of_range_are_refused(deviation: float) -> None:
+    sampler = RoundedGaussian(Keystream.seeded(1, "noise"))
+    with pytest.raises(PrivacyError, match="between 0 and 2\\^48; take a coarser grid"):
+        sampler.draw(1, deviation)
+    with pytest.raises(PrivacyError, match="take a coarser grid"):
+        sampler.add_to(np.zeros(1), deviation)
+
+
+def test_a_wrong_table_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounded_gaussian, "FLOOR_CELLS", 100)
+    with pytest.raises(PrivacyError, match="its table is wrong"):
+        table.__wrapped__()
