@@ -119,13 +119,13 @@ def fit(
             moment = rows.cached(design.key("gram"), partial(second_moment, design))
         else:
             make = partial(public_moment, public, options, design)
-            moment = rows.cached((*design.key("public"), public), make)
+            public_matrix = rows.cached((*design.key("public"), public), make)
 
         def train(seed_releases: Releases) -> torch.Tensor:
             if public is not None:
-                solver = descent.solver(seed_releases, spectrum(moment, 0.0), 0.0)
+                solver = descent.solver(seed_releases, spectrum(public_matrix, 0.0), 0.0)
                 return descent.run(seed_releases, solver)
-            released = seed_releases.symmetric(COVARIANCE, moment[None])[0]
+            released = seed_releases.symmetric(COVARIANCE, moment.one_seed)[0]
             covariance = spectrum(released, seed_releases.deviation(COVARIANCE))
             multiplier = seed_releases.plan.mechanism(COVARIANCE).noise_multiplier
             solver = descent.solver(seed_releases, covariance, multiplier)
@@ -163,5 +163,5 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
     check_other_rows(store, rows.data, written=manifest)
     labels = torch.zeros(store.rows, dtype=torch.int64)
     data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
-    public = Design(options, Rows(data, rows.transform), private=not design.exact)
-    return second_moment(public).mul_(rows.n / store.rows)
+    public = Design(options, Rows(data, rows.transform), private=design.private)
+    return second_moment(public).values.mul_(rows.n / store.rows)

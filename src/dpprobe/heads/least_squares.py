@@ -88,18 +88,17 @@ def fit(
     with torch.inference_mode():
         design = Design(options, rows, private=private)
         gram = rows.cached(design.key("gram"), lambda: second_moment(design))
-        targets_of = regression_targets(
-            rows, math.sqrt(options.max_labels) if private else math.inf
-        )
+        longest = math.sqrt(options.max_labels) if private else math.inf
+        targets_of = regression_targets(rows, longest)
         targets = rows.cached(
             (*design.key("targets"), options.max_labels),
-            lambda: cross_moment(design, targets_of, classes),
+            lambda: cross_moment(design, targets_of, classes, longest),
         )
 
         def solve(seed_releases: Releases) -> torch.Tensor:
-            noisy = seed_releases.symmetric(GRAM, gram[None])[0]
+            noisy = seed_releases.symmetric(GRAM, gram.one_seed)[0]
             matrix = spectrum(noisy, seed_releases.deviation(GRAM))
-            right = seed_releases.gaussian(TARGETS, targets[None])[0].double()
+            right = seed_releases.gaussian(TARGETS, targets.one_seed)[0]
             plan = seed_releases.plan
             noise = [plan.mechanism(name).noise_multiplier for name in (GRAM, TARGETS)]
             ridge = ridge_of(design, options.ridge, options.longest, noise[0], noise[1], matrix)
@@ -118,7 +117,7 @@ def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Te
 
     Targets have norm 1, or with several labels a row a norm of at most `longest`.
     """
-    from dpprobe.heads.second_order import clipped_labels  # imports torch
+    from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
     classes = rows.num_classes
 
@@ -126,7 +125,7 @@ def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Te
         return clipped_labels(rows, piece, longest)
 
     def one(piece: Piece) -> torch.Tensor:
-        centred = rows.targets(piece.start, piece.stop) - 1 / classes
-        return centred / max(math.sqrt(1 - 1 / classes), 0.5)
+        centred = rows.targets(piece.start, piece.stop).double() - 1 / classes
+        return centred * ((1 - MARGIN) / max(math.sqrt(1 - 1 / classes), 0.5))
 
     return several if rows.multi_label else one

@@ -189,9 +189,10 @@ class SharedHessians:
         from dpprobe.heads.second_order import second_moment  # imports torch
 
         exact = second_moment(
-            self._descent.design, lambda piece: self._descent.curvatures(piece, weights).mean(1)
+            self._descent.design,
+            lambda _, block: self._descent.curvatures(block, weights).mean(1),
         )
-        released = self._releases.symmetric(HESSIANS, exact[None])[0]
+        released = self._releases.symmetric(HESSIANS, exact.one_seed)[0]
         self._total = released if self._total is None else self._total.add_(released)
 
 
@@ -200,8 +201,6 @@ class PerClassHessians:
 
     def __init__(self, descent: Descent, releases: Releases) -> None:
         self._descent, self._releases = descent, releases
-        size, stream = descent.design.columns**2, f"{HESSIANS} of classes"
-        self._noise = releases.noise(HESSIANS, size, stream=stream)
 
     def __call__(
         self, step: int, weights: torch.Tensor, gradients: torch.Tensor, distance: torch.Tensor
@@ -219,17 +218,16 @@ class PerClassHessians:
     def _solver(self, label: int, weights: torch.Tensor) -> Precondition:
         """Releases one class's part of the stack, which is divided by sqrt(K), and solves with it.
 
-        The parts are too large to hold at once, so the noise is added here, part by part.
+        The parts are too large to hold at once, so they are released one by one.
         """
         from dpprobe.heads.second_order import second_moment, spectrum  # imports torch
 
         descent, releases = self._descent, self._releases
-        columns, root = descent.design.columns, math.sqrt(descent.rows.num_classes)
+        root = math.sqrt(descent.rows.num_classes)
         exact = second_moment(
-            descent.design, lambda piece: descent.curvatures(piece, weights)[:, label]
-        )
-        deviation = releases.deviation(HESSIANS) * root
-        noise = self._noise.draw(1, deviation).reshape(columns, columns).to(exact.dtype)
-        hessian = spectrum(exact + (noise + noise.mT) / 2, deviation)
+            descent.design, lambda _, block: descent.curvatures(block, weights)[:, label]
+        ).over(root)
+        released = releases.symmetric(HESSIANS, exact.one_seed, counted=False)[0].mul_(root)
+        hessian = spectrum(released, releases.deviation(HESSIANS) * root)
         multiplier = releases.plan.mechanism(HESSIANS).noise_multiplier * root
         return descent.solver(releases, hessian, multiplier)

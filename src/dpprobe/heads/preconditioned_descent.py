@@ -18,7 +18,6 @@ from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import (
     Design,
     Loss,
-    Piece,
     Spectrum,
     check_dimension,
     descend,
@@ -69,12 +68,12 @@ class Descent:
         """Returns float32 [K, d + 1] on normalised rows, of parameters counted from the start."""
         return self.start + self.design.weights(parameters)
 
-    def curvatures(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
-        """Returns the curvatures at a piece's rows relative to h, at most 1: [m, K].
+    def curvatures(self, block: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
         For a softmax [m, 1]: the mean over classes.
         """
-        p = self.loss.probabilities(piece, weights)
+        p = self.loss.probabilities(self.design.logits(block, weights))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)
         classes = self.rows.num_classes
@@ -109,8 +108,8 @@ class Descent:
 
         def direction(step: int, parameters: torch.Tensor) -> tuple[torch.Tensor, float]:
             weights = self.weights(parameters)
-            total = gradient(self.design, self.loss, weights).div_(self._scale)
-            noisy = releases.gaussian(GRADIENTS, total[None])[0].double() * self._scale
+            total = gradient(self.design, self.loss, weights).over(self._scale)
+            noisy = releases.gaussian(GRADIENTS, total.one_seed)[0] * self._scale
             towards, gain = precondition(step, weights, noisy, parameters)
             if options.learning_rate is not None:
                 return towards, options.learning_rate

@@ -65,12 +65,12 @@ def fit(
         sums = rows.cached(
             (*design.key("class sums"), longest),
             lambda: cross_moment(
-                design, lambda piece: clipped_labels(rows, piece, longest), classes
+                design, lambda piece: clipped_labels(rows, piece, longest), classes, longest
             ),
         )
 
         def directions(seed_releases: Releases) -> torch.Tensor:
-            noisy = seed_releases.gaussian(CLASS_SUMS, sums[None])[0].double()
+            noisy = seed_releases.gaussian(CLASS_SUMS, sums.one_seed)[0]
             weights = torch.zeros_like(noisy)
             lengths = torch.linalg.vector_norm(noisy[:, :-1], dim=1, keepdim=True)
             weights[:, :-1] = noisy[:, :-1] / lengths.clamp(min=1e-30)

@@ -6,6 +6,12 @@ A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w
 row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
 (`Releases.symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
 
+Under noise all sums are integers on a public grid (`privacy.grid`): rows, their weights' roots,
+targets and residuals are rounded towards zero, which lengthens none, and float64 products add them
+exactly. Logits are such products too, so what a row adds depends on that row alone: the sums are
+the same bits in any order of the rows, for any blocks and threads. Without noise they are plain
+float64 sums.
+
 Everything else here is post-processing of releases, or uses n, d, K and noise multipliers alone.
 """
 
@@ -19,11 +25,19 @@ from typing import NamedTuple
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.clipping import add_in_slices, clipped_residuals
-from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.second_order_options import RowOptions
 from dpprobe.heads.training_set import BLOCK_BYTES
+from dpprobe.privacy.grid import (
+    GridSum,
+    entry_bits,
+    factor_bits,
+    grid_step,
+    mirror,
+    product_bits,
+    towards_zero,
+)
 from dpprobe.privacy.releases import Releases
 
 # Rounding in float32: what is summed is shorter than its bound by this much.
@@ -31,10 +45,13 @@ MARGIN = 4 * 2.0**-24
 # bench/defaults.py says how these were found.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
 _LARGEST_LOGIT_NOISE = 0.6
-# Of the largest eigenvalue: added at least, about the rounding of the sums.
-_ROUNDING = {torch.float32: 1e-7, torch.float64: 1e-12}
-# Columns multiplied at a time, about, and bytes of rows: what a core multiplies fastest.
-_PANEL, _MOMENT_BYTES = 160, 4 * 2**20
+# Of the largest eigenvalue: added at least, about the rounding of the decomposition: float32 under
+# noise, float64 without.
+_ROUNDING = {True: 1e-7, False: 1e-12}
+# Columns multiplied at a time, about: what a core multiplies fastest.
+_PANEL = 160
+# A block in float64 takes as much memory as `BLOCK_BYTES`.
+_BLOCK_BYTES_PER_ENTRY = 8
 _EIGENVALUES_AT_ONCE = 128
 # Some minutes of a processor to decompose, half a gigabyte.
 MOST_FEATURES = 8192
@@ -54,20 +71,6 @@ class Piece(NamedTuple):
     shift: torch.Tensor | None
     centre: torch.Tensor | None
 
-    def logits(self, weights: torch.Tensor) -> torch.Tensor:
-        """Returns logits [K, m] of weights [K, d + 1] on rows with a 1 appended."""
-        out = (weights[:, :-1] @ self.features.T).mul_(self.scale)
-        if self.shift is not None and self.centre is not None:
-            out.addmm_((weights[:, :-1] @ self.centre)[:, None], self.shift[None], alpha=-1)
-        return out.add_(weights[:, -1:])
-
-    def add_products(self, total: torch.Tensor, left: torch.Tensor) -> None:
-        """Adds left @ x, for left [K, m], to total [K, d]."""
-        total.addmm_(left * self.scale, self.features.to(total.dtype))
-        if self.shift is not None and self.centre is not None:
-            sums = left @ self.shift.to(left.dtype)
-            total.addmm_(sums[:, None], self.centre[None].to(total.dtype), alpha=-1)
-
 
 class Design:
     """The rows of one fit, clipped and with their constant.
@@ -77,13 +80,17 @@ class Design:
       columns: d + 1.
       scale, constant: float32 [n]; both 0 for rows that must not contribute.
       norms: float64 [n], of the clipped rows with their constants.
-      exact: True if sums are taken in float64, as they are where there is no noise.
+      private: True if rows are clipped, and on the grid.
+      step: the grid's, of the rows' entries; 1 where there is none.
     """
 
     def __init__(self, options: RowOptions, rows: Rows, *, private: bool) -> None:
-        self.rows, self.columns, self.exact = rows, rows.dimension + 1, not private
+        self.rows, self.columns, self.private = rows, rows.dimension + 1, private
         self.clip = options.max_row_norm if private else math.inf
+        self.step = grid_step(options.longest, entry_bits(rows.n)) if private else 1.0
         self.offset = options.intercept * options.max_row_norm * (1 - MARGIN)
+        if private:
+            self.offset = math.trunc(self.offset / self.step) * self.step
         usable = rows.lengths.isfinite()
         factors = (self.clip * (1 - MARGIN) / rows.lengths).clamp_(max=1)
         clipped = torch.where(usable, rows.lengths * factors, 0.0)
@@ -93,11 +100,6 @@ class Design:
             self._shift = self._take_affine(rows.affine)
         self.constant = torch.where(usable, self.offset, 0.0).to(torch.float32)
         self.norms = torch.hypot(clipped, self.constant.double())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type that sums are taken in."""
-        return torch.float64 if self.exact else torch.float32
 
     def _take_affine(self, affine: Affine) -> torch.Tensor:
         """Makes `scale` that of the features as they lie; returns the shift of each row.
@@ -110,11 +112,6 @@ class Design:
         shift = self.scale * affine.shift
         self.scale = self.scale * affine.scale
         return shift
-
-    @property
-    def native(self) -> bool:
-        """True if `fused_step` can sum gradients: rows on a CPU, without a shift."""
-        return self._shift is None and self.rows.device.type == "cpu"
 
     def pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
         """Yields the rows in order; see `Rows.blocks`."""
@@ -132,9 +129,88 @@ class Design:
                 self.constant[window], self._shift[window], affine.centre,
             )  # fmt: skip
 
+    def block(self, piece: Piece, out: torch.Tensor) -> torch.Tensor:
+        """Fills float64 [m, d + 1] with a piece's rows and their constants, in units of `step`.
+
+        The products of float32 numbers are exact in float64, so an entry is rounded in the same way
+        wherever it stands.
+        """
+        scale, shift, centre, constant = self._in_steps(piece)
+        out[:, -1] = constant
+        if out.device.type == "cpu":
+            arrays = [tensor.numpy() for tensor in (piece.features, scale, shift, centre)]
+            grid_rows.fill(*arrays, self.private, out[:, :-1].numpy())
+            return out
+        features = torch.mul(piece.features.double(), scale[:, None], out=out[:, :-1])
+        if piece.centre is not None:
+            features.addcmul_(shift[:, None], centre, value=-1)
+        return out.trunc_() if self.private else out
+
+    def _in_steps(
+        self, piece: Piece
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns a piece's scale, shift, centre and constant in units of `step`, float64."""
+        scale = piece.scale.double().div_(self.step)
+        shift = scale if piece.shift is None else piece.shift.double().div_(self.step)
+        centre = scale[:0] if piece.centre is None else piece.centre.double()
+        constant = piece.constant.double().div_(self.step)
+        return scale, shift, centre, constant.trunc_() if self.private else constant
+
+    def blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
+        """Yields pieces with their `block`, which the next one overwrites.
+
+        Args:
+          bytes_per_row: of working memory that the caller needs.
+        """
+        stride = -(-self.columns // 8) * 8  # whole cache lines a row
+        buffer = torch.empty((0, stride), dtype=torch.float64, device=self.rows.device)
+        for piece in self.pieces(max(_BLOCK_BYTES_PER_ENTRY * stride, bytes_per_row)):
+            size = piece.stop - piece.start
+            if len(buffer) < size:
+                buffer = torch.empty((size, stride), dtype=torch.float64, device=buffer.device)
+            yield piece, self.block(piece, buffer[:size, : self.columns])
+
     def key(self, name: str) -> tuple[object, ...]:
         """Returns the key under which `Rows.cached` keeps what all fits with these rows share."""
-        return (name, self.clip, self.offset, self.exact)
+        return (name, self.clip, self.offset, self.private)
+
+    def logits(self, block: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
+
+        Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
+        row's logits do not depend on its place in the product.
+
+        Args:
+          weights: [K, d + 1].
+        """
+        factors, step = self._factors(weights)
+        products = block[:, :-1] @ factors.T
+        return products.mul_(self.step * step).add_(weights[:, -1].double())
+
+    def _factors(self, weights: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Returns weights of features, [K, d], in units of a step, and that step."""
+        factors = weights[:, :-1].double()
+        longest = float(torch.linalg.vector_norm(factors, dim=1).max())
+        if not self.private or not 0 < longest < math.inf:
+            return factors, 1.0
+        step = grid_step(longest, product_bits(1) - entry_bits(self.rows.n) - 1)
+        return factors.div(step).round_(), step
+
+    def add_gradients(
+        self, piece: Piece, loss: Loss, weights: torch.Tensor, step: float, total: torch.Tensor
+    ) -> None:
+        """Adds a piece's clipped gradients to total [K, d + 1], by `grid_rows.add_gradients`."""
+        scale, shift, centre, constant = self._in_steps(piece)
+        factors, factor_step = self._factors(weights)
+        padded = torch.zeros(total.shape[::-1], dtype=torch.float64)
+        padded[:-1] = factors.T
+        grid_rows.add_gradients(
+            piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
+            self.private, self.rows.targets(piece.start, piece.stop).numpy(),
+            self.norms[piece.start : piece.stop].numpy(), padded.numpy(),
+            weights[:, -1].double().numpy(), self.step * factor_step, loss.clip * (1 - MARGIN),
+            loss.sigmoid, step if self.private else 0.0, total.numpy(),
+        )  # fmt: skip
 
     def weights(self, parameters: torch.Tensor) -> torch.Tensor:
         """Returns float32 weights [..., K, d + 1] on normalised rows.
@@ -158,37 +234,27 @@ def check_dimension(rows: Rows, head: str) -> None:
 
 
 def second_moment(
-    design: Design, row_weights: Callable[[Piece], torch.Tensor] | None = None
-) -> torch.Tensor:
+    design: Design, row_weights: Callable[[Piece, torch.Tensor], torch.Tensor] | None = None
+) -> GridSum:
     """Sums w x x^T over the rows: symmetric [d + 1, d + 1].
 
     Only blocks on and above the diagonal are multiplied: little more than half the products.
 
     Args:
-      row_weights: [m] weights in [0, 1] of a piece's rows; 1 where absent.
+      row_weights: from a piece and its block to [m] weights in [0, 1]; 1 where absent.
     """
-    columns, dtype = design.columns, design.dtype
-    device = design.rows.device
-    total = torch.zeros((columns, columns), dtype=dtype, device=device)
-    stride = -(-columns // 16) * 16  # whole cache lines a row
-    buffer = torch.empty((0, stride), dtype=dtype, device=device)
+    columns = design.columns
+    total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
     panel = panel_width(columns)
-    for piece in design.pieces(4 * columns * BLOCK_BYTES // _MOMENT_BYTES):
-        size = piece.stop - piece.start
-        if len(buffer) < size:
-            buffer = torch.empty((size, stride), dtype=dtype, device=device)
-        block = buffer[:size, :columns]
-        torch.mul(piece.features, piece.scale[:, None].to(dtype), out=block[:, :-1])
-        if piece.shift is not None and piece.centre is not None:
-            shift, centre = piece.shift.to(dtype), piece.centre.to(dtype)
-            block[:, :-1].addmm_(shift[:, None], centre[None], alpha=-1)
-        block[:, -1] = piece.constant
+    for piece, block in design.blocks():
         if row_weights is not None:
-            block.mul_(row_weights(piece).to(dtype).sqrt()[:, None])
+            block.mul_(row_weights(piece, block).double().sqrt()[:, None])
+            if design.private:
+                block.trunc_()
         for low in range(0, columns, panel):
             high = min(low + panel, columns)
             total[:high, low:high].addmm_(block[:, :high].T, block[:, low:high])
-    return mirrored(total)
+    return GridSum(mirror(total), design.step**2)
 
 
 def panel_width(columns: int) -> int:
@@ -197,36 +263,31 @@ def panel_width(columns: int) -> int:
     return -(-columns // panels // 16) * 16
 
 
-def mirrored(upper: torch.Tensor) -> torch.Tensor:
-    """Makes an upper triangle a symmetric matrix, in place, panel by panel."""
-    for low in range(0, len(upper), _PANEL):
-        block = upper[low : low + _PANEL, low : low + _PANEL]
-        block.copy_(block.triu() + block.triu(1).T)
-        upper[low + _PANEL :, low : low + _PANEL] = upper[low : low + _PANEL, low + _PANEL :].T
-    return upper
-
-
 def cross_moment(
-    design: Design, targets: Callable[[Piece], torch.Tensor], classes: int
-) -> torch.Tensor:
+    design: Design, targets: Callable[[Piece], torch.Tensor], classes: int, longest: float
+) -> GridSum:
     """Sums t x^T over the rows: [classes, d + 1].
 
     Args:
-      targets: [m, classes] of a piece's rows.
+      targets: [m, classes] of a piece's rows, of norm at most `longest`.
+      longest: public; unused without noise.
     """
-    total = torch.zeros((classes, design.columns), dtype=design.dtype, device=design.rows.device)
-    for piece in design.pieces(16 * classes):
-        left = targets(piece).to(design.dtype).T
-        piece.add_products(total[:, :-1], left)
-        total[:, -1].add_(left @ piece.constant.to(design.dtype))
-    return total
+    columns, step = design.columns, 1.0
+    if design.private:
+        step = grid_step(longest, factor_bits(design.rows.n))
+    total = torch.zeros((classes, columns), dtype=torch.float64, device=design.rows.device)
+    for piece, block in design.blocks(24 * classes):
+        left = targets(piece)
+        left = towards_zero(left, step) if design.private else left.double()
+        total.addmm_(left.T, block)
+    return GridSum(total, design.step * step)
 
 
 def clipped_labels(rows: Rows, piece: Piece, longest: float) -> torch.Tensor:
-    """Returns a piece's labels as zeros and ones, clipped to norm `longest`: float32 [m, K]."""
-    labels = rows.targets(piece.start, piece.stop)
-    norms = torch.linalg.vector_norm(labels, dim=1, keepdim=True, dtype=torch.float64)
-    return labels * (longest / norms).clamp(max=1).to(torch.float32)
+    """Returns a piece's labels as zeros and ones, clipped to norm `longest`: float64 [m, K]."""
+    labels = rows.targets(piece.start, piece.stop).double()
+    norms = torch.linalg.vector_norm(labels, dim=1, keepdim=True)
+    return labels * (longest * (1 - MARGIN) / norms).clamp(max=1)
 
 
 @dataclass(frozen=True)
@@ -261,7 +322,8 @@ def spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
       deviation: the standard deviation of the noise on the diagonal; 0 for none.
     """
     # Under noise float32 is exact enough: its rounding is a small part of the noise.
-    values, vectors = torch.linalg.eigh(matrix if deviation > 0 else matrix.to(torch.float64))
+    dtype = torch.float32 if deviation > 0 else torch.float64
+    values, vectors = torch.linalg.eigh(matrix.to(dtype))
     values = values.to(torch.float64)
     if deviation > 0:
         values = values - deviation**2 * len(values) * _hilbert(values, deviation)
@@ -320,10 +382,10 @@ def ridge_of(
 
     The rounding is relative to the largest eigenvalue. Without noise lambda is that alone.
     """
-    least = _ROUNDING[design.dtype] * float(matrix.values[-1]) + 1e-30
+    least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
         return max(asked, least)
-    if design.exact:
+    if not design.private:
         return least
     rule = rule_ridge(
         design.columns,
@@ -348,57 +410,58 @@ class Loss:
     sigmoid: bool
     clip: float
 
-    def bounds(self, design: Design) -> torch.Tensor:
-        """Returns the largest |r| of each row, float64 [n]; about 0 for unusable rows."""
-        usable = design.scale > 0
-        return torch.where(usable, self.clip * (1 - MARGIN) / design.norms, fused_step.NOT_USABLE)
+    def residuals(
+        self, logits: torch.Tensor, labels: torch.Tensor, norms: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns r, scaled so that |r| |x| is at most `clip`: float64 [m, K].
 
-    def probabilities(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
-        """Returns [m, K], of float32 weights [K, d + 1] on rows with a 1 appended; 0 for NaN."""
-        logits = piece.logits(weights).T
+        Args:
+          logits: [m, K].
+          labels: the labels as zeros and ones [m, K].
+          norms: |x|, float64 [m].
+        """
+        residuals = self.probabilities(logits) - labels
+        if self.clip < math.inf:
+            products = torch.linalg.vector_norm(residuals, dim=1) * norms
+            residuals *= (self.clip * (1 - MARGIN) / products).clamp_(max=1)[:, None]
+        return residuals
+
+    def longest(self, classes: int) -> float:
+        """Returns the largest |r|."""
+        return math.sqrt(classes if self.sigmoid else 2)
+
+    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns [m, K], of logits [m, K]; 0 for NaN."""
         out = torch.sigmoid(logits) if self.sigmoid else torch.softmax(logits, 1)
         return out.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> torch.Tensor:
+def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """Sums the rows' clipped gradients with respect to parameters on x: [K, d + 1].
 
     A row's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is at
-    most `clip` long for any weights.
+    most `clip` long for any weights. A row that must not contribute is all 0, its constant too.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
     """
-    rows, bounds = design.rows, loss.bounds(design)
+    rows, step = design.rows, 1.0
     classes, columns = weights.shape
-    native = design.native
-    if native:
-        held, total = fused_step.padded(1, classes, columns), fused_step.padded(1, classes, columns)
-        held[0, :classes, :columns] = weights
-    else:
-        total = torch.zeros((1, classes, columns), device=rows.device)
-    for piece in design.pieces(0 if native else 32 * classes):
-        piece_bounds = bounds[piece.start : piece.stop]
-        labels = rows.labels_block(piece.start, piece.stop)
-        if native:
-            arrays = fused_step.Arrays.of(
-                piece.features, piece.scale, labels, piece_bounds, sigmoid=loss.sigmoid
-            )
-            index = torch.arange(piece.stop - piece.start).numpy()
-            add_in_slices(arrays, index, held, classes, total, None)
-            continue
-        logits = piece.logits(weights)
-        residuals = clipped_residuals(
-            logits[None],
-            (labels.T if rows.multi_label else labels)[None],
-            piece_bounds,
-            sigmoid=loss.sigmoid,
-        )[0]
-        piece.add_products(total[0, :, :-1], residuals)
-        total[0, :, -1].add_(residuals.sum(1))
-    out = total[0, :classes, :columns].clone()
-    out[:, -1] *= design.offset
-    return out
+    if design.private:
+        step = grid_step(loss.longest(classes), factor_bits(rows.n))
+    total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
+    if rows.device.type == "cpu":
+        for piece in design.pieces():
+            design.add_gradients(piece, loss, weights, step, total)
+        return GridSum(total, design.step * step)
+    for piece, block in design.blocks(32 * classes):
+        labels = rows.targets(piece.start, piece.stop)
+        norms = design.norms[piece.start : piece.stop]
+        residuals = loss.residuals(design.logits(block, weights), labels, norms)
+        if design.private:
+            residuals.div_(step).trunc_()
+        total.addmm_(residuals.T, block)
+    return GridSum(total, design.step * step)
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.grid import GridSum
     from dpprobe.privacy.releases import Releases
 
 SCORE = "score"
@@ -400,7 +401,7 @@ def _run(
     trial_releases = Releases(plan, [trial.seed for trial in group], rows.device)
     fitted = importlib.import_module(HEADS[method.head]).fit(method, rows, trial_releases)
     weights = torch.from_numpy(fitted.weights).to(rows.device)
-    noisy = trial_releases.gaussian(SCORE, score(method, rows, weights)[:, None])[:, 0]
+    noisy = trial_releases.gaussian(SCORE, score(method, rows, weights))[:, 0]
     trial_releases.check()
     return weights, noisy
 
@@ -420,17 +421,20 @@ def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     return replace(plan, mechanisms=mechanisms, selection=None)
 
 
-def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> torch.Tensor:
-    """Counts the rows whose label each head gets right, float64 [trials].
+def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
+    """Counts the rows whose label each head gets right, [trials, 1].
 
     A row adds a number in [0, 1], and a null row nothing, so each changes by at most 1. Of a
-    multi-label row it is 1 minus the mean squared error of the probabilities.
+    multi-label row it is 1 minus the mean squared error of the probabilities, rounded down to the
+    grid.
     """
     # torch, as above
     import torch
 
     from dpprobe.heads.scoring import products
+    from dpprobe.privacy.grid import GridSum, grid_step, lone_bits, towards_zero
 
+    step = grid_step(1.0, lone_bits(rows.n)) if rows.multi_label else 1.0
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
         for start, stop, block in rows.blocks(16 * len(weights) * rows.num_classes):
@@ -438,8 +442,8 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> torch.Ten
             if rows.multi_label:
                 estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
                 errors = (estimates - rows.targets(start, stop)).square_().mean(2)
-                hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
+                hits = towards_zero((1 - errors).nan_to_num_(0.0).clamp_(0, 1), step)
             else:
                 hits = scores.argmax(2) == rows.labels_block(start, stop)
             total += hits.sum(1, dtype=torch.float64)
-    return total
+    return GridSum(total[:, None], step)

@@ -1,4 +1,11 @@
-"""Adds a plan's noise to the sums of a fit, and counts each noisy release against the plan."""
+"""Adds a plan's noise to the sums of a fit, and counts each noisy release against the plan.
+
+A sum leaves on its public grid (`privacy.grid`): it is an integer number of steps, and so is what
+is added to it, the rounding of a real Gaussian (`privacy.rounded_gaussian`). The result is the
+rounding of the real-valued Gaussian mechanism, so its price is the accountants', and no low bit
+tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
+benchmark mode only; docs/privacy.md says what that leaves open.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +16,11 @@ from collections.abc import Sequence
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.grid import GridSum, mirror
+from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.randomness import derived_seed
+from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
 
 
 class Releases:
@@ -28,8 +37,8 @@ class Releases:
         self.seeds = tuple(seeds)
         self.device = device
         self._taken: Counter[str] = Counter()
-        self._noise: dict[tuple[str, int], GaussianNoise] = {}
-        self._handed_out: set[tuple[int, str | None]] = set()
+        self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
+        self._handed_out: set[int] = set()
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite when the plan is not private."""
@@ -40,20 +49,29 @@ class Releases:
         mechanism = self.plan.mechanism(name)
         return mechanism.noise_multiplier * mechanism.sensitivity
 
-    def gaussian(self, name: str, sums: torch.Tensor) -> torch.Tensor:
-        """Releases each seed's sum once, with Gaussian noise.
+    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
+        """Releases each seed's sum once, with Gaussian noise, on the sums' grid.
 
         Args:
           name: of the mechanism.
-          sums: [seeds, ...], the exact sums, of L2 sensitivity `sensitivity(name)` in each seed.
+          sums: [seeds, ...], of L2 sensitivity `sensitivity(name)` in each seed.
 
         Returns:
-          A new tensor, `sums` plus normals of standard deviation `deviation(name)`.
+          float64 [seeds, ...]: `sums` plus rounded normals of standard deviation `deviation(name)`.
+
+        Raises:
+          PrivacyError: when the plan has no such release left, or the sums are off their grid.
         """
         self.count(name, 1)
-        return sums + self._normals(name, sums)
+        deviation = self._units(name, sums)
+        if deviation == 0:
+            return sums.values
+        noisy = self._copied(sums)
+        for seed, numbers in zip(self.seeds, noisy, strict=True):
+            self._sampler(name, seed).add_to(numbers.numpy(), deviation)
+        return noisy.to(self.device).mul_(sums.step)
 
-    def symmetric(self, name: str, sums: torch.Tensor) -> torch.Tensor:
+    def symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
 
         Its coordinates in an orthonormal basis of the symmetric matrices, the diagonal and
@@ -61,31 +79,41 @@ class Releases:
         standard deviation `deviation(name)`, and elsewhere one smaller by sqrt(2).
 
         Args:
-          sums: [seeds, d, d], symmetric.
-        """
-        self.count(name, 1)
-        noise = self._normals(name, sums)
-        # An antisymmetric part would get no noise: it is taken out.
-        return (sums + sums.mT) / 2 + (noise + noise.mT) / 2
+          name: of the mechanism.
+          sums: [seeds, d, d], symmetric; of what is below the diagonal nothing is read.
+          counted: False for one of several parts of a release that the head counts by itself.
 
-    def noise(
-        self,
-        name: str,
-        size: int,
-        *,
-        seeds: Sequence[int] | None = None,
-        stream: str | None = None,
-    ) -> GaussianNoise:
-        """Returns the noise of releases that a head adds up by itself, step after step or in parts.
+        Returns:
+          float64 [seeds, d, d].
+
+        Raises:
+          PrivacyError: as of `gaussian`.
+        """
+        if counted:
+            self.count(name, 1)
+        deviation = self._units(name, sums)
+        if deviation == 0:
+            return sums.values
+        noisy = self._copied(sums)
+        off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
+        for seed, matrix in zip(self.seeds, noisy, strict=True):
+            sampler = self._sampler(name, seed)
+            matrix.diagonal().add_(torch.from_numpy(sampler.draw(len(matrix), deviation)))
+            for row in range(len(matrix) - 1):
+                sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
+            mirror(matrix)
+        return noisy.to(self.device).mul_(sums.step)
+
+    def noise(self, name: str, size: int, *, seeds: Sequence[int] | None = None) -> GaussianNoise:
+        """Returns the float32 noise of releases that a head adds up by itself, step after step.
 
         The head draws with the standard deviation that `deviation` says, and notes its releases by
         `count`.
 
         Args:
           name: of the mechanism.
-          size: numbers of one release or part.
+          size: numbers of one release.
           seeds: those of the fit's seeds whose noise it is; all of them where absent.
-          stream: the name of a stream that each seed has for this; the seed's own where absent.
 
         Raises:
           PrivacyError: when the plan lacks the mechanism, or the noise was handed out before: two
@@ -93,12 +121,9 @@ class Releases:
         """
         self.plan.mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)
-        streams = {(seed, stream) for seed in chosen}
-        if streams & self._handed_out:
+        if self._handed_out & set(chosen):
             raise PrivacyError(f"{name}: its noise was handed out before; not released")
-        self._handed_out |= streams
-        if stream is not None:
-            chosen = tuple(derived_seed(seed, stream) for seed in chosen)
+        self._handed_out |= set(chosen)
         return GaussianNoise(chosen, size, self.device)
 
     def count(self, name: str, releases: int) -> None:
@@ -125,11 +150,30 @@ class Releases:
                     "priced; not released"
                 )
 
-    def _normals(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        size = like[0].numel()
-        key = (name, size)
-        if key not in self._noise:
-            seeds = [derived_seed(seed, f"{name} {size}") for seed in self.seeds]
-            self._noise[key] = GaussianNoise(seeds, size, self.device)
-        drawn = self._noise[key].draw(1, self.deviation(name))
-        return drawn.reshape(like.shape).to(like.dtype)
+    def _units(self, name: str, sums: GridSum) -> float:
+        """Returns the noise's standard deviation in steps of the sums' grid, rounded up."""
+        deviation = self.deviation(name)
+        if deviation == 0:
+            return 0.0
+        units = sums.units
+        if units.dtype != torch.float64 or not bool((units == units.trunc()).all()):
+            raise PrivacyError(
+                f"{name}: sums that are not whole numbers of steps; round rows to the grid before "
+                "they are added; not released"
+            )
+        steps = math.nextafter(deviation / sums.step, math.inf)
+        if steps > LARGEST_DEVIATION:
+            raise PrivacyError(
+                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity is "
+                "more than exact sums allow; write a larger epsilon"
+            )
+        return steps
+
+    def _copied(self, sums: GridSum) -> torch.Tensor:
+        return sums.units.to("cpu", copy=True).contiguous()
+
+    def _sampler(self, name: str, seed: int) -> RoundedGaussian:
+        key = (name, seed)
+        if key not in self._samplers:
+            self._samplers[key] = RoundedGaussian(Keystream.seeded(seed, f"noise of {name}"))
+        return self._samplers[key]

@@ -28,6 +28,7 @@ from dpprobe.heads.normalisation import (
 from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
 
@@ -57,10 +58,10 @@ class Watched(Releases):
         self.sums: dict[str, torch.Tensor] = {}
         self._means = means * n
 
-    def gaussian(self, name: str, sums: torch.Tensor) -> torch.Tensor:
+    def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
         self.count(name, 1)
-        self.sums[name] = sums[0].clone()
-        return self._means[None].clone() if name == CHANNEL_MEANS else sums
+        self.sums[name] = sums.values[0]
+        return self._means[None].clone() if name == CHANNEL_MEANS else sums.values
 
 
 def data(rows: torch.Tensor) -> TrainingSet:
@@ -240,9 +241,9 @@ def test_both_noises_are_as_priced(noise: float) -> None:
     seen: dict[str, torch.Tensor] = {}
     original = taken.gaussian
 
-    def gaussian(name: str, sums: torch.Tensor) -> torch.Tensor:
-        seen[name] = original(name, sums) - sums
-        return sums + seen[name]
+    def gaussian(name: str, sums: GridSum) -> torch.Tensor:
+        seen[name] = original(name, sums) - sums.values
+        return sums.values + seen[name]
 
     taken.gaussian = gaussian  # type: ignore[method-assign]
     normalise(data(torch.zeros(n, channels)), spec, taken)

@@ -325,7 +325,8 @@ def test_one_row_changes_the_score_by_at_most_one(
         data = TrainingSet(torch.from_numpy(features[keep]), torch.from_numpy(labels[keep]), K)
         spec = method_options({"head": "sgd"}).normalize
         releases: Any = None
-        values: np.ndarray = score(method, normalise(data, spec, releases), weights).numpy()
+        counts = score(method, normalise(data, spec, releases), weights)
+        values: np.ndarray = counts.values[:, 0].numpy()
         return values
 
     whole = scored(np.arange(6))
@@ -346,7 +347,7 @@ def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
     right = nothing.clone()
     right[:, :3] = 2.0 * labels.T.to(torch.float32)
     method: Any = SimpleNamespace(link="sigmoid")
-    low, high = score(method, rows, torch.stack([nothing, right])).tolist()
+    low, high = score(method, rows, torch.stack([nothing, right])).values[:, 0].tolist()
     # No label is above a half in the one head, so that both get 7 of 9 right or more.
     assert low < high - 0.1
     expected = 3 - (7 * (1 / (1 + math.e)) ** 2 + 2 * (1 / (1 + math.exp(-1))) ** 2) / 3

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.privacy.releases import Releases
 
@@ -39,9 +40,13 @@ def releases(*mechanisms: Mechanism, seeds: tuple[int, ...] = (1, 2)) -> Release
     return Releases(plan, seeds, CPU)
 
 
+def zero(*shape: int, step: float = 2.0**-16) -> GridSum:
+    return GridSum(torch.zeros(shape, dtype=torch.float64), step)
+
+
 def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_release() -> None:
     taken = releases(mechanism("a", count=2), mechanism("b"))
-    zeros = torch.zeros(2, 40_000, dtype=torch.float64)
+    zeros = zero(2, 40_000)
     drawn = [taken.gaussian(name, zeros) for name in ("a", "a", "b")]
     together = torch.cat(drawn)
     assert together.std(1).tolist() == pytest.approx([1.0] * 6, rel=0.02)
@@ -50,7 +55,7 @@ def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_releas
 
 
 def test_symmetric_noise_is_isometric() -> None:
-    noise = releases(mechanism("a")).symmetric("a", torch.zeros(2, 300, 300))
+    noise = releases(mechanism("a")).symmetric("a", zero(2, 300, 300))
     assert torch.equal(noise, noise.mT)
     diagonal = torch.stack([matrix.diagonal() for matrix in noise])
     upper = torch.stack([matrix[torch.ones(300, 300).triu(1).bool()] for matrix in noise])
@@ -59,8 +64,8 @@ def test_symmetric_noise_is_isometric() -> None:
 
 
 def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
-    alone = releases(mechanism("a"), seeds=(2,)).gaussian("a", torch.zeros(1, 7))
-    beside = releases(mechanism("a"), seeds=(1, 2)).gaussian("a", torch.zeros(2, 7))
+    alone = releases(mechanism("a"), seeds=(2,)).gaussian("a", zero(1, 7))
+    beside = releases(mechanism("a"), seeds=(1, 2)).gaussian("a", zero(2, 7))
     assert torch.equal(alone[0], beside[1])
 
 
@@ -71,15 +76,15 @@ def test_what_was_not_priced_is_not_released() -> None:
     taken.count("a", 2)
     taken.check()
     with pytest.raises(PrivacyError, match="3 noisy releases were taken, 2 were priced"):
-        taken.gaussian("a", torch.zeros(2, 3))
+        taken.gaussian("a", zero(2, 3))
     with pytest.raises(PrivacyError, match="no mechanism 'b'"):
-        taken.gaussian("b", torch.zeros(2, 3))
+        taken.gaussian("b", zero(2, 3))
 
 
 def test_without_a_promise_there_is_neither_noise_nor_clipping() -> None:
     taken = releases(mechanism("a", noise=0.0))
-    sums = torch.arange(6.0).reshape(2, 3)
-    assert torch.equal(taken.gaussian("a", sums), sums)
+    sums = torch.arange(6.0, dtype=torch.float64).reshape(2, 3) / 7
+    assert torch.equal(taken.gaussian("a", GridSum(sums)), sums)
     assert taken.sensitivity("a") == math.inf
     assert taken.deviation("a") == 0
     assert releases(mechanism("a")).sensitivity("a") == 0.5
@@ -89,10 +94,32 @@ def test_the_same_noise_is_handed_out_once() -> None:
     taken = releases(mechanism("a"), mechanism("b"))
     taken.noise("a", 10, seeds=(1,))
     taken.noise("a", 10, seeds=(2,))
-    taken.noise("b", 10, stream="b of parts")
     with pytest.raises(PrivacyError, match="b: its noise was handed out before"):
         taken.noise("b", 10, seeds=(2,))
-    with pytest.raises(PrivacyError, match="handed out before"):
-        taken.noise("b", 10, stream="b of parts")
     with pytest.raises(PrivacyError, match="no mechanism 'c'"):
         taken.noise("c", 10)
+
+
+def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
+    """Whole numbers of steps, before and after: no bit below a step can tell of the rows."""
+    taken = releases(mechanism("a", count=2))
+    step = 2.0**-12
+    for released in (
+        taken.gaussian("a", zero(2, 500, step=step)),
+        taken.symmetric("a", zero(2, 20, 20, step=step)),
+    ):
+        assert torch.equal(released, (released / step).round() * step)
+        assert float(released.std()) > 0.5
+
+
+def test_sums_off_the_grid_are_not_released() -> None:
+    taken = releases(mechanism("a"))
+    with pytest.raises(PrivacyError, match="a: sums that are not whole numbers of steps"):
+        taken.gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
+
+
+def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
+    """The noise is one Gaussian, rounded to either grid."""
+    steps = (2.0**-30, 2.0**-10)
+    fine, coarse = (releases(mechanism("a")).gaussian("a", zero(2, 9, step=each)) for each in steps)
+    assert float((fine - coarse).abs().max()) <= 2.0**-11 * (1 + 1e-9)

@@ -1,0 +1,134 @@
+"""Brings rows to the grid of exact sums on the CPU, and adds their clipped gradients, in one pass.
+
+A chunk of rows stays in the second-level cache between its two products, which are NumPy's BLAS.
+Both are exact on the grid; what comes between them looks at one row at a time, number by number, so
+a row's part does not depend on its place.
+"""
+
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpprobe.machine_code import MachineCode
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
+
+CHUNK = 64
+
+
+@jit("void(f4[:, ::1], f8[::1], f8[::1], f8[::1], b1, f8[:, :])")
+def fill(features, scale, shift, centre, whole, out):
+    """Fills float64 [m, d] with scale[i] * features[i] - shift[i] * centre.
+
+    Products of float32 numbers are exact in float64: one rounding an entry, fused or not.
+
+    Args:
+      features: float32 [m, d].
+      scale, shift: [m], of values that float32 holds.
+      centre: [d], of such values; empty where there is none.
+      whole: True to round towards zero to whole numbers.
+      out: rows may be further apart than d.
+    """
+    for i in range(features.shape[0]):
+        row, source = out[i], features[i]
+        factor = scale[i]
+        if centre.shape[0]:
+            length = shift[i]
+            for j in range(source.shape[0]):
+                row[j] = factor * source[j] - length * centre[j]
+        else:
+            for j in range(source.shape[0]):
+                row[j] = factor * source[j]
+        if whole:
+            for j in range(source.shape[0]):
+                row[j] = np.trunc(row[j])
+
+
+@jit("void(f4[:, ::1], f8[::1], b1, f8[::1])")
+def add(features, scale, whole, total):
+    """Adds scale[i] * features[i] to float64 [d], each entry rounded towards zero if `whole`."""
+    for i in range(features.shape[0]):
+        source, factor = features[i], scale[i]
+        if whole:
+            for j in range(source.shape[0]):
+                total[j] += np.trunc(factor * source[j])
+        else:
+            for j in range(source.shape[0]):
+                total[j] += factor * source[j]
+
+
+@jit("void(f8[:, ::1], f4[:, ::1], f8[::1], f8, b1, f8, f8[:, ::1])")
+def _residuals(logits, targets, norms, clip, sigmoid, step, out):
+    """Turns logits [m, K] into clipped residuals [K, m], in units of `step` where that is not 0."""
+    classes = logits.shape[1]
+    for i in range(logits.shape[0]):
+        row, square = logits[i], 0.0
+        if sigmoid:
+            for k in range(classes):
+                row[k] = 1 / (1 + np.exp(-row[k]))
+        else:
+            highest, total = row[0], 0.0
+            for k in range(1, classes):
+                highest = max(highest, row[k])
+            for k in range(classes):
+                row[k] = np.exp(row[k] - highest)
+                total += row[k]
+            for k in range(classes):
+                row[k] /= total
+        for k in range(classes):
+            # not a number where weights are not finite: such a row counts as one of probability 0
+            residual = (row[k] if row[k] == row[k] else 0.0) - targets[i, k]
+            row[k] = residual
+            square += residual * residual
+        product = np.sqrt(square) * norms[i]
+        factor = clip / product if product > clip else 1.0
+        for k in range(classes):
+            residual = row[k] * factor
+            out[k, i] = np.trunc(residual / step) if step > 0 else residual
+
+
+@jit(
+    "void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f4[:, ::1], f8[::1], f8[:, ::1], "
+    "f8[::1], f8, f8, b1, f8, f8[:, ::1])"
+)
+def add_gradients(
+    features, scale, shift, centre, constant, whole, targets, norms, factors, biases, unit, clip,
+    sigmoid, step, total,
+):  # fmt: skip
+    """Adds the rows' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
+
+    Args:
+      features, scale, shift, centre, whole: as of `fill`.
+      constant: [m], in units of the rows.
+      targets: float32 [m, K], labels as zeros and ones.
+      norms: [m], of the rows with their constants.
+      factors: [d + 1, K], weights in units of their grid; 0 in the last row.
+      biases: [K].
+      unit: of the products of rows and factors.
+      clip: of a gradient's norm; infinite for none.
+      step: of residuals; 0 for residuals as they are.
+    """
+    classes, columns = total.shape
+    block = np.zeros((CHUNK, columns))
+    logits = np.zeros((CHUNK, classes))
+    for start in range(0, features.shape[0], CHUNK):
+        stop = min(start + CHUNK, features.shape[0])
+        rows, products = block[: stop - start], logits[: stop - start]
+        fill(
+            features[start:stop], scale[start:stop], shift[start:stop], centre, whole, rows[:, :-1]
+        )
+        for i in range(stop - start):
+            rows[i, columns - 1] = constant[start + i]
+        np.dot(rows, factors, products)
+        for i in range(stop - start):
+            for k in range(classes):
+                products[i, k] = products[i, k] * unit + biases[k]
+        residuals = np.empty((classes, stop - start))
+        _residuals(products, targets[start:stop], norms[start:stop], clip, sigmoid, step, residuals)
+        total += np.dot(residuals, rows)
+
+
+MACHINE_CODE.keep()

@@ -1,0 +1,102 @@
+"""Public grids on which sums over rows are integers, exact in any order.
+
+Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
+follows from n and from public bounds alone. Rounding towards zero shortens a vector or leaves it,
+so a norm that was at most C stays at most C: sensitivities are those of the real numbers, without
+a term for rounding. Where entries of a bits and factors of b bits are multiplied and added over n
+rows, n 2^(a + b) <= 2^52, every partial sum is an integer that float64 holds: the result depends
+neither on the order of the rows nor on blocks, threads or the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from dpprobe.errors import PrivacyError
+
+# Integers up to here are exact in float64; a factor of two is left for what is added at the end.
+_SUM_BITS = 52
+# Of a row's entry, which is at most the row's norm; and of one that is added without a factor. More
+# would lie far below any noise, and noise of thousands of sensitivities must stay below 2^48 steps.
+_ENTRY_BITS, _LONE_BITS = 17, 26
+_FEWEST_BITS = 8
+_PANEL = 160
+
+
+@dataclass(frozen=True)
+class GridSum:
+    """Sums over rows in units of a public step.
+
+    Attributes:
+      units: float64; integers where noise is to be added.
+      step: the value of one unit.
+    """
+
+    units: torch.Tensor
+    step: float = 1.0
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The sums themselves, float64."""
+        return self.units * self.step
+
+    @property
+    def one_seed(self) -> GridSum:
+        """The sums with a leading dimension, of one seed."""
+        return GridSum(self.units[None], self.step)
+
+    def over(self, divisor: float) -> GridSum:
+        """Returns the sums divided by a public number."""
+        return GridSum(self.units, self.step / divisor)
+
+
+def product_bits(rows: int) -> int:
+    """Returns the bits that a row's entry and its factor may have together, for sums over n rows.
+
+    Raises:
+      PrivacyError: when there are too many rows for 16 bits.
+    """
+    bits = _SUM_BITS - max(rows - 1, 0).bit_length()
+    if bits < 2 * _FEWEST_BITS:
+        raise PrivacyError(
+            f"n = {rows}: exact sums are for at most {2 ** (_SUM_BITS - 2 * _FEWEST_BITS)} rows"
+        )
+    return bits
+
+
+def entry_bits(rows: int) -> int:
+    """Returns the bits of a row's entries where a factor of as many bits may be multiplied."""
+    return min(product_bits(rows) // 2, _ENTRY_BITS)
+
+
+def factor_bits(rows: int) -> int:
+    """Returns the bits of a factor of entries of `entry_bits`."""
+    return min(product_bits(rows) - entry_bits(rows), _ENTRY_BITS)
+
+
+def lone_bits(rows: int) -> int:
+    """Returns the bits of entries that are added without a factor."""
+    return min(product_bits(rows), _LONE_BITS)
+
+
+def grid_step(longest: float, bits: int) -> float:
+    """Returns the power of two of which numbers up to `longest` are at most 2^bits."""
+    exponent = math.frexp(longest)[1]  # longest < 2^exponent
+    return math.ldexp(1.0, exponent - bits)
+
+
+def towards_zero(values: torch.Tensor, step: float) -> torch.Tensor:
+    """Returns values as whole numbers of steps, rounded towards zero: float64."""
+    return values.to(torch.float64).div(step).trunc_()
+
+
+def mirror(upper: torch.Tensor) -> torch.Tensor:
+    """Makes an upper triangle a symmetric matrix, in place, panel by panel."""
+    for low in range(0, len(upper), _PANEL):
+        block = upper[low : low + _PANEL, low : low + _PANEL]
+        block.copy_(block.triu() + block.triu(1).T)
+        upper[low + _PANEL :, low : low + _PANEL] = upper[low : low + _PANEL, low + _PANEL :].T
+    return upper
