@@ -14,7 +14,7 @@ from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
-from dpprobe.privacy.grid import GridSum, grid_step, lone_bits, towards_zero
+from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
 # A unit row in float32 may be this much longer than 1; what is released is shorter by so much.
@@ -263,16 +263,16 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     nothing: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
-    step = grid_step(1.0, lone_bits(data.rows)) if releases.plan.private else 1.0
+    grid = releases.grid(1.0, data.rows)
     for start, block in data.blocks():
         factors = unit_scale(data.lengths[start : start + len(block)]).double()
-        factors *= (1 - _MARGIN) / step
+        factors *= 1 - _MARGIN
         if data.device.type == "cpu":
-            grid_rows.add(block.numpy(), factors.numpy(), releases.plan.private, total.numpy())
+            in_steps = factors.div_(grid.step).numpy()
+            grid_rows.add(block.numpy(), in_steps, grid.whole, total.numpy())
         else:
-            rows = block * factors[:, None]
-            total += (rows.trunc_() if releases.plan.private else rows).sum(0)
-    noisy = releases.gaussian(CENTRE, GridSum(total[None], step))[0]
+            total += grid.units(block * factors[:, None]).sum(0)
+    noisy = releases.gaussian(CENTRE, GridSum(total[None], grid.step))[0]
     square, noise = float(noisy.square().sum()), data.dimension * releases.deviation(CENTRE) ** 2
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
     return (shrunk / data.rows).to(torch.float32)
@@ -288,20 +288,16 @@ def _channel_statistics(
     """
 
     def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        bound, step = releases.sensitivity(name) * (1 - _MARGIN), 1.0
-        if releases.plan.private:
-            step = grid_step(bound, lone_bits(data.rows))
+        bound = releases.sensitivity(name) * (1 - _MARGIN)
+        grid = releases.grid(bound, data.rows)
         total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
         for start, block in data.blocks():
             usable = data.lengths[start : start + len(block)].isfinite()
             vectors = statistic(by_channel(block, spec.channels)).to(torch.float64)
             norms = torch.linalg.vector_norm(vectors, dim=1)
             factors = torch.where(usable, (bound / norms).clamp(max=1), 0.0)
-            clipped = vectors * factors[:, None]
-            if releases.plan.private:
-                clipped = towards_zero(clipped, step)
-            total += clipped.sum(0)
-        return releases.gaussian(name, GridSum(total[None], step))[0] / data.rows
+            total += grid.units(vectors * factors[:, None]).sum(0)
+        return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.rows
 
     means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
     centre = means.to(torch.float32)[:, None]

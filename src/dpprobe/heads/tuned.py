@@ -432,9 +432,9 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     import torch
 
     from dpprobe.heads.scoring import products
-    from dpprobe.privacy.grid import GridSum, grid_step, lone_bits, towards_zero
+    from dpprobe.privacy.grid import Grid, GridSum
 
-    step = grid_step(1.0, lone_bits(rows.n)) if rows.multi_label else 1.0
+    grid = Grid.of(1.0, rows.n, whole=True)
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
         for start, stop, block in rows.blocks(16 * len(weights) * rows.num_classes):
@@ -442,8 +442,8 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
             if rows.multi_label:
                 estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
                 errors = (estimates - rows.targets(start, stop)).square_().mean(2)
-                hits = towards_zero((1 - errors).nan_to_num_(0.0).clamp_(0, 1), step)
+                hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
                 hits = scores.argmax(2) == rows.labels_block(start, stop)
-            total += hits.sum(1, dtype=torch.float64)
-    return GridSum(total[:, None], step)
+            total += grid.units(hits).sum(1)
+    return GridSum(total[:, None], grid.step)

@@ -53,6 +53,28 @@ class GridSum:
         return GridSum(self.units, self.step / divisor)
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The grid of one sum over rows, each of which adds a vector once.
+
+    Attributes:
+      step: a power of two; 1 where nothing is rounded.
+      whole: True if entries are rounded; False without noise, where sums are plain.
+    """
+
+    step: float
+    whole: bool
+
+    @classmethod
+    def of(cls, longest: float, rows: int, *, whole: bool) -> Grid:
+        """Returns the grid for vectors of norm at most `longest`, a public bound, over n rows."""
+        return cls(grid_step(longest, lone_bits(rows)) if whole else 1.0, whole)
+
+    def units(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns values in steps, rounded towards zero: float64."""
+        return towards_zero(values, self.step) if self.whole else values.to(torch.float64)
+
+
 def product_bits(rows: int) -> int:
     """Returns the bits that a row's entry and its factor may have together, for sums over n rows.
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.grid import GridSum, mirror
+from dpprobe.privacy.grid import Grid, GridSum, mirror
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
@@ -48,6 +48,15 @@ class Releases:
         """Returns the noise's standard deviation; 0 when the plan is not private."""
         mechanism = self.plan.mechanism(name)
         return mechanism.noise_multiplier * mechanism.sensitivity
+
+    def grid(self, longest: float, rows: int) -> Grid:
+        """Returns the grid of a sum over rows, to which each adds a vector once.
+
+        Args:
+          longest: the vectors' largest norm, a public bound; unused without noise.
+          rows: n, which is public.
+        """
+        return Grid.of(longest, rows, whole=self.plan.private)
 
     def gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
         """Releases each seed's sum once, with Gaussian noise, on the sums' grid.

@@ -137,7 +137,7 @@ def test_starts_from_public_weights(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=(4, 12)).astype(np.float32)
     save_file({"weights": weights}, path)
     options = Options(normalize="l2", init="file", init_file=str(path), init_scale=2.0)
-    fitted = fit(options, features, labels, 4, noise=1e5)
+    fitted = fit(options, features, labels, 4, noise=1e4)
     np.testing.assert_allclose(fitted.weights[0][:, :-1], 2 * weights, atol=0.7)
     assert options.input_files() == (str(path),)
     save_file({"weights": weights[:, :5]}, path)

@@ -151,7 +151,8 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     p = torch.softmax(logits, 1) if loss == "softmax" else torch.sigmoid(logits)
     plain = (p - torch.nn.functional.one_hot(labels, 4)).T @ features
     actual = gradient(descent.design, descent.loss, head)
-    torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-4, atol=1e-4)
+    # residuals are rounded towards zero to 2^-16
+    torch.testing.assert_close(actual.values[:, :-1], plain.double(), rtol=1e-3, atol=2e-3)
 
 
 def test_mechanisms_cost_what_they_should() -> None:
