@@ -148,6 +148,7 @@ class Training:
         self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
+        self._longest = None if releases.plan.private else options.max_batch_grad_norm
 
     def _buffer(self, device: torch.device) -> torch.Tensor:
         if self._native:
@@ -200,6 +201,8 @@ class Training:
         """Takes a block of plain steps in compiled code; False where that is impossible."""
         if not isinstance(self._sum, NativePoissonSum) or not is_plain(self._optimiser):
             return False
+        if self._longest is not None:
+            return False
         batches, steps = self._sum.batches, drawn.shape[1]
         if batches is None or batches.sizes.max() > fused_step.CHUNK * 8:
             return False
@@ -224,6 +227,9 @@ class Training:
         release.copy_(noise)
         self._sum.add_to(self._release)
         release.div_(self._divisor)
+        if self._longest is not None:
+            norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)
+            release.mul_((self._longest / norms).clamp_(max=1))
         self._optimiser.step(weights, release, float(self._rates[self.taken]))
         if self._average is not None and self._mixing is not None:
             self._unpadded(self._average).lerp_(weights, float(self._mixing[self.taken]))

@@ -63,6 +63,15 @@ class FirstOrderOptions(MethodOptions):
         allow_inf_nan=False,
         description="Each row's gradient is clipped to this L2 norm.",
     )
+    max_batch_grad_norm: float | None = Field(
+        None,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient of "
+        "a step is clipped to this L2 norm, as papers 002 and 003 train without privacy. Null for "
+        "no clipping.",
+    )
     init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
         "zero",
         description="Weights and biases 0; PyTorch's default for a linear layer, uniform within "
@@ -146,6 +155,11 @@ class FirstOrderOptions(MethodOptions):
             raise ValueError(
                 f"ema_decay {self.ema_decay:g} says nothing to average {self.average}; remove it, "
                 "or write average: ema"
+            )
+        if self.engine == "opacus" and self.max_batch_grad_norm is not None:
+            raise ValueError(
+                f"max_batch_grad_norm {self.max_batch_grad_norm:g} with engine opacus, which does "
+                "not have it; remove it, or write engine: closed_form"
             )
         if self.engine == "opacus" and not self.OPACUS:
             raise ValueError(

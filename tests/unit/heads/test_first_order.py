@@ -519,3 +519,33 @@ def test_cuda_gives_the_same_sums(head: Any) -> None:
         np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-3, atol=1e-4)
         noisy = fit_heads(options, on_gpu, plan_for(options, data.rows), SEEDS)
         assert np.isfinite(noisy.weights).all()
+
+
+@pytest.mark.parametrize("batch_size", ["full", 30])
+def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> None:
+    """One step moves by at most learning_rate times the bound, and in the same direction."""
+    data = training_set()
+    plain = Options(batch_size=batch_size, steps=1, learning_rate=2.0)
+    clipped = plain.model_copy(update={"max_batch_grad_norm": 0.01})
+    free, bound = (
+        fit_heads(options, data, no_privacy(options, data.rows), SEEDS).weights
+        for options in (plain, clipped)
+    )
+    lengths = np.linalg.norm(free, axis=(1, 2), keepdims=True)
+    assert (lengths > 0.02).all()
+    np.testing.assert_allclose(bound, free * (0.02 / lengths), rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 30])
+def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any) -> None:
+    data = training_set()
+    options = Options(batch_size=batch_size, steps=4, learning_rate=2.0)
+    bounded = options.model_copy(update={"max_batch_grad_norm": 0.01})
+    plan = plan_for(options, data.rows)
+    free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
+    np.testing.assert_array_equal(free, bound)
+
+
+def test_opacus_does_not_clip_mean_gradients() -> None:
+    with pytest.raises(ValueError, match="max_batch_grad_norm 1 with engine opacus"):
+        Options(learning_rate=1.0, engine="opacus", max_batch_grad_norm=1.0)
