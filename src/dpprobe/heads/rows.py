@@ -118,16 +118,19 @@ class Rows:
 
     Attributes:
       n, dimension, num_classes, device, multi_label, streamed: as in `TrainingSet`.
-      labels: int64 [n], or uint8 [n, num_classes].
+      units, weights: whose the rows are, and float32 [rows], what each one's part of a sum is
+        multiplied with once it is clipped; None where each row is a unit.
+      labels: int64 [rows], or uint8 [rows, num_classes].
       transform: the normalisation of the rows.
-      lengths: float64 [n], the L2 norm of each row; infinite for rows that hold NaN, infinity, huge
+      lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity, huge
         or vanishing values: those must contribute exactly nothing.
-      norms: float64 [n], the same with a 1 appended to each row.
+      norms: float64 [rows], the same with a 1 appended to each row.
       affine: the rows without copies of them; None where they are not in memory or not centred.
     """
 
     def __init__(self, data: TrainingSet, transform: Transform) -> None:
-        self.n, self.dimension = data.rows, data.dimension
+        self.n, self.dimension = data.n, data.dimension
+        self.units, self.weights = data.units, data.weights
         self.num_classes, self.device = data.num_classes, data.device
         self.multi_label, self.streamed = data.multi_label, data.streamed
         self.labels = data.labels
@@ -142,6 +145,9 @@ class Rows:
         self.lengths = torch.where(left_out, math.inf, self._lengths())
         self.norms = self.lengths.square().add_(1).sqrt_()
 
+    def __len__(self) -> int:
+        return self._data.rows
+
     @property
     def data(self) -> TrainingSet:
         """The rows before the normalisation."""
@@ -149,7 +155,7 @@ class Rows:
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """(features [n, d], scale float32 [n]) where row i is scale[i] * features[i], in memory.
+        """(features [rows, d], scale float32 [rows]) where row i is scale[i] * features[i], in memory.
 
         None where rows are not of that form or not in memory.
         """
@@ -178,7 +184,7 @@ class Rows:
         """
         if self._data.features is None:
             raise DataError(
-                f"training features: {self.n} rows of {self.dimension} are read in blocks, and a "
+                f"training features: {len(self)} rows of {self.dimension} are read in blocks, and a "
                 'method that samples rows needs them in memory; write batch_size: "full", or '
                 "raise memory_mb"
             )
@@ -210,7 +216,7 @@ class Rows:
 
     def _row_scale(self) -> torch.Tensor | None:
         if isinstance(self.transform.spec, kinds.NoNormalisation):
-            return torch.ones(self.n, device=self.device)
+            return torch.ones(len(self), device=self.device)
         if isinstance(self.transform.spec, kinds.L2):
             return unit_scale(self._data.lengths.nan_to_num(posinf=0.0))
         return None
@@ -226,7 +232,7 @@ class Rows:
         return lengths
 
     def _centred_lengths(self, features: torch.Tensor) -> torch.Tensor:
-        """Returns the lengths float64 [n] of centred rows, and sets `affine` on the way."""
+        """Returns the lengths float64 [rows] of centred rows, and sets `affine` on the way."""
         lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
         unit = unit_scale(lengths)

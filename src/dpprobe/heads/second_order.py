@@ -78,8 +78,8 @@ class Design:
     Attributes:
       rows: before clipping.
       columns: d + 1.
-      scale, constant: float32 [n]; both 0 for rows that must not contribute.
-      norms: float64 [n], of the clipped rows with their constants.
+      scale, constant: float32 [rows]; both 0 for rows that must not contribute.
+      norms: float64 [rows], of the clipped rows with their constants.
       private: True if rows are clipped, and on the grid.
       step: the grid's, of the rows' entries; 1 where there is none.
     """
@@ -122,8 +122,8 @@ class Design:
                 yield Piece(start, stop, features, scale, constant, None, None)
             return
         size = max(1, BLOCK_BYTES // max(4 * self.rows.dimension, bytes_per_row))
-        for start in range(0, self.rows.n, size):
-            window = slice(start, min(start + size, self.rows.n))
+        for start in range(0, len(self.rows), size):
+            window = slice(start, min(start + size, len(self.rows)))
             yield Piece(
                 start, window.stop, affine.features[window], self.scale[window],
                 self.constant[window], self._shift[window], affine.centre,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.errors import DataError
+from dpprobe.heads.units import Units
 
 logger = logging.getLogger("dpprobe")
 
@@ -43,12 +44,15 @@ class RowSource(Protocol):
 class TrainingSet:
     """Features and labels on the device that trains.
 
+    Its n is the number of units of privacy, which is public; its rows may be more.
+
     Args:
-      features: float32 [n, d], which belong to the set from now on: rows that hold NaN or
+      features: float32 [rows, d], which belong to the set from now on: rows that hold NaN or
         infinity, or are longer than 1e18 or shorter than 1e-20 but not zero, are set to zero. Or a
         source that is read again at each pass.
-      labels: int64 [n], from 0 to num_classes - 1; or uint8 [n, num_classes] of 0 and 1.
+      labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
+      units: whose the rows are; None where each row is a unit of privacy.
       device: where a source's blocks are moved to; features in memory stay where they are.
 
     Raises:
@@ -61,6 +65,7 @@ class TrainingSet:
         labels: torch.Tensor,
         num_classes: int,
         *,
+        units: Units | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         self.features: torch.Tensor | None = None
@@ -75,6 +80,10 @@ class TrainingSet:
             self.device = torch.device(device)
         _check_labels(labels, self.rows, num_classes)
         self.labels = labels.to(self.device)
+        if units is not None and len(units.members) != self.rows:
+            raise DataError(f"units: of {len(units.members)} rows; {self.rows} are needed")
+        self.units = units
+        self.n = self.rows if units is None else units.count
         self.multi_label = labels.ndim == 2
         self.num_classes = num_classes
         self._cache: dict[Hashable, object] = {}
@@ -91,8 +100,15 @@ class TrainingSet:
         return self.features is None
 
     @cached_property
+    def weights(self) -> torch.Tensor | None:
+        """Each row's weight, float32 [rows], see `units`; None for ones."""
+        if self.units is None:
+            return None
+        return torch.from_numpy(self.units.weights).to(self.device)
+
+    @cached_property
     def lengths(self) -> torch.Tensor:
-        """The L2 norm of each row, float64 [n]; infinite for rows that must not contribute."""
+        """The L2 norm of each row, float64 [rows]; infinite for rows that must not contribute."""
         lengths = torch.empty(self.rows, dtype=torch.float64, device=self.device)
         for start, block in self._raw_blocks(BLOCK_BYTES):
             lengths[start : start + len(block)] = row_lengths(block)

@@ -1,0 +1,66 @@
+"""Units of privacy that have several rows, such as patients: their rows, and the rows' weights.
+
+A row of a unit with m rows has weight 1 / m. Each row's part of a released sum is clipped as if it
+were alone, then weighted: a unit's part is a mean of clipped parts, no longer than one of them. So
+every sensitivity, and every price, is what it is for units of one row, with n the number of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of a training set's rows.
+
+    Attributes:
+      members: int64 [rows], the rows of unit 0, of unit 1 and so on.
+      starts: int64 [units + 1], where each unit's rows begin in `members`.
+      weights: float32 [rows], for a unit of m rows the largest number whose sum over them is at
+        most 1.
+    """
+
+    members: Index
+    starts: Index
+    weights: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Units:
+        """Returns the units of rows by the name of each row's unit."""
+        _, codes, sizes = np.unique(np.asarray(names), return_inverse=True, return_counts=True)
+        weights = (1 / sizes).astype(np.float32)
+        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times fewer than 29
+        weights[over] = np.nextafter(weights[over], np.float32(0))
+        return cls(
+            members=np.argsort(codes, kind="stable"),
+            starts=np.concatenate([[0], np.cumsum(sizes)]),
+            weights=weights[codes],
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of units, which is public."""
+        return len(self.starts) - 1
+
+    def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
+        """Returns the rows of batches of units.
+
+        Args:
+          units: of every batch, batch after batch.
+          sizes: of the batches, in units.
+
+        Returns:
+          The rows, batch after batch, and the batches' sizes in rows.
+        """
+        counts = self.starts[units + 1] - self.starts[units]
+        stops = np.concatenate([[0], np.cumsum(counts)])
+        shifts = np.repeat(self.starts[units] - stops[:-1], counts)
+        rows = self.members[np.arange(stops[-1]) + shifts]
+        return rows, np.diff(stops[np.concatenate([[0], np.cumsum(sizes)])])
