@@ -5,8 +5,7 @@ the labels, splits and patients of MIMIC-CXR are. Images are read where they lie
 of the CSV files too, are relative to `root`. The CSV files are watched; the images are not, but
 one that changes after the tables were written is refused by its hash.
 
-The unit of privacy stays one image: `patient_column` keeps each patient's images on one side of
-the split, and makes no statement about patients.
+`unit_column` says whose an image is: see `units`.
 """
 
 from __future__ import annotations
@@ -37,6 +36,11 @@ class Options(ManifestOptions):
 
         return csv_rows.count(self)
 
+    def count_units(self) -> int | None:
+        from dpprobe.data import csv_rows  # as above
+
+        return None if self.unit_column is None else csv_rows.count_units(self)
+
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the split tables of a manifest.
@@ -61,6 +65,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
         class_names=options.names(),
         multi_label=options.multi_label(),
         groups=list(options.groups()),
+        units=options.names_units(),
         rows=sum(len(rows.frame) for rows in parts.values()),
         embed=options.embed,
         chosen_test=options.has_test(),

@@ -11,8 +11,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data.groups import check_groups, group_column
-from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
+from dpprobe.data.units import UnitOptions
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
 
@@ -80,7 +81,7 @@ class Join(Block):
         return dict(self.by) if isinstance(self.by, dict) else {name: name for name in self.by}
 
 
-class ManifestOptions(DatasetOptions):
+class ManifestOptions(UnitOptions):
     """The options of a CSV manifest, without the parts that read its files."""
 
     paths: ClassVar = {"root": "moves", "train": "stays", "test": "stays", "joins.*.file": "stays"}
@@ -157,11 +158,6 @@ class ManifestOptions(DatasetOptions):
     joins: tuple[Join, ...] = Field((), description="Files whose columns are joined, in order.")
     filters: dict[str, tuple[Value, ...]] = Field(
         {}, description="Column -> the values to keep; rows of other values are left out."
-    )
-    patient_column: str | None = Field(
-        None,
-        description="Who an image is of: a patient in both splits is an error, and a split that "
-        "is made here is one of patients. The unit of privacy stays one image.",
     )
     limit: Limit = Limit()
     embed: bool = Field(
@@ -289,7 +285,7 @@ class ManifestOptions(DatasetOptions):
         """Returns every column that is read, but the keys of joins -> the option that names it."""
         option = "path_template" if self.path_template else "path_column"
         wanted = dict.fromkeys(self.path_columns(), option)
-        for name in ("label_column", "id_column", "split_column", "patient_column"):
+        for name in ("label_column", "id_column", "split_column", "unit_column"):
             if getattr(self, name) is not None:
                 wanted[getattr(self, name)] = name
         wanted |= dict.fromkeys(self.label_columns or (), "label_columns")

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dpprobe.data import split, table
+from dpprobe.data import split, table, units
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
 from dpprobe.data.path_template import fill_template, template_parts
@@ -64,16 +64,24 @@ def count(options: ManifestOptions) -> tuple[int, int]:
     """
     needed = {*options.filters, *(options.label_columns or ())}
     needed |= {options.label_column or "", options.split_column or ""}
-    if not options.has_test():
-        needed.add(options.patient_column or "")
+    needed.add(options.unit_column or "")
+    if options.unit_column is not None:
+        parts = _split(options, needed - {""}, quiet=True)
+        return len(parts["train"].frame), len(parts["test"].frame)
     parts = load(options, needed - {""}, quiet=True)
     if options.has_test():
         return len(parts["train"].frame), len(parts["test"].frame)
-    rows = parts["train"]
-    if options.patient_column is not None:
-        tested = _choose_test(options, rows)
-        return int((~tested).sum()), int(tested.sum())
-    return split.count_rows(Counter(_strata(options, rows)).values(), options.test_fraction)
+    strata = _strata(options, parts["train"])
+    return split.count_rows(Counter(strata).values(), options.test_fraction)
+
+
+def count_units(options: ManifestOptions) -> int:
+    """Counts the patients of the train table. No image is looked at."""
+    assert options.unit_column is not None
+    needed = {*options.filters, *(options.label_columns or ()), options.unit_column}
+    needed |= {options.label_column or "", options.split_column or ""}
+    rows = _split(options, needed - {""}, quiet=True)["train"]
+    return int(rows.frame[options.unit_column].nunique())
 
 
 def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
@@ -82,12 +90,27 @@ def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:
     Raises:
       ConfigError: when a file cannot be read as it should, or no row is left.
     """
-    parts = load(options, set(options.columns()))
-    if options.has_test():
-        return parts
-    rows = parts["train"]
-    tested = _choose_test(options, rows)
-    return {"train": rows.take(~tested), "test": rows.take(tested)}
+    return _split(options, set(options.columns()), quiet=False)
+
+
+def _split(
+    options: ManifestOptions, needed: set[str], *, quiet: bool
+) -> dict[SplitName, ManifestRows]:
+    """Reads the needed columns of both tables' rows."""
+    parts = load(options, needed, quiet=quiet)
+    if not options.has_test():
+        rows = parts["train"]
+        tested = _choose_test(options, rows)
+        parts = {"train": rows.take(~tested), "test": rows.take(tested)}
+    if options.unit_column is not None and options.max_images_per_patient is not None:
+        patients = parts["train"].frame[options.unit_column]
+        kept = np.array(units.first_of_each(patients, options.max_images_per_patient))
+        parts["train"] = parts["train"].take(kept)
+        if not quiet:
+            logger.info(
+                "%s: %d rows left out by max_images_per_patient", options.train, int((~kept).sum())
+            )
+    return parts
 
 
 def load(
@@ -288,24 +311,15 @@ def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
 
 
 def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
-    """Chooses the test rows, bool [rows], by a stratified split of the rows or of the patients.
-
-    A patient's stratum is the class that most of their images have, the first of these.
-    """
+    """Chooses the test rows, bool [rows], by a stratified split of the rows or of the patients."""
     strata = _strata(options, rows)
-    if options.patient_column is None:
-        return np.array(_choose(options, _ids(options, rows), strata), dtype=bool)
-    patients = rows.frame[options.patient_column].tolist()
-    classes: dict[str, Counter[int]] = {}
-    for patient, label in zip(patients, strata, strict=True):
-        classes.setdefault(patient, Counter())[label] += 1
-    most = [min(counts, key=lambda label: (-counts[label], label)) for counts in classes.values()]
-    sides = dict(zip(classes, _choose(options, list(classes), most), strict=True))
-    return np.array([sides[patient] for patient in patients], dtype=bool)
-
-
-def _choose(options: ManifestOptions, ids: list[str], strata: list[int]) -> list[bool]:
-    return split.choose_test(ids, strata, fraction=options.test_fraction, seed=options.split_seed)
+    fraction, seed = options.test_fraction, options.split_seed
+    if options.unit_column is None:
+        return np.array(
+            split.choose_test(_ids(options, rows), strata, fraction=fraction, seed=seed), dtype=bool
+        )
+    patients = rows.frame[options.unit_column].tolist()
+    return np.array(units.choose_test(patients, strata, fraction=fraction, seed=seed), dtype=bool)
 
 
 def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:
@@ -329,9 +343,10 @@ def batches(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables. Both splits' rows must be known."""
     both: set[str] = set()
-    if options.patient_column is not None:
-        sides = [set(rows.frame[options.patient_column]) for rows in parts.values()]
-        both = set.intersection(*sides)
+    if options.unit_column is not None:
+        both = units.on_both_sides(
+            {name: rows.frame[options.unit_column] for name, rows in parts.items()}
+        )
     for name, rows in parts.items():
         for start in range(0, len(rows.frame), BATCH_ROWS):
             yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), both)
@@ -349,12 +364,13 @@ def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.T
         name: _group(group, rows.frame[group.column].tolist(), faults)
         for name, group in options.groups().items()
     }
-    if options.patient_column is not None:
-        for fault, patient in zip(faults, rows.frame[options.patient_column], strict=True):
-            if not patient:
-                fault.append(("patient", f"no patient: {options.patient_column} is blank"))
-            elif patient in both:
-                fault.append(("patient", f"patient {patient!r} has images in both splits"))
+    patients = None
+    if options.unit_column is not None:
+        patients = rows.frame[options.unit_column].tolist()
+        for fault, further in zip(
+            faults, units.faults(patients, both, options.unit_column), strict=True
+        ):
+            fault += further
     return table.make_batch(
         ids=_ids(options, rows),
         labels=labels,
@@ -362,6 +378,7 @@ def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.T
         # No `~` is expanded in a row's path: it is data.
         paths=[str(root / path) if path else None for path in written],
         groups=groups,
+        units=patients,
         faults=faults,
         origins=[f"{rows.file} line {line}" for line in rows.frame[LINE]],
     )

@@ -33,7 +33,7 @@ Prompts = str | tuple[str, ...]
 DATASET_NOTES = frozenset(
     {
         "catalog", "delta", "duplicates", "expect", "metric", "missing_classes", "prompts",
-        "prompt_names", "verify",
+        "prompt_names", "unit", "verify",
     }
 )  # fmt: skip
 
@@ -153,6 +153,22 @@ class DatasetOptions(Options, ABC):
 
     def count_classes(self) -> int | None:
         """Counts the classes, or the labels; None where only preparing the data tells. Cheap."""
+        return None
+
+    def named_unit(self) -> Literal["image", "patient"] | None:
+        """Returns the unit of privacy that the dataset asks for; None for the study's."""
+        return None
+
+    def names_units(self) -> bool:
+        """Returns True if a column says whose each image is."""
+        return False
+
+    def images_per_patient(self) -> int | None:
+        """Returns the largest number of training images of a patient; None for any number."""
+        return None
+
+    def count_units(self) -> int | None:
+        """Counts the patients of the train table; None where only preparing the data tells."""
         return None
 
 

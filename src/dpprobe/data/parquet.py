@@ -11,15 +11,16 @@ import glob
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import split
+from dpprobe.data import split, units
 from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.units import UnitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -47,7 +48,7 @@ class AcceptedLabels(Block):
     )
 
 
-class ColumnOptions(DatasetOptions):
+class ColumnOptions(UnitOptions):
     """The columns, classes and limits of parquet files in the Hugging Face image convention."""
 
     image_column: str = Field("image", description="A struct of `bytes` and `path`.")
@@ -127,6 +128,10 @@ class Options(ColumnOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int]:
+        if self.unit_column is not None:
+            sides = _sides(self, {name: _ids(self, name) for name in self._splits()})
+            counts = Counter(side for part in sides.values() for side in part)
+            return counts["train"], counts["test"]
         rows = self._count("train")
         if self.test is not None:
             return rows, self._count("test")
@@ -134,6 +139,13 @@ class Options(ColumnOptions):
             return split.count_rows([rows], self.test_fraction)
         labels = _column(self, "train", self.label_column)
         return split.count_rows(Counter(labels).values(), self.test_fraction)
+
+    def count_units(self) -> int | None:
+        if self.unit_column is None:
+            return None
+        sides = _sides(self, {name: _ids(self, name) for name in self._splits()})
+        pairs = zip(_units(self, "train"), sides["train"], strict=True)
+        return len({unit for unit, side in pairs if side == "train"})
 
     def multi_label(self) -> bool:
         return _header(self, self._files("train")[0]).multi_label
@@ -207,7 +219,7 @@ def _header(options: Options, path: Path) -> Header:
         schema = file.schema_arrow
         rows = file.metadata.num_rows
     wanted = [options.image_column, options.label_column, *options.group_columns]
-    wanted += [options.id_column] if options.id_column else []
+    wanted += [column for column in (options.id_column, options.unit_column) if column]
     for column in wanted:
         if column not in schema.names:
             raise ConfigError(
@@ -282,24 +294,17 @@ def prepare(
     class_names = options.class_names or header.class_names
     assert class_names is not None  # check() refuses a dataset without
     ids = {name: _ids(options, name) for name in options._splits()}
-    tested: list[bool] | None = None
-    if options.test is None:
-        strata = ["" for _ in ids["train"]]
-        if not header.multi_label:
-            strata = _column(options, "train", options.label_column)
-        tested = split.choose_test(
-            ids["train"], strata, fraction=options.test_fraction, seed=options.split_seed
-        )
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
     table.write_dataset(
         directory,
-        _batches(options, ids, tested, accepted),
+        _batches(options, ids, accepted),
         options=recorded or options,
         class_names=class_names,
         multi_label=header.multi_label,
         groups=[group_column(name) for name in options.group_columns],
+        units=options.names_units(),
         rows=sum(len(part) for part in ids.values()),
         accepted=accepted is not None,
         revision=revision,
@@ -354,6 +359,43 @@ def _ids(options: Options, name: SplitName) -> list[str]:
     return [f"{prefix}-{row:08d}" for row in range(options._count(name))]
 
 
+def _units(options: Options, name: SplitName) -> list[str]:
+    """Reads the unit of each row of a split's files, blank where there is none."""
+    assert options.unit_column is not None
+    values = _column(options, name, options.unit_column)
+    return ["" if value is None else str(value) for value in values]
+
+
+def _sides(
+    options: Options, ids: Mapping[SplitName, Sequence[str]]
+) -> dict[SplitName, list[SplitName | None]]:
+    """Returns the table that each row of a split's files goes into; None where it is left out."""
+    patients = None
+    if options.unit_column is not None:
+        patients = {name: _units(options, name) for name in options._splits()}
+    sides: dict[SplitName, list[SplitName | None]] = {
+        name: [name] * len(part) for name, part in ids.items()
+    }
+    if options.test is None:
+        strata = [0] * len(ids["train"])
+        if not options.multi_label():
+            labels = _column(options, "train", options.label_column)
+            strata = [-1 if label is None else label for label in labels]
+        fraction, seed = options.test_fraction, options.split_seed
+        if patients is None:
+            tested = split.choose_test(ids["train"], strata, fraction=fraction, seed=seed)
+        else:
+            tested = units.choose_test(patients["train"], strata, fraction=fraction, seed=seed)
+        sides["train"] = ["test" if flag else "train" for flag in tested]
+    if patients is not None:
+        # A patient's rows lie on one side, so test rows do not count as training rows here.
+        kept = units.first_of_each(patients["train"], options.max_images_per_patient)
+        for row, keep in enumerate(kept):
+            if not keep and sides["train"][row] == "train":
+                sides["train"][row] = None
+    return sides
+
+
 def _column(options: Options, name: SplitName, column: str) -> list[Any]:
     """Reads one column of a split's files, up to the split's limit; not for images."""
     values: list[Any] = []
@@ -395,11 +437,19 @@ def _accepted_of(
 def _batches(
     options: Options,
     ids: dict[SplitName, list[str]],
-    tested: list[bool] | None,
     accepted: list[list[int]] | None,
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
+    sides = _sides(options, ids)
+    patients = faults = None
+    if options.unit_column is not None:
+        patients = {name: _units(options, name) for name in options._splits()}
+        both = units.on_both_sides(patients)
+        faults = {
+            name: list(units.faults(part, both, options.unit_column))
+            for name, part in patients.items()
+        }
     columns = [options.image_column, options.label_column, *options.group_columns]
     for name in options._splits():
         start = 0
@@ -418,11 +468,10 @@ def _batches(
                 accepted=None
                 if accepted is None
                 else _accepted_of(accepted, name, images.field("path"), start),
+                units=None if patients is None else patients[name][start:stop],
+                faults=None if faults is None else faults[name][start:stop],
             )
-            if tested is None:
-                yield name, part
-            else:
-                mask = tested[start:stop]
-                yield "train", part.filter([not flag for flag in mask])
-                yield "test", part.filter(mask)
+            of_rows = sides[name][start:stop]
+            for side in dict.fromkeys(filter(None, of_rows)):
+                yield side, part.filter([each == side for each in of_rows])
             start = stop

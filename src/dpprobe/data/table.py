@@ -73,7 +73,11 @@ class SplitInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """The content of `dataset.json`."""
+    """The content of `dataset.json`.
+
+    Attributes:
+      units: the number of patients of each split; None where the source does not name them.
+    """
 
     class_names: tuple[str, ...]
     multi_label: bool
@@ -81,6 +85,7 @@ class DatasetInfo:
     fingerprint: str
     splits: Mapping[str, SplitInfo]
     accepted: bool = False
+    units: Mapping[str, int] | None = None
     source: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -97,6 +102,18 @@ class DatasetInfo:
     def train_rows(self) -> int:
         return self.splits["train"].rows
 
+    def train_units(self, unit: str) -> int:
+        """Returns n, the number of training units: images or patients.
+
+        Raises:
+          DataError: for patients that the source does not name.
+        """
+        if unit == "image":
+            return self.train_rows
+        if self.units is None:
+            raise DataError("unit: patient, and the dataset names none; write unit_column")
+        return self.units["train"]
+
     @property
     def test_rows(self) -> int:
         return self.splits["test"].rows
@@ -112,6 +129,7 @@ def make_batch(
     accepted: Any = None,
     faults: Sequence[Sequence[tuple[str, str]]] | None = None,
     origins: Sequence[str] | None = None,
+    units: Sequence[str] | None = None,
 ) -> pa.Table:
     """Rows for `write_dataset`.
 
@@ -126,6 +144,7 @@ def make_batch(
       faults: the problems that the source saw in each row, (kind of `problems.KINDS`, detail); a
         label may then be None.
       origins: where each row stands in the source, such as its file and line, for the report.
+      units: whose each row is; None where the set does not say.
     """
     columns: dict[str, Any] = {
         "image": _image_column(images, paths),
@@ -141,6 +160,8 @@ def make_batch(
         columns["faults"] = pa.array([[list(fault) for fault in row] for row in faults], _FAULTS)
     if origins is not None:
         columns["origin"] = pa.array(origins, pa.string())
+    if units is not None:
+        columns["unit"] = pa.array(units, pa.string())
     return pa.table(columns)
 
 
@@ -161,6 +182,7 @@ def write_dataset(
     multi_label: bool = False,
     groups: Sequence[str] = (),
     accepted: bool = False,
+    units: bool = False,
     rows: int,
     embed: bool = False,
     revision: str | None = None,
@@ -180,6 +202,7 @@ def write_dataset(
       multi_label: True if labels are lists of 0 and 1.
       groups: names of the subgroup columns.
       accepted: True if the batches say which labels count as right; not for multi-label.
+      units: True if the batches say whose each row is.
       rows: how many rows the batches hold together, for the progress.
       embed: copy images that the batches give as paths into the tables.
       revision: of the source, as it was resolved.
@@ -195,7 +218,7 @@ def write_dataset(
             f"class names {', '.join(class_names) or '(none)'}: "
             "at least two classes with names of their own are needed; correct them"
         )
-    shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted)
+    shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted, units)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "dataset.json").unlink(missing_ok=True)
     with ExitStack() as stack:
@@ -314,8 +337,11 @@ def _describe(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    if shape.accepted:  # not written otherwise: the fingerprints of other sets stay what they were
+    # Not written otherwise: the fingerprints of other sets stay what they were.
+    if shape.accepted:
         content["accepted"] = True
+    if shape.units:
+        content["units"] = {name: len(writer.units) for name, writer in writers.items()}
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -404,6 +430,7 @@ class _Shape(NamedTuple):
     multi_label: bool
     groups: tuple[str, ...]
     accepted: bool
+    units: bool
 
     def schema(self) -> pa.Schema:
         label = pa.list_(pa.int8()) if self.multi_label else pa.int64()
@@ -414,6 +441,7 @@ class _Shape(NamedTuple):
             ("image_sha256", pa.binary()),
             *((name, pa.string()) for name in self.groups),
             *([("accepted", pa.list_(pa.int64()))] if self.accepted else []),
+            *([("unit", pa.string())] if self.units else []),
         ]
         features: dict[str, Any] = {
             "image": {"_type": "Image"},
@@ -427,6 +455,8 @@ class _Shape(NamedTuple):
                 "feature": {"dtype": "int64", "_type": "Value"},
                 "_type": "Sequence",
             }
+        if self.units:
+            features["unit"] = {"dtype": "string", "_type": "Value"}
         if self.multi_label:
             inner = {"dtype": "int8", "_type": "Value"}
             features["label"] = {"feature": inner, "_type": "Sequence"}
@@ -448,6 +478,7 @@ class _SplitWriter:
         self.rows = 0
         self.per_class = np.zeros(len(shape.class_names), dtype=np.int64)
         self.fingerprint = ""
+        self.units: set[str] = set()
         self._shape = shape
         self._reader = reader
         self._problems = problems
@@ -530,11 +561,14 @@ class _SplitWriter:
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
         accepted = self._accepted(batch, labels)
+        units = _optional(batch, "unit")
+        self.units.update(units)
         for row, image in enumerate(images):
             assert image.sha256 is not None  # an image without one is a problem
             row_groups = [column[row] for column in groups]
             record = [image.id, labels[row], row_groups, image.sha256.hex()]
             record += [accepted[row]] if self._shape.accepted else []
+            record += [units[row]] if self._shape.units else []
             self._hash.update(artifacts.canonical_json(record).encode() + b"\n")
         columns = {
             "image": batch.column("image"),
@@ -548,6 +582,8 @@ class _SplitWriter:
             columns["image"] = _image_column([image.data for image in images], paths)
         if self._shape.accepted:
             columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
+        if self._shape.units:
+            columns["unit"] = pa.array(units, pa.string())
         ready = pa.table(columns).select(self._schema.names).cast(self._schema)
         self._pending.append(ready)
         self._pending_bytes += ready.nbytes
@@ -627,6 +663,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
         splits=splits,
         source=values["source"],
         accepted=values.get("accepted", False),
+        units=values.get("units"),
     )
 
 
@@ -661,6 +698,7 @@ class SplitTable:
         self.multi_label: bool = ours["multi_label"]
         self.group_names = tuple(name for name in schema.names if name.startswith(GROUP_PREFIX))
         self._has_accepted = "accepted" in schema.names
+        self._has_units = "unit" in schema.names
 
     def labels(self) -> np.ndarray:
         """Reads the labels: int64 [rows], or int8 [rows, classes] for multi-label."""
@@ -686,6 +724,10 @@ class SplitTable:
     def accepted(self) -> list[list[int]] | None:
         """Reads the labels that count as right, a list a row; None where there are none."""
         return self._column("accepted").to_pylist() if self._has_accepted else None
+
+    def units(self) -> list[str] | None:
+        """Reads whose each row is; None where the source does not say."""
+        return self._column("unit").to_pylist() if self._has_units else None
 
     def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""

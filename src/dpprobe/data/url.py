@@ -20,6 +20,7 @@ from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.registry import SOURCES, dataset_options
+from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
@@ -170,6 +171,15 @@ class Options(DatasetOptions):
         if named is None:
             named = getattr(self._layout(), "label_columns", None)
         return self.expect.classes if named is None else len(named)
+
+    def named_unit(self) -> Unit | None:
+        return self._layout().named_unit()
+
+    def names_units(self) -> bool:
+        return self._layout().names_units()
+
+    def images_per_patient(self) -> int | None:
+        return self._layout().images_per_patient()
 
     def _layout(self) -> DatasetOptions:
         return dataset_options(self.layout)

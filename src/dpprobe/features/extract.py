@@ -136,7 +136,7 @@ def _write_parts(
 ) -> None:
     """Writes a shard's features as they are computed, and logs the time of each part."""
     rows = slice(header.start, header.stop)
-    accepted = source.accepted()
+    accepted, units = source.accepted(), source.units()
     writing = open_shard(
         output,
         header,
@@ -144,6 +144,7 @@ def _write_parts(
         ids=source.ids()[rows],
         groups={name: values[rows] for name, values in source.groups().items()},
         accepted=None if accepted is None else accepted[rows],
+        units=None if units is None else units[rows],
         probe=probe,
     )
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"

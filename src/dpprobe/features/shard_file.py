@@ -28,6 +28,7 @@ class RowColumns(NamedTuple):
     ids: list[str]
     groups: dict[str, list[str]]
     accepted: list[list[int]] | None = None
+    units: list[str] | None = None
 
     @classmethod
     def of(
@@ -36,12 +37,14 @@ class RowColumns(NamedTuple):
         ids: Sequence[str],
         groups: Mapping[str, Sequence[str]],
         accepted: Sequence[Sequence[int]] | None,
+        units: Sequence[str] | None,
     ) -> RowColumns:
         return cls(
             labels,
             list(ids),
             {name: list(values) for name, values in groups.items()},
             None if accepted is None else [list(row) for row in accepted],
+            None if units is None else list(units),
         )
 
     def texts(self) -> dict[str, list[str]]:
@@ -49,6 +52,8 @@ class RowColumns(NamedTuple):
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [artifacts.canonical_json(row) for row in self.accepted]
+        if self.units is not None:
+            texts["units"] = self.units
         return texts
 
     def sha256(self) -> str:
@@ -61,6 +66,8 @@ class RowColumns(NamedTuple):
             digest.update(artifacts.canonical_json(self.groups[name]).encode())
         if self.accepted is not None:
             digest.update(artifacts.canonical_json(self.accepted).encode())
+        if self.units is not None:
+            digest.update(artifacts.canonical_json({"units": self.units}).encode())
         return digest.hexdigest()
 
 
@@ -101,6 +108,7 @@ def read_rows(file: h5py.File) -> RowColumns:
         file["ids"].asstr()[...].tolist(),
         {name: groups[name].asstr()[...].tolist() for name in groups},
         accepted,
+        file["units"].asstr()[...].tolist() if "units" in file else None,
     )
 
 

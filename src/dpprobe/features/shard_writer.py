@@ -148,6 +148,7 @@ def open_shard(
     ids: Sequence[str],
     groups: Mapping[str, Sequence[str]] | None = None,
     accepted: Sequence[Sequence[int]] | None = None,
+    units: Sequence[str] | None = None,
     probe: Mapping[str, Any] | None = None,
 ) -> Iterator[ShardWriter]:
     """Writes a shard: yields a writer for its features, then reads the file back and renames it.
@@ -161,11 +162,12 @@ def open_shard(
       ids: of its rows.
       groups: subgroup column -> one string a row.
       accepted: the labels that count as right, a list a row.
+      units: whose each row is.
       probe: of `take_probe`: it shows a machine that computes other features.
     """
     with artifacts.atomic_path(output) as temporary:
         with h5py.File(temporary, "w") as file:
-            _write_rows(file, RowColumns.of(labels, ids, groups or {}, accepted))
+            _write_rows(file, RowColumns.of(labels, ids, groups or {}, accepted, units))
             for name, value in header.attributes().items():
                 file.attrs[name] = value
             if probe is not None:
@@ -187,13 +189,15 @@ def write_shard(
     ids: Sequence[str],
     groups: Mapping[str, Sequence[str]] | None = None,
     accepted: Sequence[Sequence[int]] | None = None,
+    units: Sequence[str] | None = None,
     layers: Mapping[str, npt.NDArray[Any]] | None = None,
     probe: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a shard whose features [n, d] are in memory."""
     with open_shard(
-        output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, probe=probe
-    ) as writer:
+        output, header, labels=labels, ids=ids, groups=groups, accepted=accepted, units=units,
+        probe=probe,
+    ) as writer:  # fmt: skip
         writer.append(features, layers=layers)
 
 

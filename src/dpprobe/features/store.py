@@ -1,7 +1,8 @@
 """The feature store: immutable HDF5 shards, a manifest that proves they fit, a checking reader.
 
 A shard holds the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]),
-`ids` [n], and where there are any `layers/<name>` [n, w], `groups/<name>` [n] and `accepted` [n].
+`ids` [n], and where there are any `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n]
+and `units` [n].
 `shard_writer` writes it, `manifest` records every shard's size and hashes, and the reader here
 refuses, by name, a file that differs.
 """
@@ -105,6 +106,11 @@ class FeatureStore:
         """The labels that count as right, a list a row; None where the dataset has none."""
         return self._rows.accepted
 
+    @property
+    def units(self) -> list[str] | None:
+        """Whose each row is, a name a row; None where the dataset does not say."""
+        return self._rows.units
+
     @cached_property
     def _rows(self) -> RowColumns:
         parts = []
@@ -113,7 +119,7 @@ class FeatureStore:
                 part = read_rows(file)
             if part.sha256() != record.rows_sha256:
                 self._refuse(
-                    record, "labels, ids, groups or accepted labels differ from the manifest"
+                    record, "labels, ids, groups, accepted labels or units differ from the manifest"
                 )
             parts.append(part)
         accepted = [row for part in parts for row in part.accepted or ()]
@@ -122,6 +128,7 @@ class FeatureStore:
             [row_id for part in parts for row_id in part.ids],
             {name: [v for part in parts for v in part.groups[name]] for name in parts[0].groups},
             None if parts[0].accepted is None else accepted,
+            None if parts[0].units is None else [u for part in parts for u in part.units or ()],
         )
 
     def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:

@@ -64,6 +64,7 @@ class ContentHash:
         ids: Sequence[str],
         groups: Mapping[str, Sequence[str]],
         accepted: Sequence[Sequence[int]] | None = None,
+        units: Sequence[str] | None = None,
     ) -> None:
         """Adds the columns beside a shard's features."""
         shape: dict[str, Any] = {
@@ -72,10 +73,12 @@ class ContentHash:
         }
         if accepted is not None:
             shape["accepted"] = True
+        if units is not None:
+            shape["units"] = True
         self._shape = self._shape or shape
         check_equal(name, shape, {**dict.fromkeys(shape), **self._shape})
         self._column("labels").update(np.ascontiguousarray(labels).data)
-        for column, values in RowColumns.of(labels, ids, groups, accepted).texts().items():
+        for column, values in RowColumns.of(labels, ids, groups, accepted, units).texts().items():
             text = "".join(f"{artifacts.canonical_json(value)}\n" for value in values)
             self._column(column).update(text.encode())
 
@@ -137,7 +140,8 @@ def verify_shard(
         rows_sha256 = rows.sha256()
         if rows_sha256 != file.attrs["rows_sha256"]:
             raise StoreError(
-                f"{shown}: labels, ids, groups or accepted labels differ from their hash; {REMEDY}"
+                f"{shown}: labels, ids, groups, accepted labels or units differ from their hash; "
+                f"{REMEDY}"
             )
         lengths = {len(rows.labels), *map(len, rows.texts().values())}
         if lengths != {header.stop - header.start}:

@@ -122,8 +122,8 @@ class Rows:
         multiplied with once it is clipped; None where each row is a unit.
       labels: int64 [rows], or uint8 [rows, num_classes].
       transform: the normalisation of the rows.
-      lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity, huge
-        or vanishing values: those must contribute exactly nothing.
+      lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
+        huge or vanishing values: those must contribute exactly nothing.
       norms: float64 [rows], the same with a 1 appended to each row.
       affine: the rows without copies of them; None where they are not in memory or not centred.
     """
@@ -155,7 +155,7 @@ class Rows:
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """(features [rows, d], scale float32 [rows]) where row i is scale[i] * features[i], in memory.
+        """Rows in memory, features [rows, d] times scale float32 [rows].
 
         None where rows are not of that form or not in memory.
         """
@@ -184,8 +184,8 @@ class Rows:
         """
         if self._data.features is None:
             raise DataError(
-                f"training features: {len(self)} rows of {self.dimension} are read in blocks, and a "
-                'method that samples rows needs them in memory; write batch_size: "full", or '
+                f"training features: {len(self)} rows of {self.dimension} are read in blocks, and "
+                'a method that samples rows needs them in memory; write batch_size: "full", or '
                 "raise memory_mb"
             )
         return self._normalised(self._data.features[index], index)

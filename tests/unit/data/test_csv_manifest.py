@@ -500,7 +500,7 @@ def test_chexperts_patients_are_found_in_paths(tmp_path: Path) -> None:
         extract={"patient": {"column": "Path", "pattern": "(patient[0-9]+)"}},
         joins=[{"file": "demographics.csv", "by": {"patient": "PATIENT"}, "columns": ["RACE"]}],
         filters={"Frontal/Lateral": ["Frontal"]},
-        patient_column="patient",
+        unit_column="patient",
         group_columns={"race": "RACE"},
         test_fraction=0.5,
         **ANIMALS,
@@ -531,7 +531,7 @@ def test_no_patient_stands_on_both_sides(
     rows = [
         {"path": f"{n}.png", "who": f"p{who}", "kind": kind} for n, (who, kind) in enumerate(images)
     ]
-    values = {"root": str(tmp_path), "patient_column": "who", "split_seed": seed} | ANIMALS
+    values = {"root": str(tmp_path), "unit_column": "who", "split_seed": seed} | ANIMALS
     sides = []
     for name in ("a.csv", "b.csv"):
         write_csv(tmp_path / name, rows)
@@ -550,9 +550,14 @@ def test_one_image_a_patient_is_the_split_of_images(tmp_path: Path) -> None:
     rows = animals(tmp_path)
     write_csv(tmp_path / "a.csv", [row | {"who": row["path"]} for row in rows])
     values = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
-    images, _ = prepare(tmp_path / "images", **values)
-    patients, _ = prepare(tmp_path / "patients", patient_column="who", **values)
-    assert images.fingerprint == patients.fingerprint
+    images = prepare(tmp_path / "images", **values)
+    patients = prepare(tmp_path / "patients", unit_column="who", **values)
+    assert [part.ids() for part in images] == [part.ids() for part in patients]
+    assert [part.units() for part in images] == [None, None]
+    assert [part.units() for part in patients] == [part.ids() for part in patients]
+    info = read_info(tmp_path / "patients/dataset.json")
+    assert info.units == {"train": info.train_rows, "test": info.test_rows}
+    assert read_info(tmp_path / "images/dataset.json").units is None
 
 
 def test_the_split_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
@@ -574,7 +579,7 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     values = {"root": str(tmp_path), "train": "a.csv", "test": "b.csv", **ANIMALS}
     prepare(tmp_path / "out", **values)
     with pytest.raises(DataError) as caught:
-        prepare(tmp_path / "out", patient_column="who", **values)
+        prepare(tmp_path / "out", unit_column="who", **values)
     text = str(caught.value)
     assert "5 rows whose patient is missing or in both splits" in text
     assert "a.csv line 3: no patient: who is blank" in text
@@ -608,7 +613,7 @@ def test_limits_count_what_is_left(tmp_path: Path) -> None:
         ({"path_column": "file"}, "path_column: a.csv: no column 'file'; it has path, kind, sex"),
         ({"label_column": "class"}, "label_column: a.csv: no column 'class'"),
         ({"id_column": "id"}, "id_column: a.csv: no column 'id'"),
-        ({"patient_column": "who"}, "patient_column: a.csv: no column 'who'"),
+        ({"unit_column": "who"}, "unit_column: a.csv: no column 'who'"),
         ({"split_column": "split"}, "split_column: a.csv: no column 'split'"),
         ({"group_columns": ["age"]}, "group_columns: a.csv: no column 'age'"),
         ({"filters": {"view": ["PA"]}}, "filters: a.csv: no column 'view'"),

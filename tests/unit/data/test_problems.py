@@ -486,7 +486,7 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
     options = dataset_options(
         {
             "source": "csv", "root": str(tmp_path), "train": "a.csv", "test": "b.csv",
-            "label_column": "kind", "class_names": CLASSES, "patient_column": "who",
+            "label_column": "kind", "class_names": CLASSES, "unit_column": "who",
             "group_columns": {"age": {"column": "age", "bins": [40]}},
         }
     )  # fmt: skip
