@@ -9,6 +9,7 @@ from dpprobe.privacy.limits import epsilon_value
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.data.table import read_info
+        from dpprobe.privacy.plan import Patients
         from dpprobe.training.plans import write_plans
 
         privacy = snakemake.params.privacy
@@ -18,7 +19,9 @@ if __name__ == "__main__":
             output=output,
             # one file for each (n, sampler, steps, epsilon, delta, accountant), shared by all
             cache=output.parent.parent,
-            n=read_info(Path(snakemake.input.info)).train_rows,
+            n=read_info(Path(snakemake.input.info)).train_units(privacy["unit"]),
+            unit=privacy["unit"],
+            patients=Patients(**privacy["patients"]) if privacy["patients"] else None,
             epsilon=epsilon_value(snakemake.wildcards.epsilon),
             delta=privacy["delta"],
             accountant=privacy["accountant"],

@@ -187,6 +187,8 @@ def privacy_params(wildcards):
         "delta": STUDY.dataset_delta(wildcards.dataset),
         "accountant": STUDY.accountant,
         "mode": STUDY.mode,
+        "unit": STUDY.dataset_unit(wildcards.dataset),
+        "patients": STUDY.dataset_patients(wildcards.dataset),
     }
 
 

@@ -55,6 +55,11 @@ class MethodOptions(Options, ABC):
         return self.link
 
     @property
+    def takes_units(self) -> bool:
+        """True if the head trains on units of several rows, such as patients."""
+        return True
+
+    @property
     def engine_limits(self) -> str | None:
         """The limits of a reference engine, for the privacy statement; None for our own."""
         return None

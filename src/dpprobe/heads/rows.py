@@ -263,9 +263,9 @@ def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Row
 def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     """Returns the noisy sum of the unit rows over n, float32 [d].
 
-    A row adds a vector of norm at most 1 to the sum, and a row that must not contribute adds
-    nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its squared
-    length that noise is expected to have (James and Stein 1961, positive part), which costs
+    A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
+    adds nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its
+    squared length that noise is expected to have (James and Stein 1961, positive part), which costs
     nothing: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
@@ -273,6 +273,8 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     for start, block in data.blocks():
         factors = unit_scale(data.lengths[start : start + len(block)]).double()
         factors *= 1 - _MARGIN
+        if data.weights is not None:
+            factors *= data.weights[start : start + len(block)]
         if data.device.type == "cpu":
             in_steps = factors.div_(grid.step).numpy()
             grid_rows.add(block.numpy(), in_steps, grid.whole, total.numpy())
@@ -289,8 +291,8 @@ def _channel_statistics(
 ) -> dict[str, torch.Tensor]:
     """Returns the noisy means, and what distances to them are divided by: float32 [channels] each.
 
-    A row adds one clipped vector to each sum, and a row that must not contribute adds nothing:
-    the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
+    A row adds one clipped vector, times its weight, to each sum, and one that must not contribute
+    nothing: the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
     """
 
     def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -302,6 +304,8 @@ def _channel_statistics(
             vectors = statistic(by_channel(block, spec.channels)).to(torch.float64)
             norms = torch.linalg.vector_norm(vectors, dim=1)
             factors = torch.where(usable, (bound / norms).clamp(max=1), 0.0)
+            if data.weights is not None:
+                factors *= data.weights[start : start + len(block)]
             total += grid.units(vectors * factors[:, None]).sum(0)
         return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.rows
 

@@ -11,8 +11,9 @@ mechanisms there are nor their sampling, counts and noise multipliers, and these
 every trial costs what Q costs. `ConfigError` otherwise, at the study's start. Trials are then best
 of K runs of one Q, ordered by score, and `plan.Selection` has that priced.
 
-**Score.** The number of training rows whose label the head gets right. A row adds at
-most 1 to it at any fixed head, a null row nothing; the head is an earlier release of the same
+**Score.** The number of training rows whose label the head gets right; of units of several rows
+each row counts by its weight. A unit adds at most 1 to it at any fixed head, a null row nothing;
+the head is an earlier release of the same
 trial, and composition is adaptive. Of a multi-label row, 1 minus the mean over labels of the
 squared distance between probability and label (Brier 1950): it lies in [0, 1], so the sensitivity
 is 1 as well, and unlike the fraction of right labels it tells heads apart where most labels are 0.
@@ -170,6 +171,10 @@ class Options(MethodOptions):
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return self.base.link
+
+    @property
+    def takes_units(self) -> bool:
+        return self.base.takes_units
 
     @property
     def engine_limits(self) -> str | None:
@@ -422,9 +427,9 @@ def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
 
 
 def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
-    """Counts the rows whose label each head gets right, [trials, 1].
+    """Counts the rows whose label each head gets right, by their weights: [trials, 1].
 
-    A row adds a number in [0, 1], and a null row nothing, so each changes by at most 1. Of a
+    A unit adds a number in [0, 1], and null rows nothing, so each changes by at most 1. Of a
     multi-label row it is 1 minus the mean squared error of the probabilities, rounded down to the
     grid.
     """
@@ -434,6 +439,7 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
     from dpprobe.heads.scoring import products
     from dpprobe.privacy.grid import Grid, GridSum
 
+    # Counts of units of one row are whole; a row's weight is rounded down to the grid.
     grid = Grid.of(1.0, rows.n, whole=True)
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
@@ -444,6 +450,8 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
                 errors = (estimates - rows.targets(start, stop)).square_().mean(2)
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
-                hits = scores.argmax(2) == rows.labels_block(start, stop)
+                hits = (scores.argmax(2) == rows.labels_block(start, stop)).double()
+            if rows.weights is not None:
+                hits = hits * rows.weights[start:stop]
             total += grid.units(hits).sum(1)
     return GridSum(total[:, None], grid.step)

@@ -51,6 +51,10 @@ _RDP_ORDERS = (
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
 # PRV adds its error to its answer. At so many steps a smaller error takes gigabytes of memory.
+# Larger groups of sampled rows take minutes and more memory than a laptop has.
+LARGEST_SAMPLED_GROUP = 100
+# A group's price is for reading, not for calibration: a coarser grid overestimates by a per cent.
+_GROUP_COARSER = 10
 _PRV_LEAST_ERROR, _PRV_LARGEST_ERROR, _PRV_STEPS = 2e-3, 0.25, 31_250
 
 
@@ -140,6 +144,51 @@ def rough_epsilon(
 ) -> float:
     """Computes a loose upper bound quickly, by RDP at a few orders: a start for a search."""
     return _rdp_epsilon(mechanisms, delta, selection, _ROUGH_ORDERS)
+
+
+def group_epsilon(
+    mechanisms: Sequence[Mechanism],
+    delta: float,
+    size: int,
+    *,
+    selection: Selection | None = None,
+) -> float:
+    """Computes what a promise for one unit is worth to a group of `size` units, at `delta`.
+
+    All rows of the group are replaced by null rows together. A release on all rows then changes by
+    up to `size` sensitivities: exact where no mechanism samples. Of a Poisson sample the number of
+    the group's rows is binomial, and the release is dominated by the mixture of Gaussians whose
+    means are as many sensitivities (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with
+    sampling via mixture of Gaussians mechanisms"): an upper bound, tight but for the grid.
+
+    Returns:
+      The epsilon; infinite for groups of more than `LARGEST_SAMPLED_GROUP` where a mechanism
+      samples, which are not computed.
+    """
+    if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
+        return math.inf
+    sampled = [item for item in mechanisms if item.sample_rate < 1]
+    whole = [item.scaled(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
+    if size == 1 or not sampled:
+        return epsilon(whole, delta, "pld", selection=selection)
+    if size > LARGEST_SAMPLED_GROUP:
+        return math.inf
+    alone = rough_epsilon(mechanisms, delta, selection)
+    interval = _GROUP_COARSER * pld_interval(size * alone)
+    if selection is not None:
+        return _selected_epsilon(whole, delta, "pld", interval, selection, 1, size)
+    return float(_loss(whole, interval, size).get_epsilon_for_delta(delta))
+
+
+def worth_to_group(epsilon: float, delta: float, size: int) -> float:
+    """Computes the epsilon to `size` units of Gaussian releases on all rows that meet a target."""
+    low, high = 0.0, 1.0
+    while gaussian_epsilon(high, delta) < epsilon:
+        high *= 2
+    while high - low > 1e-12 * high:
+        mu = (low + high) / 2
+        low, high = (mu, high) if gaussian_epsilon(mu, delta) < epsilon else (low, mu)
+    return gaussian_epsilon(size * low, delta)
 
 
 def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -369,8 +418,11 @@ def _selected_epsilon(
     interval: float | None,
     selection: Selection,
     times: int,
+    size: int = 1,
 ) -> float:
     """Computes the epsilon of `times` fits, each of which selects its best run.
+
+    To a group of `size` units, where mechanisms without sampling have that in their noise already.
 
     Mechanisms that the selection does not repeat are released once a fit, before the runs.
     """
@@ -378,7 +430,7 @@ def _selected_epsilon(
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
-    profile = _profile(inside, resolved, interval)
+    profile = _profile(inside, resolved, interval, size)
     if not outside and times == 1:
         price = best.best_bound(selection, profile, delta).epsilon(profile, delta)
     else:
@@ -386,7 +438,7 @@ def _selected_epsilon(
         loss = best.dominating_loss(selection, profile, delta / times, interval)
         loss = loss.self_compose(times) if times > 1 else loss
         if outside:
-            loss = loss.compose(_loss([item.repeated(times) for item in outside], interval))
+            loss = loss.compose(_loss([item.repeated(times) for item in outside], interval, size))
         price = float(loss.get_epsilon_for_delta(delta))
     if resolved == "gaussian" and math.isinf(selection.shape):
         mu, once = gaussian_mu(inside), gaussian_mu(outside)
@@ -395,7 +447,9 @@ def _selected_epsilon(
     return price
 
 
-def _profile(mechanisms: Sequence[Mechanism], resolved: str, interval: float | None) -> Profile:
+def _profile(
+    mechanisms: Sequence[Mechanism], resolved: str, interval: float | None, size: int = 1
+) -> Profile:
     """Returns the privacy profile of one run."""
     from dpprobe.privacy.selection import Profile  # imports numpy
 
@@ -405,18 +459,24 @@ def _profile(mechanisms: Sequence[Mechanism], resolved: str, interval: float | N
             deltas=lambda epsilons: gaussian_deltas(mu, epsilons),
             epsilon=lambda delta: gaussian_epsilon(mu, delta),
         )
-    loss = _loss(mechanisms, interval)
+    loss = _loss(mechanisms, interval, size)
     return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
 
 
 def _loss(
-    mechanisms: Sequence[Mechanism], interval: float | None
+    mechanisms: Sequence[Mechanism], interval: float | None, size: int = 1
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """Computes dp-accounting's privacy loss distribution of a composition, by connected dots."""
+    """Computes dp-accounting's privacy loss distribution of a composition, by connected dots.
+
+    Args:
+      size: of the group that it is of; mechanisms without sampling have it in their noise already.
+    """
     from dp_accounting.pld import privacy_loss_distribution
 
     losses = [
-        privacy_loss_distribution.from_gaussian_mechanism(
+        _group_loss(noise, rate, size, interval).self_compose(count)
+        if rate < 1 and size > 1
+        else privacy_loss_distribution.from_gaussian_mechanism(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
         ).self_compose(count)
         for noise, rate, count in _condensed(mechanisms)
@@ -425,6 +485,22 @@ def _loss(
     for loss in losses[1:]:
         total = total.compose(loss)
     return total
+
+
+def _group_loss(
+    noise: float, rate: float, size: int, interval: float | None
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+    """Computes the loss of one release on a Poisson sample to a group: see `group_epsilon`."""
+    from dp_accounting.pld import privacy_loss_distribution
+    from scipy.stats import binom
+
+    joined = list(range(size + 1))
+    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        noise,
+        joined,
+        binom.pmf(joined, size, rate).tolist(),
+        value_discretization_interval=interval,
+    )
 
 
 def _rdp_epsilon(

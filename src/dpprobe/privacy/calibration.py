@@ -53,17 +53,19 @@ def calibrate(
     accountant: str,
     cache: Path,
     selection: Selection | None = None,
+    unit: str = "image",
 ) -> Plan:
     """Finds the common factor on the noise multipliers that meets (epsilon, delta).
 
     Args:
       mechanisms: those of a method, with noise multipliers relative to each other.
-      n: training rows.
+      n: training units.
       epsilon: the target; infinity asks for no noise.
       delta: the target.
       accountant: "pld" or "rdp"; without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
       selection: names the mechanisms that are repeated, with only the best run released.
+      unit: of privacy.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it.
@@ -85,6 +87,7 @@ def calibrate(
             delta=delta,
             accountant=accountant,
             selection=selection,
+            unit=unit,
         )
     _check_target(mechanisms, epsilon, delta, accountant)
     inputs = _inputs(mechanisms, epsilon, delta, accountant, selection)
@@ -100,6 +103,7 @@ def calibrate(
         delta=delta,
         accountant=accountant,
         selection=selection,
+        unit=unit,
         realised_epsilon=answer.realised_epsilon,
         priced_by=accountants.describe(mechanisms, accountant, selection),
         checks=answer.checks,
@@ -119,6 +123,21 @@ def price(plan: Plan) -> float:
     shared = tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
     resolved = accountants.resolve(shared, plan.accountant)
     return _price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
+
+
+def price_of_group(plan: Plan, size: int) -> float:
+    """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
+    if not plan.private:
+        return math.inf
+    shared = tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
+    return _group_price(shared, plan.delta, size, plan.selection)
+
+
+@lru_cache
+def _group_price(
+    mechanisms: tuple[Mechanism, ...], delta: float, size: int, selection: Selection | None
+) -> float:
+    return accountants.group_epsilon(mechanisms, delta, size, selection=selection)
 
 
 @lru_cache

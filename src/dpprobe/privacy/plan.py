@@ -133,6 +133,20 @@ class Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Patients:
+    """Patients who may have several images, under a promise for one image.
+
+    Attributes:
+      images: the largest number of a patient's training images, public; None for any number.
+      epsilon: what the promise for one image is worth to such a patient, at the plan's delta; None
+        where their number is not known or nothing is promised.
+    """
+
+    images: int | None
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that bears on the privacy of one fit.
 
@@ -140,7 +154,9 @@ class Plan:
 
     Attributes:
       mechanisms: the composition, with absolute noise multipliers. Empty when no privacy is asked.
-      n: training rows, public.
+      n: training units, public.
+      unit: of privacy, a key of `UNITS`.
+      patients: those that the dataset names, where the unit is one image; None where it names none.
       epsilon: the target; infinite when the fit guarantees nothing.
       delta: of the (epsilon, delta) target.
       accountant: "pld" or "rdp", as the study asked.
@@ -155,10 +171,15 @@ class Plan:
     NEIGHBOURING: ClassVar[str] = (
         "one unit's rows are replaced by null rows that contribute nothing; n is fixed and public"
     )
-    UNIT: ClassVar[str] = "one training image"
+    UNITS: ClassVar[Mapping[str, str]] = {
+        "image": "one training image",
+        "patient": "one patient (all of their training images together)",
+    }
 
     mechanisms: tuple[Mechanism, ...]
     n: int
+    unit: str = "image"
+    patients: Patients | None = None
     epsilon: float
     delta: float
     accountant: str
@@ -170,7 +191,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise PrivacyError(f"plan: n = {self.n} training rows; at least one is needed")
+            raise PrivacyError(f"plan: n = {self.n} training units; at least one is needed")
+        if self.unit not in self.UNITS:
+            raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
+        if self.unit == "patient" and self.patients is not None:
+            raise PrivacyError("plan: patients have a price of their own, and are the unit too")
         if not self.epsilon > 0:
             raise PrivacyError(f"plan: epsilon {self.epsilon!r} must be positive or infinite")
         if not 0 < self.delta < 1:
@@ -215,8 +240,8 @@ class Plan:
         return self.NEIGHBOURING
 
     @property
-    def unit(self) -> str:
-        return self.UNIT
+    def unit_in_words(self) -> str:
+        return self.UNITS[self.unit]
 
     @property
     def steps(self) -> int:
@@ -246,6 +271,9 @@ class Plan:
             "selection": self.selection.to_dict() if self.selection else None,
             "neighbouring": self.neighbouring,
             "unit": self.unit,
+            "patients": None
+            if self.patients is None
+            else {"images": self.patients.images, "epsilon": _to_json(self.patients.epsilon)},
             "realised_epsilon": _to_json(self.realised_epsilon),
             "priced_by": self.priced_by,
             "checks": {name: _to_json(value) for name, value in self.checks.items()},
@@ -255,29 +283,36 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
         """Reads the dictionary that `to_dict` returns."""
-        for key, wanted in (("neighbouring", cls.NEIGHBOURING), ("unit", cls.UNIT)):
-            if values[key] != wanted:
-                raise PrivacyError(f"plan: {key} is {values[key]!r}; only {wanted!r} is known")
-        selection = values["selection"]
+        relation = values["neighbouring"]
+        if relation != cls.NEIGHBOURING:
+            raise PrivacyError(
+                f"plan: neighbouring is {relation!r}; only {cls.NEIGHBOURING!r} is known"
+            )
+        selection, patients = values["selection"], values["patients"]
         return cls(
             mechanisms=tuple(Mechanism(**mechanism) for mechanism in values["mechanisms"]),
             n=values["n"],
+            unit=values["unit"],
+            patients=Patients(images=patients["images"], epsilon=_from_json(patients["epsilon"]))
+            if patients
+            else None,
             epsilon=float(values["epsilon"]),
             delta=values["delta"],
             accountant=values["accountant"],
             selection=Selection.from_dict(selection) if selection else None,
             realised_epsilon=float(values["realised_epsilon"]),
             priced_by=values["priced_by"],
-            checks={
-                name: None if value is None else float(value)
-                for name, value in values["checks"].items()
-            },
+            checks={name: _from_json(value) for name, value in values["checks"].items()},
             check_notes=dict(values["check_notes"]),
         )
 
 
 def _to_json(value: float | None) -> float | str | None:
     return "inf" if value is not None and math.isinf(value) else value
+
+
+def _from_json(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def split_budget(

@@ -11,7 +11,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
 FORMAT = "dpprobe-privacy"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
@@ -32,10 +32,12 @@ OVERLAP_NOT_COVERED = (
     "what the near-duplicate check found: no noise was added, so leave near_duplicate_check out of "
     "what is published, and the sentence on it in assumption"
 )
-PUBLIC_FACTS = (
-    "the number of training rows n (sampling rates and step counts are computed from it)",
-    "the list of classes and the dimension of the features",
-)
+PUBLIC_N = {
+    "image": "the number of training rows n (sampling rates and step counts are computed from it)",
+    "patient": "the number of training patients n (sampling rates and step counts are computed "
+    "from it), and which patients are trained on",
+}
+PUBLIC_FACTS = ("the list of classes and the dimension of the features",)
 FIXED_OPTIONS = (
     "the hyperparameters but for what a search chose, fixed without looking at the private data"
 )
@@ -47,6 +49,12 @@ PUBLIC_SEARCH = (
     "the space that hyperparameters are searched in, and the distribution of the number of trials, "
     "chosen without looking at the private data"
 )
+ALL = {"image": "all rows", "patient": "all patients"}
+POISSON = {"image": "Poisson", "patient": "Poisson, of patients"}
+SENSITIVITY_OF = {
+    "image": "one row, clipped",
+    "patient": "the mean of one patient's rows, each clipped: a row of m has weight 1 / m",
+}
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
@@ -61,6 +69,10 @@ NOT_COVERED = (
     "data, and the seeds give the noise away",
     "whether a run fails, and the errors it raises",
     "what floating-point arithmetic and running time reveal beyond real-valued Gaussian noise",
+)
+PATIENTS_NOT_COVERED = (
+    "how many training images there are, and how many each patient has",
+    "images of a patient under another value of the unit's column",
 )
 TRIALS_NOT_COVERED = (
     "how many trials there were, which was best, and the heads and scores of the others; running "
@@ -121,7 +133,7 @@ def statement(
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
     trained = bool(public_data["trained"])
-    public = [*PUBLIC_FACTS]
+    public = [PUBLIC_N[plan.unit], *PUBLIC_FACTS]
     if private_choices is None:
         public.append(FIXED_OPTIONS)
         if plan.selection:
@@ -130,6 +142,8 @@ def statement(
     if files:
         public.append(PUBLIC_FILES)
     not_covered = [private_choices, *NOT_COVERED] if private_choices else [*NOT_COVERED]
+    if plan.unit == "patient":
+        not_covered += PATIENTS_NOT_COVERED
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
@@ -149,7 +163,8 @@ def statement(
             priced_normalisation=priced_normalisation,
         ),
         "private": plan.private,
-        "unit_of_privacy": plan.unit,
+        "unit_of_privacy": plan.unit_in_words,
+        "patients": _patients(plan),
         "neighbouring_relation": plan.neighbouring,
         "epsilon_target": _number(plan.epsilon),
         "epsilon_realised": _number(plan.realised_epsilon),
@@ -197,8 +212,8 @@ def _promise(
         released += f", with {' and '.join(beside)},"
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
-        f"to replacing the rows of {plan.unit} by null rows that contribute nothing, with n fixed "
-        f"and public. {_composition(plan)}"
+        f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
+        f"with n fixed and public. {_composition(plan)}{_worth_to_a_patient(plan)}"
     )
     if heads == 1:
         return one
@@ -207,6 +222,33 @@ def _promise(
         f"together, as heads.safetensors holds them, are ({together:.4g}, {plan.delta:g})-"
         "differentially private."
     )
+
+
+def _worth_to_a_patient(plan: Plan) -> str:
+    """Says what a promise for one image is worth to a patient of several; nothing without any."""
+    if plan.patients is None:
+        return ""
+    if plan.patients.images is None:
+        return (
+            " The promise is for one image: patients may have several, any number of them, and to "
+            "a patient nothing is promised."
+        )
+    most, worth = plan.patients.images, plan.patients.epsilon
+    if worth is None or math.isinf(worth):
+        price = "nothing is promised"
+    else:
+        price = f"the promise is ({worth:.4g}, {plan.delta:g})"
+    return (
+        f" The promise is for one image: to a patient of {most} training images, the most that one "
+        f"has here, {price}."
+    )
+
+
+def _patients(plan: Plan) -> dict[str, Any] | None:
+    """Returns the price to a patient of several images, where the unit is one image."""
+    if plan.patients is None:
+        return None
+    return {"images": plan.patients.images, "epsilon": _number(plan.patients.epsilon)}
 
 
 def _composition(plan: Plan) -> str:
@@ -253,9 +295,10 @@ def _mechanism(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
         "released": mechanism.released,
         "noise": "none" if silent else "Gaussian",
         "sensitivity": None if silent else mechanism.sensitivity,
+        "sensitivity_of": SENSITIVITY_OF[plan.unit],
         "noise_multiplier": mechanism.noise_multiplier,
         "noise_standard_deviation": deviation,
-        "sampling": "all rows" if mechanism.sample_rate == 1 else "Poisson",
+        "sampling": (ALL if mechanism.sample_rate == 1 else POISSON)[plan.unit],
         "sample_rate": mechanism.sample_rate,
         "count": mechanism.count,
         "repeated": _is_repeated(mechanism, plan),

@@ -12,7 +12,8 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
-from dpprobe.privacy.limits import delta_fault, delta_warning
+from dpprobe.privacy.accountants import worth_to_group
+from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
@@ -72,15 +73,20 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     prompts.check(dataset.prompts)
     report.errors += _check_labels(study, name, multi_label=multi_label)
     report.errors += _check_sizes(study, name, dataset, rows)
-    if rows is None:
+    report.errors += _check_engines(study, name)
+    report.warnings += _warn_of_patients(study, name)
+    report.errors += _check_shards(study, name, rows)
+    units = rows and rows[0]
+    if study.dataset_unit(name) == "patient":
+        units = dataset.count_units()
+    if units is None:
         return
     delta = study.dataset_delta(name)
-    if fault := delta_fault(delta, rows[0]):
+    if fault := delta_fault(delta, units):
         report.errors.append(f"config: datasets.{name}: {fault}")
-    if warning := delta_warning(delta, rows[0]):
+    if warning := delta_warning(delta, units):
         report.warnings.append(f"datasets.{name}: {warning}")
-    report.errors += _check_methods(study, name, rows[0], multi_label=multi_label)
-    report.errors += _check_shards(study, name, rows)
+    report.errors += _check_methods(study, name, units, multi_label=multi_label)
 
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
@@ -149,6 +155,42 @@ def _table_sizes(dataset_json: Path, dataset: DatasetOptions) -> dict[str, int]:
         return {**sizes, "classes": len(info["class_names"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # the job that reads the file reports what is wrong with it
+
+
+def _check_engines(study: Study, dataset: str) -> list[str]:
+    """Lists methods whose engine takes rows for units, on a dataset whose units are patients."""
+    if study.dataset_unit(dataset) == "image":
+        return []
+    return [
+        f"config: methods.{name} on datasets.{dataset}: its engine has no units of several "
+        "rows, such as patients; remove `engine`, or write unit: image"
+        for name, method in study.methods.items()
+        if not method.takes_units
+    ]
+
+
+def _warn_of_patients(study: Study, dataset: str) -> list[str]:
+    """Says what promises for one image are worth to a patient of several."""
+    patients = study.dataset_patients(dataset)
+    if patients is None:
+        return []
+    most = patients["images"]
+    start = f"datasets.{dataset}: unit: image, and patients may have several: "
+    if most is None:
+        return [
+            f"{start}to a patient nothing is promised; write unit: patient, or bound their images "
+            "by max_images_per_patient"
+        ]
+    delta = study.dataset_delta(dataset)
+    prices = ", ".join(
+        f"{worth_to_group(float(epsilon), delta, most):.4g} in place of {epsilon}"
+        for epsilon in study.job_epsilons()
+        if epsilon != INFINITE
+    )
+    return [
+        f"{start}to a patient of {most} images the epsilon is {prices} (steps on all rows; the "
+        "statements have each method's); write unit: patient to promise it to patients"
+    ]
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:

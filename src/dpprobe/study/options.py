@@ -39,6 +39,17 @@ class FeatureOptions(Options):
     )
 
 
+class PrivacyOptions(Options):
+    """The privacy that all datasets of a study are given."""
+
+    unit: Literal["image", "patient"] | None = Field(
+        None,
+        description="The unit of privacy of datasets that do not say theirs: patient (every "
+        "dataset then needs a unit_column) or image. Absent, patient where a dataset has a "
+        "unit_column, image where it has none.",
+    )
+
+
 class OverlapOptions(Options):
     """A search for near-duplicates between the private images and public ones."""
 

@@ -13,6 +13,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
+from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import Folder, Name, Options, by_registry
@@ -30,6 +31,7 @@ from dpprobe.study.options import (
     FewShotOptions,
     OverlapOptions,
     PaperOptions,
+    PrivacyOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -102,6 +104,7 @@ class Study(Options):
         "pld",
         description="The accountant of sampled steps; steps on all rows are priced exactly.",
     )
+    privacy: PrivacyOptions = PrivacyOptions()
     seeds: int = Field(5, ge=1, le=1000, description="Repetitions of each cell.")
     seed: int = Field(0, ge=0, description="The number that all of the study's seeds derive from.")
     mode: Literal["benchmark"] = Field(
@@ -135,6 +138,12 @@ class Study(Options):
             if name in self.datasets:
                 raise ValueError(
                     f"public_datasets.{name}: also the name of a private dataset; rename one"
+                )
+        for name, options in self.datasets.items():
+            if self.dataset_unit(name) == "patient" and not options.names_units():
+                raise ValueError(
+                    f"privacy.unit: patient, and datasets.{name} does not say whose its images "
+                    "are; give it a unit_column (a CSV or parquet has one), or write unit: image"
                 )
         if self.overlap:
             self._check_overlap(self.overlap)
@@ -208,6 +217,25 @@ class Study(Options):
         """Returns the delta of a dataset: the study's where the dataset has none."""
         delta = self.datasets[dataset].delta
         return self.delta if delta is None else delta
+
+    def dataset_unit(self, dataset: str) -> Unit:
+        """Returns the unit of privacy of a dataset: the study's where the dataset says none."""
+        options = self.datasets[dataset]
+        return (
+            options.named_unit()
+            or self.privacy.unit
+            or ("patient" if options.names_units() else "image")
+        )
+
+    def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
+        """Returns the `images` a patient may have where the unit is one image of a patient's.
+
+        None where patients are the unit, or are not named.
+        """
+        options = self.datasets[dataset]
+        if not options.names_units() or self.dataset_unit(dataset) == "patient":
+            return None
+        return {"images": options.images_per_patient()}
 
     def job_epsilons(self) -> tuple[str, ...]:
         """Returns the epsilons with at least one method; non-private methods train at inf alone."""

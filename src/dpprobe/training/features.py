@@ -13,6 +13,7 @@ import torch
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunks
+from dpprobe.heads.units import Units
 from dpprobe.results.metrics import ranked_labels
 
 logger = logging.getLogger("dpprobe")
@@ -54,7 +55,12 @@ class JobFeatures:
 
 
 def read_job_features(
-    stores: tuple[FeatureStore, FeatureStore], *, device: str, memory_mb: int, headline: str
+    stores: tuple[FeatureStore, FeatureStore],
+    *,
+    device: str,
+    memory_mb: int,
+    headline: str,
+    unit: str,
 ) -> JobFeatures:
     """Reads the features of the train and the test split.
 
@@ -63,6 +69,7 @@ def read_job_features(
       device: "cpu" or "cuda".
       memory_mb: features that take more than this as float32 are streamed from disk.
       headline: the metric that the cells are shown by.
+      unit: of privacy, "image" or "patient".
 
     Raises:
       DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
@@ -85,6 +92,7 @@ def read_job_features(
             rows[0],
             torch.from_numpy(np.asarray(train.labels).astype(label_type)),
             num_classes=len(train.class_names),
+            units=units_of(train, unit),
             device=device,
         ),
         test=rows[1],
@@ -96,6 +104,21 @@ def read_job_features(
     )
     _check_ranked(features, test, headline)
     return features
+
+
+def units_of(store: FeatureStore, unit: str) -> Units | None:
+    """Returns the units of a split's rows; None where each row is one.
+
+    Raises:
+      DataError: for patients that the features do not name.
+    """
+    if unit == "image":
+        return None
+    if store.units is None:
+        raise DataError(
+            f"{store.path}: unit: patient, and its rows name no patients; delete it and run again"
+        )
+    return Units.of(store.units)
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:

@@ -39,7 +39,7 @@ from dpprobe.results import metrics
 from dpprobe.results.cell_record import CellName
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
-from dpprobe.training.features import JobFeatures, read_job_features
+from dpprobe.training.features import JobFeatures, read_job_features, units_of
 from dpprobe.training.plans import Plans, check_prices, read_plans
 from dpprobe.training.public_files import PrivateData
 from dpprobe.versions import VERSIONS
@@ -52,8 +52,9 @@ class Job:
     """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
 
     Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is the
-    dataset's choice of what stands for it, None for the usual. `study` is the study's name, and
-    `private_datasets` are those that its public files must not be made from.
+    dataset's choice of what stands for it, None for the usual. `unit` is the unit of privacy, and
+    `patients` holds the `images` that one may have where that is an image. `study` is the study's
+    name, and `private_datasets` are those that its public files must not be made from.
     """
 
     study: str
@@ -68,6 +69,8 @@ class Job:
     accountant: str
     mode: str
     memory_mb: int
+    unit: str = "image"
+    patients: Mapping[str, int | None] | None = None
     metric: str | None = None
 
 
@@ -102,8 +105,10 @@ def train_job(
     stores = FeatureStore(train), FeatureStore(test)
     check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
     planned = [name for name in job.methods if name not in calibrated.failures]
+    units = units_of(stores[0], job.unit)
+    n = stores[0].rows if units is None else units.count
     for name in planned:
-        _check_plan(plans, job, name, calibrated, stores[0].rows)
+        _check_plan(plans, job, name, calibrated, n)
     private = PrivateData(
         dataset=job.dataset,
         manifests=(train, test),
@@ -130,6 +135,7 @@ def train_job(
             device=resolve_device(device),
             memory_mb=job.memory_mb,
             headline=stale[0].headline,
+            unit=job.unit,
         )
         errors = _train_all(stale, features)
     if calibrated.failures or errors:
@@ -198,7 +204,7 @@ def _cell_task(
     )
 
 
-def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, rows: int) -> None:
+def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
     """Checks that a method has a plan, which is one for this job and for what the method releases.
 
     Raises:
@@ -208,12 +214,18 @@ def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, rows: int)
     if method not in calibrated.plans:
         raise DataError(f"{path}: {method}: no plan; delete it and run again")
     plan = calibrated.plans[method]
-    planned = (plan.n, plan.epsilon, plan.delta, plan.accountant)
-    wanted = (rows, epsilon_value(job.epsilon), job.delta, job.accountant)
+    planned = (plan.n, plan.unit, plan.epsilon, plan.delta, plan.accountant)
+    wanted = (n, job.unit, epsilon_value(job.epsilon), job.delta, job.accountant)
     if planned != wanted:
         raise DataError(
-            f"{path}: {method}: the plan is for (n, epsilon, delta, accountant) = {planned}, the "
-            f"job for {wanted}; delete it and run again"
+            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = {planned}, "
+            f"the job for {wanted}; delete it and run again"
+        )
+    images = None if plan.patients is None else {"images": plan.patients.images}
+    if images != job.patients:
+        raise DataError(
+            f"{path}: {method}: the plan is for patients {images}, the job for {job.patients}; "
+            "delete it and run again"
         )
     if job.methods[method].private:
         try:
@@ -225,7 +237,7 @@ def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, rows: int)
 def _identity_of(plan: Plan) -> dict[str, Any]:
     """Returns the part of a plan that decides training and guarantee, without other accountants."""
     values = plan.to_dict()
-    keys = ("mechanisms", "n", "epsilon", "delta", "accountant", "selection")
+    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
     return {key: values[key] for key in keys}
 
 

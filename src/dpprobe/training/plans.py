@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from dpprobe.artifacts import fingerprint, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy import accountants
-from dpprobe.privacy.calibration import calibrate, price, round_up
+from dpprobe.privacy.calibration import calibrate, price, price_of_group, round_up
 from dpprobe.privacy.limits import delta_fault, delta_warning
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Patients, Plan
 
 logger = logging.getLogger("dpprobe")
 
@@ -51,8 +51,10 @@ def write_plans(
     delta: float,
     accountant: str,
     seeds: int,
+    unit: str = "image",
+    patients: Patients | None = None,
 ) -> None:
-    """Calibrates each method's mechanisms to (epsilon, delta) on n rows.
+    """Calibrates each method's mechanisms to (epsilon, delta) on n units.
 
     A method that cannot meet the target does not keep the others from it: the file says why.
 
@@ -61,6 +63,8 @@ def write_plans(
       output: the file to write.
       cache: the folder of noise multipliers, shared by all datasets and methods.
       seeds: heads of each method; their price together is written beside each plan.
+      unit: of privacy.
+      patients: those that the dataset names, where the unit is one image.
 
     Raises:
       PrivacyError: when delta is above 1/n; naming each method, when none can meet the target.
@@ -80,12 +84,15 @@ def write_plans(
                 accountant=accountant,
                 cache=cache,
                 selection=options.selection(n),
+                unit=unit,
             )
+            plan = replace(plan, patients=_priced(plan, patients))
             cost = _together(plan, seeds)
             together = "inf" if math.isinf(cost) else cost
             entries[name] = {"plan": plan.to_dict(), "together": together}
         except DpprobeError as error:
             entries[name] = {"error": str(error)}
+    _warn_of_patients(entries, delta, patients)
     failures = [f"{name}: {entry['error']}" for name, entry in entries.items() if "error" in entry]
     if failures and len(failures) == len(entries):
         raise PrivacyError("\n".join(failures))
@@ -140,12 +147,40 @@ def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
             f"{path}: {method}: says epsilon {plan.realised_epsilon:g} at delta {plan.delta:g}, "
             f"but its mechanisms cost {cost:.6g} or more; delete it and run again"
         )
+    patients = _priced(plan, plan.patients)
+    if patients and patients.epsilon is not None:
+        worth = plan.patients.epsilon if plan.patients else None
+        if worth is None or not _agree(worth, patients.epsilon):
+            raise PrivacyError(
+                f"{path}: {method}: says epsilon {worth} to a patient of {patients.images} images, "
+                f"but it is {patients.epsilon:.6g}; delete it and run again"
+            )
     cost = _together(plan, seeds)
     if not _agree(said, cost):
         raise PrivacyError(
             f"{path}: {method}: says epsilon {said:g} at delta {plan.delta:g} for {seeds} heads "
             f"together, but they cost {cost:.6g}; delete it and run again"
         )
+
+
+def _priced(plan: Plan, patients: Patients | None) -> Patients | None:
+    """Returns the patients with what the plan is worth to one of them."""
+    if patients is None or patients.images is None or not plan.private:
+        return patients
+    return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
+
+
+def _warn_of_patients(
+    entries: Mapping[str, Mapping[str, Any]], delta: float, patients: Patients | None
+) -> None:
+    """Says what a promise for one image is worth to a patient of several."""
+    for name, entry in entries.items():
+        price = entry.get("plan", {}).get("patients")
+        if price and price["epsilon"] is not None and patients is not None:
+            logger.warning(
+                "%s: promised to one image; to a patient of %d the epsilon at delta %g is %s",
+                name, patients.images, delta, price["epsilon"],
+            )  # fmt: skip
 
 
 def _agree(said: float, cost: float) -> bool:

@@ -623,7 +623,7 @@ EDITS = [
     ("full", set_mechanism("sensitivity", 0.5), "gradients has sensitivity 0.5, the method"),
     ("full", set_mechanism("released", "nothing"), "gradients has released 'nothing', the method"),
     ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
-    ("full", set_plan("delta", 1e-3), r"\(300, 4.0, 0.001, 'pld'\), the job for"),
+    ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), the job for"),
     ("full", set_plan("epsilon", 5.0), r"\(300, 5.0, 0.0001, 'pld'\), the job for"),
     ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
     ("full", set_plan("unit", "one hospital"), "unit is 'one hospital'"),
