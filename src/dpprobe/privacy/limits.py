@@ -32,21 +32,27 @@ def epsilon_value(token: str) -> float:
     return math.inf if token == INFINITE else float(token)
 
 
-def delta_fault(delta: float, rows: int) -> str | None:
-    """Returns the error for a delta above 1 / rows, which guarantees nothing; else None."""
-    if delta * rows <= 1.0 or math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+def delta_fault(delta: float, n: int, *, unit: str = "image") -> str | None:
+    """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
+
+    Args:
+      n: training units.
+      unit: of privacy, "image" or "patient".
+    """
+    if delta * n <= 1.0 or math.isclose(delta * n, 1.0, rel_tol=1e-9):
         return None
+    units = "rows" if unit == "image" else f"{unit}s"
     return (
-        f"delta {delta:g} is above 1/n = {1 / rows:.3g} (n = {rows} training rows); "
+        f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units}); "
         "write a smaller delta"
     )
 
 
-def delta_warning(delta: float, rows: int) -> str | None:
-    """Returns the warning for a delta of 1 / rows; else None."""
-    if not math.isclose(delta * rows, 1.0, rel_tol=1e-9):
+def delta_warning(delta: float, n: int) -> str | None:
+    """Returns the warning for a delta of 1 / n, with n training units; else None."""
+    if not math.isclose(delta * n, 1.0, rel_tol=1e-9):
         return None
     return (
-        f"delta {delta:g} is 1/n (n = {rows}); a mechanism that publishes one row at random "
+        f"delta {delta:g} is 1/n (n = {n}); a mechanism that publishes one row at random "
         "satisfies it. Prefer a smaller delta."
     )

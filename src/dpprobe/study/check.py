@@ -76,17 +76,16 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     report.errors += _check_engines(study, name)
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
-    units = rows and rows[0]
-    if study.dataset_unit(name) == "patient":
-        units = dataset.count_units()
-    if units is None:
+    unit = study.dataset_unit(name)
+    n = dataset.count_units() if unit == "patient" else rows and rows[0]
+    if n is None:
         return
     delta = study.dataset_delta(name)
-    if fault := delta_fault(delta, units):
+    if fault := delta_fault(delta, n, unit=unit):
         report.errors.append(f"config: datasets.{name}: {fault}")
-    if warning := delta_warning(delta, units):
+    if warning := delta_warning(delta, n):
         report.warnings.append(f"datasets.{name}: {warning}")
-    report.errors += _check_methods(study, name, units, multi_label=multi_label)
+    report.errors += _check_methods(study, name, n, multi_label=multi_label)
 
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:

@@ -69,7 +69,7 @@ def write_plans(
     Raises:
       PrivacyError: when delta is above 1/n; naming each method, when none can meet the target.
     """
-    if fault := delta_fault(delta, n):
+    if fault := delta_fault(delta, n, unit=unit):
         raise PrivacyError(fault)
     if warning := delta_warning(delta, n):
         logger.warning("%s", warning)

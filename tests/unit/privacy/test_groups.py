@@ -1,0 +1,116 @@
+"""Prices of groups of units: closed forms, numerical integration, group-privacy algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from dpprobe.privacy import accountants
+from dpprobe.privacy.calibration import price_of_group
+from dpprobe.privacy.plan import Plan
+from tests.support.mechanisms import best_of, gaussians
+
+DELTA = 1e-5
+
+
+def noise_of(epsilon: float) -> float:
+    """The noise multiplier of one release on all rows that meets (epsilon, 1e-5)."""
+    low, high = 1e-3, 1e3
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if accountants.epsilon([gaussians(middle, 1.0, 1)], DELTA, "pld") > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@pytest.mark.parametrize(("epsilon", "worth"), [(1.0, 6.17), (8.0, 69.4)])
+def test_five_images_on_all_rows(epsilon: float, worth: float) -> None:
+    mechanisms = [gaussians(noise_of(epsilon), 1.0, 1)]
+    assert accountants.group_epsilon(mechanisms, DELTA, 5) == pytest.approx(worth, rel=2e-3)
+    assert accountants.worth_to_group(epsilon, DELTA, 5) == pytest.approx(worth, rel=2e-3)
+    assert accountants.group_epsilon(mechanisms, DELTA, 1) == pytest.approx(epsilon, rel=1e-9)
+
+
+def mixture_delta(noise: float, rate: float, size: int, epsilon: float) -> float:
+    """Integrates the larger delta of both directions for one release, the group in or out."""
+    x, step = np.linspace(-14 * noise, size + 14 * noise, 400_001, retstep=True)
+    joined = np.arange(size + 1)
+    absent = norm.pdf(x, 0, noise)
+    present = sum(
+        weight * norm.pdf(x, mean, noise)
+        for mean, weight in zip(joined, binom.pmf(joined, size, rate), strict=True)
+    )
+    return max(
+        float(np.maximum(one - math.exp(epsilon) * other, 0).sum() * step)
+        for one, other in ((present, absent), (absent, present))
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "size"), [(1.0, 0.05, 3), (2.0, 0.3, 5), (0.8, 0.01, 10)]
+)
+def test_a_sampled_release_is_priced_as_the_mixture_it_is(
+    noise: float, rate: float, size: int
+) -> None:
+    epsilon = accountants.group_epsilon([gaussians(noise, rate, 1)], DELTA, size)
+    # An upper bound, and within two per cent of where the integral meets delta.
+    assert mixture_delta(noise, rate, size, epsilon) <= DELTA * (1 + 1e-6)
+    assert mixture_delta(noise, rate, size, 0.98 * epsilon) > DELTA
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+@pytest.mark.parametrize("size", [2, 4])
+def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> None:
+    mechanisms = [gaussians(6.0, rate, 20)]
+    alone = accountants.epsilon(mechanisms, DELTA, "pld")
+    together = DELTA * math.expm1(size * alone) / math.expm1(alone)
+    exact = accountants.group_epsilon(mechanisms, together, size)
+    assert exact <= size * alone * 1.02
+    # And at the same delta it pays more than one does.
+    assert accountants.group_epsilon(mechanisms, DELTA, size) > alone
+
+
+def test_at_a_rate_near_one_sampling_hides_no_group() -> None:
+    whole = accountants.group_epsilon([gaussians(5.0, 1.0, 3)], DELTA, 4)
+    nearly = accountants.group_epsilon([gaussians(5.0, 1 - 1e-9, 3)], DELTA, 4)
+    assert nearly == pytest.approx(whole, rel=0.01)
+
+
+def test_mechanisms_of_both_kinds_are_priced_together() -> None:
+    both = [gaussians(8.0, 0.1, 10), gaussians(20.0, 1.0, 2)]
+    alone = [accountants.group_epsilon([item], DELTA, 3) for item in both]
+    together = accountants.group_epsilon(both, DELTA, 3)
+    assert max(alone) < together < sum(alone)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_the_best_of_several_runs_costs_a_group_more_too(rate: float) -> None:
+    run = gaussians(20.0, rate, 5)
+    selection = best_of(10, 1.0)
+    prices = [
+        accountants.group_epsilon([run], DELTA, size, selection=selection) for size in (1, 2, 4)
+    ]
+    assert prices == sorted(prices)
+    assert prices[0] == pytest.approx(
+        accountants.epsilon([run], DELTA, "pld", selection=selection), rel=1e-6
+    )
+    assert prices[1] > accountants.group_epsilon([run], DELTA, 2)
+
+
+def test_what_is_not_computed_is_infinite() -> None:
+    sampled = [gaussians(1.0, 0.1, 5)]
+    assert math.isinf(accountants.group_epsilon(sampled, DELTA, 101))
+    assert math.isfinite(accountants.group_epsilon([gaussians(1.0, 1.0, 5)], DELTA, 101))
+    assert math.isinf(accountants.group_epsilon([gaussians(0.0, 1.0, 1)], DELTA, 2))
+
+
+def test_a_plan_without_privacy_is_worth_nothing_to_a_group() -> None:
+    plan = Plan(
+        mechanisms=(gaussians(0.0, 1.0, 1),), n=10, epsilon=math.inf, delta=DELTA, accountant="pld"
+    )
+    assert math.isinf(price_of_group(plan, 3))
