@@ -68,9 +68,9 @@ class FirstOrderOptions(MethodOptions):
         ge=SMALLEST_SENSITIVITY,
         le=LARGEST_SENSITIVITY,
         allow_inf_nan=False,
-        description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient of "
-        "a step is clipped to this L2 norm, as papers 002 and 003 train without privacy. Null for "
-        "no clipping.",
+        description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient "
+        "of a step is clipped to this L2 norm, as papers 002 and 003 train without privacy. Null "
+        "for no clipping.",
     )
     init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
         "zero",

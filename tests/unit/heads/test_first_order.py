@@ -525,7 +525,7 @@ def test_cuda_gives_the_same_sums(head: Any) -> None:
 def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> None:
     """One step moves by at most learning_rate times the bound, and in the same direction."""
     data = training_set()
-    plain = Options(batch_size=batch_size, steps=1, learning_rate=2.0)
+    plain = Options(batch_size=batch_size, steps=1, learning_rate=2.0, init="zero")
     clipped = plain.model_copy(update={"max_batch_grad_norm": 0.01})
     free, bound = (
         fit_heads(options, data, no_privacy(options, data.rows), SEEDS).weights
