@@ -5,6 +5,10 @@ labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is
 |r| |x|. So the sum of the rows' gradients clipped to norm C is R^T X with each r scaled by
 min(1, C / (|r| |x|)): no gradient of a single row is ever formed.
 
+Where a unit of privacy has several rows (`units`), each row's clipped gradient is multiplied with
+its weight. The unit's weights sum to at most 1, so what it adds is at most C long. A Poisson sample
+is one of units: all rows of a drawn unit join the batch.
+
 On the CPU the work is `kernels.fused_step`'s. Elsewhere it is PyTorch's, without a host
 synchronisation within a block of steps.
 """
@@ -25,7 +29,7 @@ import torch
 
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.sampling import PoissonSampler
+from dpprobe.privacy.sampling import PoissonSampler, Sampler
 
 # A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
 # float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
@@ -74,15 +78,39 @@ class ClippedGradients:
             return None
         features, scale = self.rows.direct
         return fused_step.Arrays.of(
-            features, scale, self.rows.labels, self.bounds, sigmoid=self.sigmoid
+            features,
+            scale,
+            self.rows.labels,
+            self.bounds,
+            self.rows.weights,
+            sigmoid=self.sigmoid,
         )
 
-    def copies(
-        self, features: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor
-    ) -> fused_step.Arrays:
+    def copies(self, features: torch.Tensor, index: torch.Tensor | slice) -> fused_step.Arrays:
         """Returns the kernel's arrays of copied normalised rows [m, d]."""
-        ones = torch.ones(len(features))
-        return fused_step.Arrays.of(features, ones, labels, bounds, sigmoid=self.sigmoid)
+        rows = self.rows
+        return fused_step.Arrays.of(
+            features,
+            torch.ones(len(features)),
+            rows.labels[index],
+            self.bounds[index],
+            None if rows.weights is None else rows.weights[index],
+            sigmoid=self.sigmoid,
+        )
+
+    def residuals(
+        self, logits: torch.Tensor, labels: torch.Tensor, index: torch.Tensor | slice
+    ) -> torch.Tensor:
+        """Returns the clipped, weighted residuals of rows; see `clipped_residuals`."""
+        residuals = clipped_residuals(logits, labels, self.bounds[index], sigmoid=self.sigmoid)
+        weights = self.rows.weights
+        return residuals if weights is None else residuals.mul_(weights[index])
+
+
+def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
+    """Returns the rows of the next `steps` Poisson batches of units, and each batch's rows."""
+    drawn, sizes = sampler.block(steps)
+    return (drawn, sizes) if rows.units is None else rows.units.rows_of(drawn, sizes)
 
 
 class ClippedGradientSum(ABC):
@@ -150,10 +178,8 @@ class NativeFullBatchSum(ClippedGradientSum):
         if self._gradients.arrays is not None:
             yield self._gradients.arrays
             return
-        rows, bounds = self._gradients.rows, self._gradients.bounds
-        for start, stop, features in rows.blocks():
-            labels = rows.labels_block(start, stop)
-            yield self._gradients.copies(features, labels, bounds[start:stop])
+        for start, stop, features in self._gradients.rows.blocks():
+            yield self._gradients.copies(features, slice(start, stop))
 
 
 class Batches(NamedTuple):
@@ -189,7 +215,7 @@ class NativePoissonSum(ClippedGradientSum):
 
     def prepare(self, steps: int) -> None:
         """Draws batches into `batches`; None where their rows are too many to copy."""
-        rows, sizes = self._sampler.block(steps)
+        rows, sizes = drawn_rows(self._gradients.rows, self._sampler, steps)
         arrays = self._gradients.arrays
         if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
             arrays, rows = self._gathered(rows), np.arange(len(rows))
@@ -214,8 +240,7 @@ class NativePoissonSum(ClippedGradientSum):
 
     def _gathered(self, index: Index) -> fused_step.Arrays:
         chosen = torch.from_numpy(index)
-        rows, bounds = self._gradients.rows, self._gradients.bounds
-        return self._gradients.copies(rows.gather(chosen), rows.labels[chosen], bounds[chosen])
+        return self._gradients.copies(self._gradients.rows.gather(chosen), chosen)
 
 
 def clipped_residuals(
@@ -261,11 +286,10 @@ class FullBatchSum(ClippedGradientSum):
         for start, stop, block in rows.blocks(32 * seeds * classes):
             logits = torch.addmm(flat[:, -1:], flat[:, :-1], block.T)
             labels = rows.labels_block(start, stop)
-            residuals = clipped_residuals(
+            residuals = self._gradients.residuals(
                 logits.view(seeds, classes, -1),
                 (labels.T if rows.multi_label else labels).unsqueeze(0),
-                self._gradients.bounds[start:stop],
-                sigmoid=self._gradients.sigmoid,
+                slice(start, stop),
             ).view(seeds * classes, -1)
             total[:, :-1].addmm_(residuals, block)
             total[:, -1].add_(residuals.sum(1))
@@ -293,7 +317,7 @@ class PoissonBatchSum(ClippedGradientSum):
         self._counts: Iterator[int] = iter(())
 
     def prepare(self, steps: int) -> None:
-        drawn = [sampler.block(steps) for sampler in self._samplers]
+        drawn = [drawn_rows(self._gradients.rows, sampler, steps) for sampler in self._samplers]
         step = np.concatenate([np.repeat(np.arange(steps), sizes) for _, sizes in drawn])
         rows = np.concatenate([rows for rows, _ in drawn])[np.argsort(step, kind="stable")]
         sizes = np.stack([sizes for _, sizes in drawn], axis=1).tolist()
@@ -330,7 +354,7 @@ class PoissonBatchSum(ClippedGradientSum):
                 group,
                 block.split_with_sizes(counts),
                 (labels.T if rows.multi_label else labels).split_with_sizes(counts, -1),
-                self._gradients.bounds[group_rows].split_with_sizes(counts),
+                group_rows.split_with_sizes(counts),
             )
             start = stop
 
@@ -341,25 +365,23 @@ class PoissonBatchSum(ClippedGradientSum):
 
     def _add_piece(self, totals: Sequence[torch.Tensor], piece: _Piece) -> None:
         batches = piece.rows.split_with_sizes(piece.sizes)
-        logits = piece.rows.new_empty((1, self._heads[0].shape[0], len(piece.bounds)))
+        logits = piece.rows.new_empty((1, self._heads[0].shape[0], len(piece.places)))
         columns = logits[0].split_with_sizes(piece.sizes, 1)
         for head, batch, out in zip(self._heads, batches, columns, strict=True):
             torch.mm(head, batch.T, out=out)
-        residuals = clipped_residuals(
-            logits, piece.labels.unsqueeze(0), piece.bounds, sigmoid=self._gradients.sigmoid
-        )
+        residuals = self._gradients.residuals(logits, piece.labels.unsqueeze(0), piece.places)
         columns = residuals[0].split_with_sizes(piece.sizes, 1)
         for total, batch, batch_residuals in zip(totals, batches, columns, strict=True):
             total.addmm_(batch_residuals, batch)
 
 
 class _Piece(NamedTuple):
-    """Rows of one step, seed after seed: numbers of rows, rows [m, d + 1], labels, clip bounds."""
+    """Rows of one step, seed after seed: numbers of rows, rows [m, d + 1], labels, places."""
 
     sizes: list[int]
     rows: torch.Tensor
     labels: torch.Tensor
-    bounds: torch.Tensor
+    places: torch.Tensor
 
 
 def groups(pieces: Sequence[list[int]], most: int) -> Iterator[list[list[int]]]:

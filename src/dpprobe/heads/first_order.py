@@ -143,7 +143,7 @@ class Training:
         self._lengths = (self._rates / self._divisor).astype(np.float32)
         self._mixed = np.zeros(0) if self._mixing is None else self._mixing
         self._mixed = self._mixed.astype(np.float32)
-        self._block = block_steps(size, mechanism, rows.n)
+        self._block = block_steps(size, mechanism, len(rows))
         self._deviation = releases.deviation(GRADIENTS)
         self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()

@@ -3,8 +3,10 @@
 They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
 sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
 noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and a null
-row in its place nothing, so its sensitivity is `max_grad_norm`. Optimisers, schedules and averages
-see the noisy sums alone: post-processing, which costs nothing. Initial weights are public.
+row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy has
+several rows, the sample is one of units, and a unit adds the mean of its rows' clipped gradients:
+n counts units, and the sensitivity is the same. Optimisers, schedules and averages see the noisy
+sums alone: post-processing, which costs nothing. Initial weights are public.
 """
 
 from __future__ import annotations
@@ -174,6 +176,10 @@ class FirstOrderOptions(MethodOptions):
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
         return self.loss
+
+    @property
+    def takes_units(self) -> bool:
+        return self.engine != "opacus"
 
     @property
     def engine_limits(self) -> str | None:

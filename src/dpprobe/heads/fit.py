@@ -91,9 +91,10 @@ def _recorder(record: Observe | None, rows: Rows) -> Record | None:
 
 
 def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]) -> None:
-    if plan.n != data.rows:
+    if plan.n != data.n:
+        rows = "rows" if data.units is None else "units of privacy"
         raise PrivacyError(
-            f"head {method.head}: the plan is for n = {plan.n} rows, the data has {data.rows}; "
+            f"head {method.head}: the plan is for n = {plan.n} {rows}, the data has {data.n}; "
             "calibrate for this dataset"
         )
     if method.private:
@@ -102,6 +103,11 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
         raise PrivacyError(
             f"head {method.head}: it is not private, yet its plan promises epsilon "
             f"{plan.epsilon:g} by {len(plan.mechanisms)} mechanisms; calibrate for this method"
+        )
+    if data.units is not None and not method.takes_units:
+        raise PrivacyError(
+            f"head {method.head}: engine opacus takes each row as a unit of privacy, and units here "
+            "have several rows; write engine: closed_form"
         )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")

@@ -36,7 +36,10 @@ class History:
         self._sigmoid = sigmoid
 
     def add(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record a seed: its loss on the first 10,000 training rows, `record`'s values."""
+        """Adds a record a seed: its loss on the first 10,000 training rows, `record`'s values.
+
+        The loss is a mean with the rows' weights, where units of privacy have several rows.
+        """
         if self._record is None:
             return
         losses = self._losses(weights)
@@ -50,26 +53,33 @@ class History:
 
     def _losses(self, weights: torch.Tensor) -> list[float]:
         total = torch.zeros(len(weights), dtype=torch.float64, device=weights.device)
+        counted = 0.0
         flat = weights.flatten(0, 1)
         for start, stop, block in self._rows.blocks(12 * len(flat)):
             if start >= LOSS_ROWS:
                 break
             logits = torch.addmm(flat[:, -1], block, flat[:, :-1].T)
             logits = logits.view(-1, *weights.shape[:2])
-            total += self._cross_entropy(logits, start, stop)
-        return [float(value) for value in total / stop]
+            losses = self._cross_entropy(logits, start, stop)
+            if self._rows.weights is None:
+                counted += stop - start
+            else:
+                row_weights = self._rows.weights[start:stop]
+                counted += float(row_weights.sum(dtype=torch.float64))
+                losses *= row_weights[:, None]
+            total += losses.sum(0)
+        return [float(value) for value in total / counted]
 
     def _cross_entropy(self, logits: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Returns [seeds], the sum over rows, of logits [m, seeds, classes]."""
+        """Returns each row's loss, [m, seeds], of logits [m, seeds, classes]."""
         if self._sigmoid:
             targets = self._rows.targets(start, stop).unsqueeze(1).expand_as(logits)
             losses = torch.nn.functional.binary_cross_entropy_with_logits(
                 logits, targets, reduction="none"
             )
-            return losses.sum((0, 2))
+            return losses.sum(2)
         labels = self._rows.labels_block(start, stop).unsqueeze(1).expand(-1, logits.shape[1])
-        losses = torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
-        return losses.sum(0)
+        return torch.nn.functional.cross_entropy(logits.movedim(2, 1), labels, reduction="none")
 
 
 def history_without_loss(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,19 @@ from dpprobe.errors import PrivacyError
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
+
+
+class Sampler(Protocol):
+    """A Poisson sampler, of whatever random bits."""
+
+    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
+        """Draws the batches of the next `steps` steps.
+
+        Returns:
+          The rows of every batch, batch after batch, ascending within each; and each batch's size,
+          which may be 0.
+        """
+        ...
 
 
 class PoissonSampler:

@@ -291,9 +291,12 @@ def _sigmoid(z, classes, m):
             line[i] = (_ONE if line[i] > _NONE else power) / (_ONE + power)
 
 
-@jit("void(f4[:, ::1], i8, i8, f8[::1], f4[::1], f4[::1], f8[::1], f4[:, ::1], i8)", fastmath=_FAST)
-def _clip(z, classes, m, bounds, scale, usable, factors, release, d):
-    """Scales residuals down to the bounds; adds their sums to the biases' column.
+@jit(
+    "void(f4[:, ::1], i8, i8, f8[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[:, ::1], i8)",
+    fastmath=_FAST,
+)
+def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
+    """Scales residuals down to the bounds, then by the parts; adds them to the biases' column.
 
     Then the residuals are multiplied with the rows' scale.
     """
@@ -305,7 +308,7 @@ def _clip(z, classes, m, bounds, scale, usable, factors, release, d):
             factors[i] += _f8(line[i]) * _f8(line[i])
     for i in range(m):
         factor = min(bounds[i] / np.sqrt(factors[i]), 1.0)
-        factors[i] = factor if usable[i] > _NONE else 0.0
+        factors[i] = factor * _f8(parts[i]) if usable[i] > _NONE else 0.0
     for k in range(classes):
         line = z[k]
         total = _NONE
@@ -355,17 +358,22 @@ def _multiply_back(pointers, m, d, z, release):
 
 @jit()
 def _add_chunk(
-    features, scale, labels, multi_hot, bounds, sigmoid, rows, following, weights, classes, release
-):
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, following, weights, classes,
+    release,
+):  # fmt: skip
     """Adds the clipped sum over at most `CHUNK` rows to each seed's release."""
     m, d = rows.shape[0], features.shape[1]
     z = np.empty((weights.shape[1], CHUNK), dtype=np.float32)
     pointers, later = np.empty(CHUNK, dtype=np.int64), np.empty(CHUNK, dtype=np.int64)
     row_scale, row_bounds = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
+    row_parts = np.ones(m, dtype=np.float32)
     top, total = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float32)
     usable, factors = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
     for i in range(m):
         row_scale[i], row_bounds[i] = scale[rows[i]], bounds[rows[i]]
+    if parts.shape[0]:
+        for i in range(m):
+            row_parts[i] = parts[rows[i]]
     for i in range(-(-m // _ROWS) * _ROWS):
         pointers[i] = features.ctypes.data + 4 * d * rows[min(i, m - 1)]
         later[i] = pointers[i]
@@ -386,16 +394,16 @@ def _add_chunk(
         else:
             for i in range(m):
                 z[labels[rows[i]], i] -= _ONE
-        _clip(z, classes, m, row_bounds, row_scale, usable, factors, release[seed], d)
+        _clip(z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d)
         _multiply_back(pointers, m, d, z, release[seed])
 
 
-_DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], b1, i8[::1]"
+_DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1, i8[::1]"
 
 
 @jit(f"void({_DATA}, f4[:, :, ::1], i8, f4[:, :, ::1])")
 def add_clipped_sums(
-    features, scale, labels, multi_hot, bounds, sigmoid, rows, weights, classes, releases
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, weights, classes, releases
 ):
     """Adds each seed's clipped sum over the same rows [m] to its release.
 
@@ -405,6 +413,7 @@ def add_clipped_sums(
       labels: int64 [n]; or [0] for rows of several labels.
       multi_hot: uint8 [n, classes] for rows of several labels; or [0, 0].
       bounds: float64 [n], from `clipping.clip_bounds`.
+      parts: float32 [n], what each row's clipped gradient is multiplied with; or [0] for ones.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
       weights, releases: float32 [seeds, padded classes, padded d + 1], from `padded`.
@@ -413,7 +422,7 @@ def add_clipped_sums(
     for start in range(0, rows.shape[0], CHUNK):
         stop = min(start + CHUNK, rows.shape[0])
         _add_chunk(
-            features, scale, labels, multi_hot, bounds, sigmoid, rows[start:stop],
+            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[start:stop],
             rows[stop : stop + CHUNK], weights, classes, releases,
         )  # fmt: skip
 
@@ -423,13 +432,14 @@ _HEAD = "f4[:, :, ::1]"
 
 @jit(f"void({_DATA}, i8[::1], f4[:, ::1], f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
 def descend(
-    features, scale, labels, multi_hot, bounds, sigmoid, rows, sizes, noise, rates, weights,
-    classes, release, mixing, average,
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, noise, rates,
+    weights, classes, release, mixing, average,
 ):  # fmt: skip
     """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
     Args:
-      features, scale, labels, multi_hot, bounds, sigmoid, classes: as in `add_clipped_sums`.
+      features, scale, labels, multi_hot, bounds, parts, sigmoid, classes: as in
+        `add_clipped_sums`.
       rows: the batches' rows, batch after batch.
       sizes: int64 [steps], each batch's rows.
       noise: float32 [steps, at least classes * (d + 1)].
@@ -449,7 +459,7 @@ def descend(
         for first in range(start, stop, CHUNK):
             last = min(first + CHUNK, stop)
             _add_chunk(
-                features, scale, labels, multi_hot, bounds, sigmoid, rows[first:last],
+                features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[first:last],
                 rows[last : last + last - first], weights, classes, release,
             )  # fmt: skip
         start, rate = stop, rates[step]
@@ -482,6 +492,7 @@ class Arrays(NamedTuple):
     labels: npt.NDArray[np.int64]
     multi_hot: npt.NDArray[np.uint8]
     bounds: npt.NDArray[np.float64]
+    parts: npt.NDArray[np.float32]
     sigmoid: bool
 
     @classmethod
@@ -491,6 +502,7 @@ class Arrays(NamedTuple):
         scale: torch.Tensor,
         labels: torch.Tensor,
         bounds: torch.Tensor,
+        parts: torch.Tensor | None = None,
         *,
         sigmoid: bool,
     ) -> Arrays:
@@ -506,5 +518,6 @@ class Arrays(NamedTuple):
             np.zeros(0, dtype=np.int64) if several else labels.contiguous().numpy(),
             labels.contiguous().numpy() if several else np.zeros((0, 0), dtype=np.uint8),
             bounds.contiguous().numpy(),
+            np.zeros(0, dtype=np.float32) if parts is None else parts.contiguous().numpy(),
             sigmoid,
         )
