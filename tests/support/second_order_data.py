@@ -17,6 +17,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.units import Units
 from dpprobe.privacy.plan import Plan
 
 SEEDS = (11, 12)
@@ -55,8 +56,11 @@ def classes_of(
     return features, labels
 
 
-def rows_of(features: torch.Tensor, labels: torch.Tensor, classes: int) -> Rows:
-    return Rows(TrainingSet(features.clone(), labels, classes), Transform(NoNormalisation()))
+def rows_of(
+    features: torch.Tensor, labels: torch.Tensor, classes: int, *, units: Units | None = None
+) -> Rows:
+    data = TrainingSet(features.clone(), labels, classes, units=units)
+    return Rows(data, Transform(NoNormalisation()))
 
 
 def plan_of(options: MethodOptions, rows: int, noise: float, epsilon: float = 1.0) -> Plan:

@@ -137,7 +137,7 @@ def fit(
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public rows, treated like the private ones, for as many rows.
+    """Returns the second moment of public rows, treated like private ones, for as many as n units.
 
     Raises:
       DataError: when the features are of another dimension.

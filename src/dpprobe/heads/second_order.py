@@ -6,11 +6,18 @@ A weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w
 row takes the place of a row, of Frobenius norm w |x|^2 <= S^2. It gets isometric symmetric noise
 (`Releases.symmetric`), off the diagonal of standard deviation s = sigma S^2 / sqrt(2).
 
-Under noise all sums are integers on a public grid (`privacy.grid`): rows, their weights' roots,
-targets and residuals are rounded towards zero, which lengthens none, and float64 products add them
-exactly. Logits are such products too, so what a row adds depends on that row alone: the sums are
-the same bits in any order of the rows, for any blocks and threads. Without noise they are plain
-float64 sums.
+A unit of privacy of several rows (`units`) adds the mean of what each of them would add alone:
+their weights u sum to at most 1. A gradient or a cross moment has u on the side of the factor,
+u r x^T, of norm u C at most; a second moment sqrt(u w) on the row, and rounding towards zero after
+it, so the rows x' of a unit have sum |x'|^2 <= sum u |x|^2 <= S^2. A unit so changes each sum by no
+more than one row may, and every proof of a head that speaks of a row holds for a unit.
+
+Under noise all sums are integers on a public grid (`privacy.grid`) for n units: rows, those times
+their weights' roots, targets and residuals are rounded towards zero, which lengthens none. Over a
+unit the products of entries sum, without their signs, to at most S^2, so over n units to at most
+2^52 steps, and float64 adds them exactly. Logits are such products too, so what a row adds depends
+on that row and its weight alone: the sums are the same bits in any order of the rows, for any
+blocks and threads. Without noise they are plain float64 sums.
 
 Everything else here is post-processing of releases, or uses n, d, K and noise multipliers alone.
 """
@@ -80,6 +87,7 @@ class Design:
       columns: d + 1.
       scale, constant: float32 [rows]; both 0 for rows that must not contribute.
       norms: float64 [rows], of the clipped rows with their constants.
+      unit_weights: float64 [rows], of each row in its unit of privacy; None for ones.
       private: True if rows are clipped, and on the grid.
       step: the grid's, of the rows' entries; 1 where there is none.
     """
@@ -100,6 +108,7 @@ class Design:
             self._shift = self._take_affine(rows.affine)
         self.constant = torch.where(usable, self.offset, 0.0).to(torch.float32)
         self.norms = torch.hypot(clipped, self.constant.double())
+        self.unit_weights = None if rows.weights is None else rows.weights.double()
 
     def _take_affine(self, affine: Affine) -> torch.Tensor:
         """Makes `scale` that of the features as they lie; returns the shift of each row.
@@ -207,10 +216,18 @@ class Design:
         grid_rows.add_gradients(
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
             self.private, self.rows.targets(piece.start, piece.stop).numpy(),
-            self.norms[piece.start : piece.stop].numpy(), padded.numpy(),
+            self.norms[piece.start : piece.stop].numpy(), self.shares(piece).numpy(),
+            padded.numpy(),
             weights[:, -1].double().numpy(), self.step * factor_step, loss.clip * (1 - MARGIN),
             loss.sigmoid, step if self.private else 0.0, total.numpy(),
         )  # fmt: skip
+
+    def shares(self, piece: Piece) -> torch.Tensor:
+        """Returns the weights of a piece's rows in their units of privacy, float64 [m]."""
+        if self.unit_weights is None:
+            size = piece.stop - piece.start
+            return torch.ones(size, dtype=torch.float64, device=self.rows.device)
+        return self.unit_weights[piece.start : piece.stop]
 
     def weights(self, parameters: torch.Tensor) -> torch.Tensor:
         """Returns float32 weights [..., K, d + 1] on normalised rows.
@@ -236,7 +253,7 @@ def check_dimension(rows: Rows, head: str) -> None:
 def second_moment(
     design: Design, row_weights: Callable[[Piece, torch.Tensor], torch.Tensor] | None = None
 ) -> GridSum:
-    """Sums w x x^T over the rows: symmetric [d + 1, d + 1].
+    """Sums u w x x^T over the rows, u their weights in their units: symmetric [d + 1, d + 1].
 
     Only blocks on and above the diagonal are multiplied: little more than half the products.
 
@@ -247,8 +264,11 @@ def second_moment(
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
     panel = panel_width(columns)
     for piece, block in design.blocks():
-        if row_weights is not None:
-            block.mul_(row_weights(piece, block).double().sqrt()[:, None])
+        if row_weights is not None or design.unit_weights is not None:
+            factors = design.shares(piece)
+            if row_weights is not None:
+                factors = factors * row_weights(piece, block).double()
+            block.mul_(factors.sqrt()[:, None])
             if design.private:
                 block.trunc_()
         for low in range(0, columns, panel):
@@ -266,7 +286,7 @@ def panel_width(columns: int) -> int:
 def cross_moment(
     design: Design, targets: Callable[[Piece], torch.Tensor], classes: int, longest: float
 ) -> GridSum:
-    """Sums t x^T over the rows: [classes, d + 1].
+    """Sums u t x^T over the rows, u their weights in their units: [classes, d + 1].
 
     Args:
       targets: [m, classes] of a piece's rows, of norm at most `longest`.
@@ -278,6 +298,8 @@ def cross_moment(
     total = torch.zeros((classes, columns), dtype=torch.float64, device=design.rows.device)
     for piece, block in design.blocks(24 * classes):
         left = targets(piece)
+        if design.unit_weights is not None:
+            left = left.double() * design.shares(piece)[:, None]
         left = towards_zero(left, step) if design.private else left.double()
         total.addmm_(left.T, block)
     return GridSum(total, design.step * step)
@@ -437,10 +459,11 @@ class Loss:
 
 
 def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
-    """Sums the rows' clipped gradients with respect to parameters on x: [K, d + 1].
+    """Sums the rows' clipped gradients with respect to parameters on x, weighted: [K, d + 1].
 
     A row's gradient is r x^T of norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)). It is at
-    most `clip` long for any weights. A row that must not contribute is all 0, its constant too.
+    most `clip` long for any weights, then multiplied with its row's weight in its unit. A row that
+    must not contribute is all 0, its constant too.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
@@ -458,6 +481,7 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
         labels = rows.targets(piece.start, piece.stop)
         norms = design.norms[piece.start : piece.stop]
         residuals = loss.residuals(design.logits(block, weights), labels, norms)
+        residuals *= design.shares(piece)[:, None]
         if design.private:
             residuals.div_(step).trunc_()
         total.addmm_(residuals.T, block)
