@@ -269,7 +269,7 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     nothing: a centre that is noise alone would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
-    grid = releases.grid(1.0, data.rows)
+    grid = releases.grid(1.0, data.n)
     for start, block in data.blocks():
         factors = unit_scale(data.lengths[start : start + len(block)]).double()
         factors *= 1 - _MARGIN
@@ -283,7 +283,7 @@ def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
     noisy = releases.gaussian(CENTRE, GridSum(total[None], grid.step))[0]
     square, noise = float(noisy.square().sum()), data.dimension * releases.deviation(CENTRE) ** 2
     shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
-    return (shrunk / data.rows).to(torch.float32)
+    return (shrunk / data.n).to(torch.float32)
 
 
 def _channel_statistics(
@@ -297,7 +297,7 @@ def _channel_statistics(
 
     def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         bound = releases.sensitivity(name) * (1 - _MARGIN)
-        grid = releases.grid(bound, data.rows)
+        grid = releases.grid(bound, data.n)
         total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
         for start, block in data.blocks():
             usable = data.lengths[start : start + len(block)].isfinite()
@@ -307,7 +307,7 @@ def _channel_statistics(
             if data.weights is not None:
                 factors *= data.weights[start : start + len(block)]
             total += grid.units(vectors * factors[:, None]).sum(0)
-        return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.rows
+        return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.n
 
     means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
     centre = means.to(torch.float32)[:, None]

@@ -69,10 +69,10 @@ def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: fl
     options = options_of(HEAD_VALUES[name])
     features, labels = classes_of(300, 12, CLASSES)
     counts = torch.arange(300) % 20 + 1
-    *more, units = repeated(features, labels, counts)
+    rows, targets, units = repeated(features, labels, counts)
     alone = trained(options, rows_of(features, labels, CLASSES), noise)
-    actual = trained(options, rows_of(*more, CLASSES, units=units), noise)
-    unweighted = trained(options, rows_of(*more, CLASSES), noise)
+    actual = trained(options, rows_of(rows, targets, CLASSES, units=units), noise)
+    unweighted = trained(options, rows_of(rows, targets, CLASSES), noise)
     difference = float((actual - alone).norm() / alone.norm())
     assert difference < 2e-3
     assert difference < 0.1 * float((unweighted - alone).norm() / alone.norm())
