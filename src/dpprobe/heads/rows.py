@@ -101,13 +101,12 @@ class Block(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """Rows in memory: row i is scale[i] * features[i] - shift[i] * centre.
+    """Centred rows: row i is scale[i] * features[i] - shift[i] * centre.
 
     As such they take no copy. In float32 the difference is rounded by at most 2^-21 of
     shift[i] (1 + |centre|), which for a row next to the centre is more than of its own length.
     """
 
-    features: torch.Tensor
     scale: torch.Tensor
     shift: torch.Tensor
     centre: torch.Tensor
@@ -125,7 +124,7 @@ class Rows:
       lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
         huge or vanishing values: those must contribute exactly nothing.
       norms: float64 [rows], the same with a 1 appended to each row.
-      affine: the rows without copies of them; None where they are not in memory or not centred.
+      affine: the rows without copies of them; None where they are not centred.
     """
 
     def __init__(self, data: TrainingSet, transform: Transform) -> None:
@@ -224,14 +223,14 @@ class Rows:
     def _lengths(self) -> torch.Tensor:
         if self._scale is not None:
             return self._data.lengths * self._scale
-        if isinstance(self.transform.spec, kinds.Centred) and self._data.features is not None:
-            return self._centred_lengths(self._data.features)
+        if isinstance(self.transform.spec, kinds.Centred):
+            return self._centred_lengths()
         lengths = torch.empty_like(self._data.lengths)
         for block in self.blocks():
             lengths[block.start : block.stop] = row_lengths(block.features)
         return lengths
 
-    def _centred_lengths(self, features: torch.Tensor) -> torch.Tensor:
+    def _centred_lengths(self) -> torch.Tensor:
         """Returns the lengths float64 [rows] of centred rows, and sets `affine` on the way."""
         lengths, centre = self._data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
@@ -241,7 +240,7 @@ class Rows:
             window = slice(start, start + len(block))
             distances[window] = row_lengths((block * unit[window, None]).sub_(centre))
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
-        self.affine = Affine(features, unit * shift, shift, centre)
+        self.affine = Affine(unit * shift, shift, centre)
         return distances * shift
 
 

@@ -100,27 +100,19 @@ class Design:
         if private:
             self.offset = math.trunc(self.offset / self.step) * self.step
         usable = rows.lengths.isfinite()
-        factors = (self.clip * (1 - MARGIN) / rows.lengths).clamp_(max=1)
-        clipped = torch.where(usable, rows.lengths * factors, 0.0)
+        lengths = rows.lengths
+        if rows.affine is not None and private:
+            lengths = lengths + rounding_of(rows.affine)
+        factors = (self.clip * (1 - MARGIN) / lengths).clamp_(max=1)
+        clipped = torch.where(usable, lengths * factors, 0.0)
         self.scale = torch.where(usable, factors, 0.0).to(torch.float32)
         self._shift = None
         if rows.affine is not None:
-            self._shift = self._take_affine(rows.affine)
+            self._shift = self.scale * rows.affine.shift
+            self.scale = self.scale * rows.affine.scale
         self.constant = torch.where(usable, self.offset, 0.0).to(torch.float32)
         self.norms = torch.hypot(clipped, self.constant.double())
         self.unit_weights = None if rows.weights is None else rows.weights.double()
-
-    def _take_affine(self, affine: Affine) -> torch.Tensor:
-        """Makes `scale` that of the features as they lie; returns the shift of each row.
-
-        A row next to the centre is a difference that rounds: it is shortened by as much.
-        """
-        if self.clip < math.inf:
-            room = 2**-21 * (1 + float(affine.centre.double().norm()))
-            self.scale /= (1 + room * affine.shift.double()).to(torch.float32)
-        shift = self.scale * affine.shift
-        self.scale = self.scale * affine.scale
-        return shift
 
     def pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
         """Yields the rows in order; see `Rows.blocks`."""
@@ -130,12 +122,13 @@ class Design:
                 scale, constant = self.scale[start:stop], self.constant[start:stop]
                 yield Piece(start, stop, features, scale, constant, None, None)
             return
-        size = max(1, BLOCK_BYTES // max(4 * self.rows.dimension, bytes_per_row))
-        for start in range(0, len(self.rows), size):
-            window = slice(start, min(start + size, len(self.rows)))
+        feature_bytes = 4 * self.rows.dimension
+        size = BLOCK_BYTES * feature_bytes // max(feature_bytes, bytes_per_row)
+        for start, features in self.rows.data.blocks(size):
+            window = slice(start, start + len(features))
             yield Piece(
-                start, window.stop, affine.features[window], self.scale[window],
-                self.constant[window], self._shift[window], affine.centre,
+                start, window.stop, features, self.scale[window], self.constant[window],
+                self._shift[window], affine.centre,
             )  # fmt: skip
 
     def block(self, piece: Piece, out: torch.Tensor) -> torch.Tensor:
@@ -238,6 +231,14 @@ class Design:
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
+
+
+def rounding_of(affine: Affine) -> torch.Tensor:
+    """Returns the most by which rounding lengthens each row: float64 [rows].
+
+    It matters for rows next to the centre, whose difference to it is rounding for the most part.
+    """
+    return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
 
 def check_dimension(rows: Rows, head: str) -> None:

@@ -95,7 +95,7 @@ def test_patients_are_split_and_named_in_the_tables(source: str, tmp_path: Path)
     assert not set(sides[0]) & set(sides[1])
     assert sorted(sides[0] + sides[1]) == sorted(PATIENTS)
     for table, names in zip(tables, sides, strict=True):
-        assert table.labels().tolist() == [label(name) for name in names]
+        assert table.labels().tolist() == [label(name) for name in names or ()]
     # A stratified split: 0.3 of 8 patients and of 4.
     assert Counter(label(name) for name in set(sides[1])) == {0: 2, 1: 1}
 

@@ -22,6 +22,7 @@ from dpprobe.heads.second_order import (
     Loss,
     Piece,
     Spectrum,
+    clipped_labels,
     cross_moment,
     descend,
     gradient,
@@ -194,19 +195,44 @@ def test_centred_rows_without_copies_are_the_centred_rows() -> None:
     torch.testing.assert_close(actual.values, clipped.T @ rows, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("clip", [1.0, 0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-7, 0.0])
-def test_rows_next_to_the_centre_stay_within_their_norm(gap: float) -> None:
+def test_rows_next_to_the_centre_stay_within_their_norm(gap: float, clip: float) -> None:
     """Also where a difference is rounding alone, as float32 makes it."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 40, generator=generator))[0]
     features = 3 * (centre + gap * torch.randn(30, 40, generator=generator))
-    design = centred(features, torch.arange(30) % 3, centre, intercept=0.0)
-    assert float(tilted(design).norm(dim=1).max()) <= 1
+    options: dict[str, float] = {"intercept": 0.0, "max_row_norm": clip}
+    design = centred(features, torch.arange(30) % 3, centre, **options)
+    assert float(tilted(design).norm(dim=1).max()) <= clip
     total = second_moment(design).values
-    assert float(total.trace()) <= 30
+    assert float(total.trace()) <= 30 * clip**2
     for row in features[:10]:
-        alone = centred(row[None], torch.tensor([0]), centre, intercept=0.0)
-        assert float(second_moment(alone).values.norm()) <= 1
+        alone = centred(row[None], torch.tensor([0]), centre, **options)
+        assert float(second_moment(alone).values.norm()) <= clip**2
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-2, 1e-4])
+def test_a_row_at_the_centre_but_for_its_last_bits_stays_within_its_norm(clip: float) -> None:
+    centre = torch.tensor([1.0, 5e-17])  # 2^-54 apart in an entry that float32 resolves
+    for length in (1000.0, 3.0, 7.7, 123.4):
+        row = torch.tensor([[length, 1e-30]])
+        design = centred(row, torch.tensor([0]), centre, intercept=0.0, max_row_norm=clip)
+        assert float(second_moment(design).values.norm()) <= clip**2
+        labels = cross_moment(design, lambda piece: clipped_labels(design.rows, piece, 1.0), 3, 1.0)
+        assert float(labels.values.norm()) <= clip
+
+
+def test_centred_rows_of_a_stream_give_the_bits_of_those_in_memory() -> None:
+    features, labels = classes_of(900, 7, 3)
+    features[:, 0] += 2
+    centre = torch.nn.functional.normalize(features).mean(0)
+    expected = sums_of(features, labels, centre)
+    source = TrainingSet(Stream(features), labels, 3)
+    rows = Rows(source, Transform(Centred(), {CENTRE: centre}))
+    assert rows.streamed
+    actual = second_moment(Design(Options(intercept=0.3), rows, private=True))
+    assert torch.equal(actual.values, expected[0].values)
 
 
 def test_row_weights_enter_the_second_moment() -> None:
