@@ -22,7 +22,16 @@ from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mech
 
 GRADIENTS = "gradients"
 # The modules that stand in for `first_order`, by `engine`: each has a `train` and says its LIMITS.
-REFERENCE_ENGINES = {"opacus": "dpprobe.heads.opacus_engine"}
+REFERENCE_ENGINES = {
+    "exact": "dpprobe.heads.exact_engine",
+    "opacus": "dpprobe.heads.opacus_engine",
+}
+# For the privacy statement of every cell that `first_order` itself trains.
+LIMITS = (
+    "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
+    "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
+    "real numbers. Engine exact has no such gap."
+)
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
@@ -123,8 +132,11 @@ class FirstOrderOptions(MethodOptions):
         allow_inf_nan=False,
         description="Of average: ema, how much of the average stays each step (0.99 where absent).",
     )
-    engine: Literal["closed_form", "opacus"] = Field(
-        "closed_form", description="What computes the clipped sums; opacus is the reference, slow."
+    engine: Literal["closed_form", "exact", "opacus"] = Field(
+        "closed_form",
+        description="What computes the clipped sums and their noise: closed_form in float32, for "
+        "benchmarks; exact on a public grid, so that no rounding tells of a row, on the CPU, "
+        "slower; opacus is the reference, slow.",
     )
 
     @field_validator("batch_size")
@@ -184,8 +196,8 @@ class FirstOrderOptions(MethodOptions):
     @property
     def engine_limits(self) -> str | None:
         if self.engine not in REFERENCE_ENGINES:
-            return None
-        limits: str = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
+            return LIMITS
+        limits: str | None = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
         return limits
 
     def batch(self, n: int) -> int:

@@ -106,8 +106,8 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
         )
     if data.units is not None and not method.takes_units:
         raise PrivacyError(
-            f"head {method.head}: engine opacus takes each row as a unit of privacy, and units here "
-            "have several rows; write engine: closed_form"
+            f"head {method.head}: engine opacus takes each row as a unit of privacy, and units "
+            "here have several rows; write engine: closed_form"
         )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")

@@ -39,6 +39,7 @@ class Releases:
         self._taken: Counter[str] = Counter()
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
+        self._streams: set[tuple[str, int]] = set()
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite when the plan is not private."""
@@ -113,6 +114,17 @@ class Releases:
             mirror(matrix)
         return noisy.to(self.device).mul_(sums.step)
 
+    def keystream(self, seed: int, use: str) -> Keystream:
+        """Returns the random words of one use of a seed.
+
+        Raises:
+          PrivacyError: when they were handed out before: they would be used twice.
+        """
+        if (use, seed) in self._streams:
+            raise PrivacyError(f"{use}: its random words were handed out before; not released")
+        self._streams.add((use, seed))
+        return Keystream.seeded(seed, use)
+
     def noise(self, name: str, size: int, *, seeds: Sequence[int] | None = None) -> GaussianNoise:
         """Returns the float32 noise of releases that a head adds up by itself, step after step.
 
@@ -184,5 +196,5 @@ class Releases:
     def _sampler(self, name: str, seed: int) -> RoundedGaussian:
         key = (name, seed)
         if key not in self._samplers:
-            self._samplers[key] = RoundedGaussian(Keystream.seeded(seed, f"noise of {name}"))
+            self._samplers[key] = RoundedGaussian(self.keystream(seed, f"noise of {name}"))
         return self._samplers[key]

@@ -1,18 +1,38 @@
-"""Poisson sampling: every row joins every batch independently with one probability."""
+"""Poisson sampling: every row joins every batch independently with one probability.
+
+Where units of privacy have several rows, what is sampled are the units.
+"""
+
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dpprobe.errors import PrivacyError
+from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.keystream import Keystream, Words
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
 
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
+# Words drawn at a time, more than the digits of any float64.
+_WORDS = 1 << 13
+_AT_ONCE = 64
+_NONE, _FIRST, _ALL = np.uint64(0), np.uint64(1), np.uint64(2**64 - 1)
+
+
+def _check(rows: int, rate: float) -> None:
+    if rows < 1 or not 0 < rate <= 1:
+        raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; both must be positive")
 
 
 class Sampler(Protocol):
@@ -37,8 +57,7 @@ class PoissonSampler:
     """
 
     def __init__(self, rows: int, rate: float, generator: np.random.Generator) -> None:
-        if rows < 1 or not 0 < rate <= 1:
-            raise PrivacyError(f"sampler: {rows} rows at rate {rate!r}; both must be positive")
+        _check(rows, rate)
         self.rows = rows
         self.rate = rate
         self._generator = generator
@@ -66,6 +85,108 @@ class PoissonSampler:
         self._last -= length
         step, row = np.divmod(hits[:cut], self.rows)
         return row, np.bincount(step, minlength=steps)
+
+
+class ExactPoissonSampler:
+    """Independent Bernoulli(rate) draws over (step, row), of exactly that probability.
+
+    A row joins a batch where a uniform real number U, of which random words give digit after
+    binary digit, is below the rate. A rate is a float64, so it has finitely many digits: the first
+    one in which U differs decides, and where none does U is not below. 64 rows are drawn together,
+    a word for the next digit of each, until all are decided: after seven words in the mean, one
+    byte a row. Batches do not depend on how steps are grouped into blocks.
+    """
+
+    def __init__(self, rows: int, rate: float, keystream: Keystream) -> None:
+        """Takes the stream.
+
+        Args:
+          rows: their number, or that of units.
+          rate: the probability that a row joins a batch.
+          keystream: of this sampler alone.
+        """
+        _check(rows, rate)
+        self.rows = rows
+        self.rate = rate
+        self._keystream = keystream
+        self._digits = _digits(rate)
+        self._words: Words = np.zeros(0, dtype=np.uint64)
+        self._place = 0
+        self._buffer = np.empty(1 << 12, dtype=np.int64)
+
+    def block(self, steps: int) -> tuple[RowIndices, npt.NDArray[np.int64]]:
+        """Draws the batches of the next `steps` steps; see `Sampler`."""
+        batches = [self._batch() for _ in range(steps)]
+        sizes = np.array([len(batch) for batch in batches], dtype=np.int64)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *batches]), sizes
+
+    def _batch(self) -> RowIndices:
+        if self.rate == 1:
+            return np.arange(self.rows)
+        parts, row = [], 0
+        while row < self.rows:
+            if len(self._words) - self._place < len(self._digits):
+                left = self._words[self._place :]
+                self._words = np.concatenate([left, self._keystream.words(_WORDS)])
+                self._place = 0
+            row, self._place, count = draw_batch(
+                self._words, self._place, self._digits, row, self.rows, self._buffer
+            )
+            parts.append(self._buffer[:count].copy())
+        return np.concatenate(parts)
+
+
+def _digits(rate: float) -> npt.NDArray[np.uint8]:
+    """Returns the binary digits of a number below 1, after the point; none for 1."""
+    numerator, denominator = Fraction(rate).as_integer_ratio()
+    places = denominator.bit_length() - 1
+    digits = [numerator >> place & 1 for place in reversed(range(places))]
+    return np.array(digits, dtype=np.uint8)
+
+
+@jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")
+def draw_batch(words, place, digits, row, rows, out):
+    """Draws rows from `row` on, 64 at a time, while there are words, and places for those drawn.
+
+    Args:
+      words: of which those from `place` on are not used yet.
+      digits: of the rate.
+      out: filled with the rows that join.
+
+    Returns:
+      The next row, the next word's place, and how many rows join.
+    """
+    count = 0
+    while (
+        row < rows
+        and place + digits.shape[0] <= words.shape[0]
+        and count + _AT_ONCE <= out.shape[0]
+    ):
+        undecided, joined = _ALL, _NONE
+        if rows - row < _AT_ONCE:
+            undecided = (_FIRST << np.uint64(rows - row)) - _FIRST
+        for k in range(digits.shape[0]):
+            word = words[place]
+            place += 1
+            if digits[k]:
+                joined |= undecided & ~word
+                undecided &= word
+            else:
+                undecided &= ~word
+            if undecided == _NONE:
+                break
+        index = row
+        while joined != _NONE:
+            if joined & _FIRST:
+                out[count] = index
+                count += 1
+            joined >>= _FIRST
+            index += 1
+        row += _AT_ONCE
+    return min(row, rows), place, count
+
+
+MACHINE_CODE.keep()
 
 
 def poisson_batches(

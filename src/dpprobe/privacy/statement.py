@@ -68,7 +68,10 @@ NOT_COVERED = (
     "seeds, fingerprints and hashes stored with the results: they are functions of the private "
     "data, and the seeds give the noise away",
     "whether a run fails, and the errors it raises",
-    "what floating-point arithmetic and running time reveal beyond real-valued Gaussian noise",
+    "what running time reveals",
+)
+FLOATS_NOT_COVERED = (
+    "what floating-point arithmetic reveals beyond real-valued Gaussian noise: see engine_limits"
 )
 PATIENTS_NOT_COVERED = (
     "how many training images there are, and how many each patient has",
@@ -126,6 +129,7 @@ def statement(
         words; None where there is nothing.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
       engine_limits: what the engine falls short of; None where it computes what is stated.
+        Where nothing is promised it is left out.
 
     Raises:
       PrivacyError: for an unknown mode.
@@ -144,6 +148,9 @@ def statement(
     not_covered = [private_choices, *NOT_COVERED] if private_choices else [*NOT_COVERED]
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
+    limits = engine_limits if plan.private else None
+    if limits:
+        not_covered.append(FLOATS_NOT_COVERED)
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
@@ -181,7 +188,7 @@ def statement(
         "mode": mode,
         "release": MODES[mode],
         "seeds": [f"{seed:032x}" for seed in seeds],
-        "engine_limits": engine_limits,
+        "engine_limits": limits,
         "public": public,
         "public_files": dict(files.hashes) if files else {},
         **({"declared_public": {"by": files.study, "options": dict(files.files)}} if files else {}),

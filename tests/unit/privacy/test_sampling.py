@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed, stream, stream_seed
-from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
+from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler, poisson_batches
 
 
 def indicator(rows: int, rate: float, steps: int, seed: int = 1) -> np.ndarray:
@@ -83,6 +87,96 @@ def test_a_block_of_a_large_dataset_needs_no_mask() -> None:
 def test_impossible_samplers_are_refused(rows: int, rate: float) -> None:
     with pytest.raises(PrivacyError, match="sampler"):
         PoissonSampler(rows, rate, stream(1, "s"))
+
+
+# --- exact draws ---------------------------------------------------------------------------------
+
+
+def exact_indicator(rows: int, rate: float, steps: int) -> np.ndarray:
+    sampler = ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
+    hits, sizes = sampler.block(steps)
+    joined = np.zeros((steps, rows))
+    np.add.at(joined, (np.repeat(np.arange(steps), sizes), hits), 1)
+    assert joined.max() <= 1
+    return joined
+
+
+class Words(Keystream):
+    """A keystream of given words, then of zeros."""
+
+    def __init__(self, words: list[int]) -> None:
+        super().__init__(bytes(32), "given")
+        self._given = words
+
+    def words(self, count: int) -> np.ndarray:
+        taken, self._given = self._given[:count], self._given[count:]
+        return np.array(taken + [0] * (count - len(taken)), dtype=np.uint64)
+
+
+@given(
+    rate=st.one_of(st.floats(1e-3, 1 - 2**-53), st.sampled_from([0.5, 0.75, 2.0**-9, 1 - 2**-53])),
+    rows=st.integers(1, 64),
+    seed=st.integers(0, 2**32),
+    agreeing=st.integers(0, 60),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_row_joins_where_its_number_is_below_the_rate(
+    rate: float, rows: int, seed: int, agreeing: int
+) -> None:
+    """In fractions, also where all rows' first digits are those of the rate."""
+    words = np.random.default_rng(seed).integers(0, 2**64, 80, dtype=np.uint64).tolist()
+    length = Fraction(rate).denominator.bit_length() - 1
+    for place in range(min(agreeing, length)):
+        words[place] = (2**64 - 1) * (math.floor(Fraction(rate) * 2 ** (place + 1)) & 1)
+    actual, sizes = ExactPoissonSampler(rows, rate, Words(words)).block(1)
+    numbers = [
+        sum((Fraction(words[k] >> row & 1, 2 ** (k + 1)) for k in range(length)), Fraction(0))
+        for row in range(rows)
+    ]
+    assert actual.tolist() == [row for row in range(rows) if numbers[row] < Fraction(rate)]
+    assert sizes.tolist() == [len(actual)]
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (70, 0.3), (20, 0.5), (64, 0.9)])
+def test_every_row_joins_an_exact_batch_at_the_rate(rows: int, rate: float) -> None:
+    steps = 20_000
+    joined = exact_indicator(rows, rate, steps)
+    deviation = (rate * (1 - rate) / steps) ** 0.5
+    assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
+    assert joined.sum(1).var() == pytest.approx(rows * rate * (1 - rate), rel=0.06)
+
+
+def test_exact_draws_of_rows_and_steps_are_independent() -> None:
+    steps, rate = 40_000, 0.1
+    joined = (exact_indicator(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
+    between_rows = joined.T @ joined / steps
+    np.fill_diagonal(between_rows, 0)
+    assert np.abs(between_rows).max() < 5 / steps**0.5
+    flat = joined.ravel()
+    for lag in (1, 2, 11, 12, 13, 24):
+        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
+
+
+def test_exact_batches_do_not_depend_on_blocks() -> None:
+    one, other = (ExactPoissonSampler(5000, 0.3, Keystream.seeded(7, "s")) for _ in range(2))
+    hits, sizes = one.block(40)
+    parts = [other.block(steps) for steps in (1, 7, 32)]
+    np.testing.assert_array_equal(hits, np.concatenate([part for part, _ in parts]))
+    np.testing.assert_array_equal(sizes, np.concatenate([part for _, part in parts]))
+    for batch in np.split(hits, np.cumsum(sizes)[:-1]):
+        assert np.all(np.diff(batch) > 0)
+        assert 0 <= batch[0] <= batch[-1] < 5000
+
+
+def test_the_ends_of_exact_rates() -> None:
+    hits, sizes = ExactPoissonSampler(70, 1.0, Keystream.seeded(7, "s")).block(2)
+    assert hits.tolist() == [*range(70), *range(70)]
+    assert sizes.tolist() == [70, 70]
+    hits, sizes = ExactPoissonSampler(70, 2.0**-1074, Keystream.seeded(7, "s")).block(3)
+    assert (hits.size, sizes.tolist()) == (0, [0, 0, 0])
+    for rows, rate in ((0, 0.5), (5, 0.0), (5, 1.5), (5, math.nan)):
+        with pytest.raises(PrivacyError, match="sampler"):
+            ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
 
 
 def test_seeds_derive_from_the_whole_identity() -> None:

@@ -213,8 +213,20 @@ def test_a_method_that_looks_at_the_data_claims_no_public_choices() -> None:
     assert any("private rows' means" in line for line in values["not_covered"])
 
 
+def test_float32_noise_is_for_benchmarks_and_exact_noise_has_no_reservation() -> None:
+    values = state()
+    assert "for benchmarks, not for release" in values["engine_limits"]
+    assert "Engine exact has no such gap" in values["engine_limits"]
+    assert any("what floating-point arithmetic reveals" in line for line in values["not_covered"])
+    for options in ({"head": "sgd", "engine": "exact"}, {"head": "least_squares"}):
+        values = state(options=options)
+        assert values["engine_limits"] is None
+        assert not any("floating-point" in line for line in values["not_covered"])
+        assert "what running time reveals" in values["not_covered"]
+    assert state(math.inf)["engine_limits"] is None
+
+
 def test_a_reference_engine_states_its_limits() -> None:
-    assert state()["engine_limits"] is None
     limits = state(options={"head": "sgd", "engine": "opacus"})["engine_limits"]
     assert "reference, not for release" in limits
     assert "5.77" in limits

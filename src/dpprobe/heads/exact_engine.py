@@ -1,0 +1,273 @@
+"""`engine: exact`: noisy gradient steps whose every release is exact, by the same plan.
+
+**What is released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row
+x of weight w (1, or less where its unit of privacy has several rows) and residual r, u is
+[x, 1] / |[x, 1]|, and v is r |[x, 1]|, scaled to norm C = `max_grad_norm` where it is longer: v u^T
+is the row's clipped gradient. u and w v are rounded towards zero to whole numbers of two public
+steps (`privacy.grid`).
+
+**Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
+a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
+head on a grid, which float64 adds exactly, and all else is done row by row. The sum is of integers
+of at most n 2^(a + b) <= 2^52 in total, exact in any order. So a null row in a row's place changes
+the sum by that row's part and nothing else: by at most C, to the last bit.
+
+**Noise** is the rounding of a real Gaussian to that grid (`Releases.gaussian`): what leaves is the
+real-valued mechanism, rounded, and has its price. A batch is a Poisson sample of units with exactly
+the plan's rate (`ExactPoissonSampler`). All random words are a keystream's.
+
+Weights, rates, optimisers and averages are post-processing of what was released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.clipping import drawn_rows
+from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions
+from dpprobe.heads.fitted import Fitted, Record, finite_weights
+from dpprobe.heads.history import History, record_steps
+from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.kernels import exact_step
+from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.rows import Rows
+from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import ExactPoissonSampler
+from dpprobe.progress import Progress
+
+# Its statement needs no reservation.
+LIMITS = None
+
+_PIECE_BYTES = 32 * 2**20
+# Rows of a thread's slice are at least so many.
+_SLICE_ROWS = 512
+# Weights smaller than that are 0 in the logits: far below any, and their grid would underflow.
+_SMALLEST_WEIGHT = 1e-200
+
+Index = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+
+
+def train(
+    options: FirstOrderOptions,
+    rows: Rows,
+    releases: Releases,
+    optimiser: Optimiser,
+    *,
+    record: Record | None = None,
+) -> Fitted:
+    """Trains like `first_order.train`, all seeds side by side, under noise.
+
+    Raises:
+      PrivacyError: when more steps were taken than were priced.
+      ConfigError: when training diverged, or on a GPU.
+      DataError: for batches of rows that are not in memory.
+    """
+    if rows.device.type != "cpu":
+        raise ConfigError(
+            f"head {options.head}: engine exact computes on the CPU, and the rows are on "
+            f"{rows.device.type}; train on the CPU, or write engine: closed_form"
+        )
+    mechanism = releases.plan.mechanism(GRADIENTS)
+    rates, mixing = (make(options, mechanism.count) for make in (learning_rates, mixing_rates))
+    assert rates is not None
+    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    weights = initial_weights(options, rows, releases.seeds).double()
+    average = weights.clone()
+    divisor, taken = mechanism.sample_rate * rows.n, 0
+    with ExitStack() as stack, torch.inference_mode():
+        threads = torch.get_num_threads()
+        pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
+        sums = ExactSums(rows, mechanism.sensitivity, sigmoid=options.loss == "sigmoid", pool=pool)
+        samplers = [
+            ExactPoissonSampler(
+                rows.n, mechanism.sample_rate, releases.keystream(seed, "Poisson sampling")
+            )
+            for seed in releases.seeds
+            if mechanism.sample_rate < 1
+        ]
+        progress = stack.enter_context(
+            Progress(mechanism.count, label=f"{options.head}, exact: train", unit="steps")
+        )
+        history.add(0, average.float())
+        for stop in record_steps(mechanism.count):
+            progress.advance(stop - taken)
+            for step in range(taken, stop):
+                total = sums.poisson(weights, samplers) if samplers else sums.full(weights)
+                release = releases.gaussian(GRADIENTS, total).div_(divisor)
+                optimiser.step(weights, release, float(rates[step]))
+                average.lerp_(weights, 1.0 if mixing is None else float(mixing[step]))
+            taken = stop
+            history.add(taken, average.float())
+    heads = finite_weights(average.float(), options)
+    return Fitted(weights=heads, steps=taken, history=history.records)
+
+
+class _Data(NamedTuple):
+    """The first arguments of `exact_step.add_sums`."""
+
+    features: npt.NDArray[np.float32]
+    scale: npt.NDArray[np.float32]
+    shift: npt.NDArray[np.float32]
+    centre: npt.NDArray[np.float32]
+    labels: Index
+    multi_hot: npt.NDArray[np.uint8]
+    weights: npt.NDArray[np.float32]
+
+
+class ExactSums:
+    """The clipped sums of a set of rows, on their grid, for any weights.
+
+    Args:
+      clip: the largest norm of a row's gradient.
+      sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
+      pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
+    """
+
+    def __init__(self, rows: Rows, clip: float, *, sigmoid: bool, pool: Executor | None) -> None:
+        self._rows = rows
+        self._clip = clip * (1 - exact_step.MARGIN)
+        self._sigmoid = sigmoid
+        self._pool = pool
+        self._entry = grid_step(1 - exact_step.MARGIN, entry_bits(rows.n))
+        self._step = grid_step(self._clip, factor_bits(rows.n))
+        weights = torch.ones(len(rows)) if rows.weights is None else rows.weights
+        self._weights = torch.where(rows.lengths.isfinite(), weights, 0.0)
+        self._whole = self._where_they_lie()
+
+    def full(self, weights: torch.Tensor) -> GridSum:
+        """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
+        heads, units = self._on_grid(weights)
+        totals = np.zeros(tuple(weights.shape))
+        for data in self._blocks():
+            index = np.arange(len(data.features))
+            count = max(1, min(torch.get_num_threads(), len(index) // _SLICE_ROWS))
+            if self._pool is None or count == 1:
+                self._add(data, index, heads, units, totals)
+                continue
+            parts = [np.zeros_like(totals) for _ in range(count)]
+            slices = np.array_split(index, count)
+            for _ in self._pool.map(
+                lambda part, total, data=data: self._add(data, part, heads, units, total),
+                slices,
+                parts,
+            ):
+                pass
+            for part in parts:
+                totals += part
+        return self._sum(totals)
+
+    def poisson(self, weights: torch.Tensor, samplers: list[ExactPoissonSampler]) -> GridSum:
+        """Returns each head's sum over the next batch of its sampler."""
+        totals = np.zeros(tuple(weights.shape))
+
+        def add(seed: int) -> None:
+            window = slice(seed, seed + 1)
+            batch, _ = drawn_rows(self._rows, samplers[seed], 1)
+            heads, units = self._on_grid(weights[window])
+            for data, index in self._gathered(batch):
+                self._add(data, index, heads, units, totals[window])
+
+        for _ in (map if self._pool is None else self._pool.map)(add, range(len(samplers))):
+            pass
+        return self._sum(totals)
+
+    def over(self, index: Index, weights: torch.Tensor) -> GridSum:
+        """Returns each head's sum over the rows of an index."""
+        heads, units = self._on_grid(weights)
+        totals = np.zeros(tuple(weights.shape))
+        for data, part in self._gathered(index):
+            self._add(data, part, heads, units, totals)
+        return self._sum(totals)
+
+    def _sum(self, totals: Numbers) -> GridSum:
+        return GridSum(torch.from_numpy(totals), self._entry * self._step)
+
+    def _add(self, data: _Data, index: Index, heads: Numbers, units: Numbers, out: Numbers) -> None:
+        exact_step.add_sums(
+            *data, index, heads, units, self._clip, self._entry, self._step, self._sigmoid, out
+        )
+
+    def _on_grid(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
+        """Returns weights as integers [seeds, d + 1, K], and the units of their logits [seeds].
+
+        A product of a row of norm 1 and a class's weights is below 2^53 in their units. Weights
+        that are not finite make all logits so: no row contributes.
+        """
+        heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
+        units = np.empty(len(weights))
+        bits = product_bits(1) - entry_bits(self._rows.n) - 1
+        for seed, head in enumerate(weights):
+            longest = float(torch.linalg.vector_norm(head, dim=1).max())
+            step = 1.0
+            if not longest < math.inf:
+                heads[seed] = math.nan
+            elif longest < _SMALLEST_WEIGHT:
+                heads[seed] = 0.0
+            else:
+                step = grid_step(longest, bits)
+                heads[seed] = (head / step).round_().T.numpy()
+            units[seed] = step * self._entry / (1 - exact_step.MARGIN)
+        return heads, units
+
+    def _where_they_lie(self) -> _Data | None:
+        """Returns all rows without a copy; None where they do not lie in memory as they are."""
+        every = slice(None)
+        if self._rows.affine is not None:
+            affine = self._rows.affine
+            return self._data(affine.features, affine.scale, affine.shift, affine.centre, every)
+        if self._rows.direct is not None:
+            features, scale = self._rows.direct
+            return self._data(features, scale, torch.zeros(0), torch.zeros(0), every)
+        return None
+
+    def _copies(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
+        """Returns the arrays of copied normalised rows."""
+        none = torch.zeros(0)
+        return self._data(features, torch.ones(len(features)), none, none, index)
+
+    def _data(
+        self,
+        features: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
+        centre: torch.Tensor,
+        index: torch.Tensor | slice,
+    ) -> _Data:
+        labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
+        return _Data(
+            features.contiguous().numpy(),
+            scale.contiguous().numpy(),
+            shift.contiguous().numpy(),
+            centre.contiguous().numpy(),
+            np.zeros(0, dtype=np.int64) if several else labels,
+            labels if several else np.zeros((0, 0), dtype=np.uint8),
+            self._weights[index].contiguous().numpy(),
+        )
+
+    def _blocks(self) -> Iterator[_Data]:
+        if self._whole is not None:
+            yield self._whole
+            return
+        for start, stop, features in self._rows.blocks():
+            yield self._copies(features, slice(start, stop))
+
+    def _gathered(self, index: Index) -> Iterator[tuple[_Data, Index]]:
+        if self._whole is not None:
+            yield self._whole, index
+            return
+        piece = max(1, _PIECE_BYTES // (4 * self._rows.dimension))
+        for start in range(0, len(index), piece):
+            chosen = torch.from_numpy(index[start : start + piece])
+            yield self._copies(self._rows.gather(chosen), chosen), np.arange(len(chosen))

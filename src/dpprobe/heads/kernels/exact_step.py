@@ -1,0 +1,167 @@
+"""Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
+
+Both products are of integers below 2^53 in float64, by NumPy's BLAS, so they are exact. What comes
+between them looks at one row at a time, number by number: what a row adds does not depend on its
+place, nor on the rows beside it.
+"""
+
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpprobe.machine_code import MachineCode
+
+MACHINE_CODE = MachineCode(__file__)
+jit = MACHINE_CODE.jit
+
+CHUNK = 128
+# Rows and factors are shorter than their bounds by this much, more than what float64 rounds in a
+# million columns.
+MARGIN = 2.0**-30
+_LARGEST = np.finfo(np.float64).max
+
+
+@jit("f8(f8[::1])", fastmath=frozenset({"reassoc"}))
+def _square(x):
+    total = 0.0
+    for j in range(x.shape[0]):
+        total += x[j] * x[j]
+    return total
+
+
+@jit("f8(f4[::1], f8, f8, f4[::1], f8, f8[::1])")
+def to_grid(source, scale, shift, centre, entry, out):
+    """Fills out with [x, 1] / |[x, 1]|, x = scale * source - shift * centre, in steps of `entry`.
+
+    Entries are rounded towards zero, so the result in steps is no longer than 1.
+
+    Args:
+      source: [d].
+      centre: [d], or [0] for none.
+      out: [d + 1].
+
+    Returns:
+      |[x, 1]|; or 0, and zeros, where that is not finite.
+    """
+    d = source.shape[0]
+    if centre.shape[0]:
+        for j in range(d):
+            out[j] = scale * np.float64(source[j]) - shift * np.float64(centre[j])
+    else:
+        for j in range(d):
+            out[j] = scale * np.float64(source[j])
+    out[d] = 1.0
+    norm = np.sqrt(_square(out))
+    if not norm <= _LARGEST:
+        out[:] = 0.0
+        return 0.0
+    factor = (1 - MARGIN) / (norm * entry)
+    for j in range(d + 1):
+        out[j] = np.trunc(out[j] * factor)
+    return norm
+
+
+@jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1, f8[:, ::1])")
+def _to_factors(logits, norms, weights, labels, multi_hot, rows, clip, step, sigmoid, out):
+    """Turns logits [m, K] into factors [K, m] in steps: |row| residual, clipped, times its weight.
+
+    A row of norm 0, or with a logit that is not finite, gets 0.
+    """
+    classes = logits.shape[1]
+    for i in range(logits.shape[0]):
+        row, norm = logits[i], norms[i]
+        usable = norm > 0
+        highest = row[0]
+        for k in range(classes):
+            usable = usable and abs(row[k]) <= _LARGEST
+            highest = max(highest, row[k])
+        if not usable:
+            out[:, i] = 0.0
+            continue
+        if sigmoid:
+            for k in range(classes):
+                power = np.exp(-abs(row[k]))
+                row[k] = (1.0 if row[k] > 0 else power) / (1 + power)
+        else:
+            total = 0.0
+            for k in range(classes):
+                row[k] = np.exp(row[k] - highest)
+                total += row[k]
+            for k in range(classes):
+                row[k] /= total
+        if multi_hot.shape[0]:
+            for k in range(classes):
+                row[k] -= multi_hot[rows[i], k]
+        else:
+            row[labels[rows[i]]] -= 1.0
+        square = 0.0
+        for k in range(classes):
+            square += row[k] * row[k]
+        length = np.sqrt(square) * norm
+        factor = weights[i] * norm * (clip / length if length > clip else 1.0) / step
+        for k in range(classes):
+            out[k, i] = np.trunc(row[k] * factor)
+
+
+_DATA = "f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1]"
+
+
+@jit(f"void({_DATA}, i8[::1], f8[:, :, ::1], f8[::1], f8, f8, f8, b1, f8[:, :, ::1])")
+def add_sums(
+    features, scale, shift, centre, labels, multi_hot, weights, rows, heads, units, clip, entry,
+    step, sigmoid, totals,
+):  # fmt: skip
+    """Adds each head's clipped sum over the same rows [m] to its total, in steps of entry * step.
+
+    Args:
+      features: float32 [n, d].
+      scale, shift, centre: row i is scale[i] * features[i] - shift[i] * centre; shift and centre
+        [0] for none.
+      labels: int64 [n]; or [0] for rows of several labels.
+      multi_hot: uint8 [n, K] for rows of several labels; or [0, 0].
+      weights: float32 [n], what a clipped gradient is multiplied with; 0 for a row that must not
+        contribute.
+      rows: int64 [m], each from 0 to n - 1: this is not checked.
+      heads: [seeds, d + 1, K], integers.
+      units: [seeds], of a row in steps times a head's integers.
+      clip: of a gradient's norm.
+      entry, step: of the rows' entries and of the factors.
+      sigmoid: True if the loss is a sum of sigmoid cross-entropies.
+      totals: [seeds, K, d + 1].
+    """
+    seeds, columns, classes = heads.shape
+    most = min(CHUNK, rows.shape[0])
+    block, logits = np.empty((most, columns)), np.empty((most, classes))
+    norms, parts = np.empty(most), np.empty(most)
+    part = np.empty((classes, columns))
+    for start in range(0, rows.shape[0], CHUNK):
+        chosen = rows[start : start + CHUNK]
+        m = chosen.shape[0]
+        for i in range(m):
+            row = chosen[i]
+            parts[i] = weights[row]
+            if parts[i] > 0:
+                moved = shift[row] if shift.shape[0] else 0.0
+                norms[i] = to_grid(features[row], scale[row], moved, centre, entry, block[i])
+            else:
+                norms[i] = 0.0
+                block[i] = 0.0
+        for seed in range(seeds):
+            np.dot(block[:m], heads[seed], logits[:m])
+            for i in range(m):
+                for k in range(classes):
+                    logits[i, k] *= units[seed] * norms[i]
+            factors = np.empty((classes, m))
+            _to_factors(
+                logits[:m], norms, parts, labels, multi_hot, chosen, clip, step, sigmoid, factors
+            )
+            np.dot(factors, block[:m], part)
+            total = totals[seed]
+            for k in range(classes):
+                for j in range(columns):
+                    total[k, j] += part[k, j]
+
+
+MACHINE_CODE.keep()
