@@ -33,7 +33,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
-from report import CASES, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
+from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
 PARTS = ("batch32", "batch4096", "full", "second", "memory")
@@ -229,6 +229,9 @@ def all_engines(
             key = partial(Key, setting.name, case)
             for title, seeds in ((OURS, 1), (FIVE, 5)):
                 yield key(title), Engine(ours(setting, data, case, seeds), RECIPE_STEPS)
+            if setting.clock.device == "cpu":
+                run = ours(setting, data, case, 1, engine="exact")
+                yield key(EXACT), Engine(run, RECIPE_STEPS)
             for title in PEERS:
                 peer = available.engine(title, setting, case)
                 if peer:
@@ -244,12 +247,14 @@ def all_engines(
                 yield Key(setting.name, "second", name), Engine(one_fit(setting, values), 1)
 
 
-def ours(setting: Setting, data: TrainingSet, case: str, seeds: int) -> Callable[[int], float]:
+def ours(
+    setting: Setting, data: TrainingSet, case: str, seeds: int, engine: str = "closed_form"
+) -> Callable[[int], float]:
     """So many steps of `sgd`, for so many seeds in one pass."""
-    batch = CASES[case] or "full"
+    values = {"head": "sgd", "batch_size": CASES[case] or "full", "engine": engine}
 
     def run(steps: int) -> float:
-        work = fit({"head": "sgd", "batch_size": batch, "steps": steps}, data, seeds)
+        work = fit({**values, "steps": steps}, data, seeds)
         return setting.clock.seconds(work)
 
     return run

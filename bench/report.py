@@ -35,6 +35,7 @@ SETS = {"A": Shape(50_000, 768, 10), "B": Shape(50_000, 2048, 100)}
 CASES: dict[str, int | None] = {"batch32": 32, "batch4096": 4096, "full": None}
 TITLES = {"batch32": "batch 32", "batch4096": "batch 4096", "full": "full batch"}
 OURS, FIVE = "dpprobe", "dpprobe, five seeds"
+EXACT = "dpprobe, engine: exact"
 SECOND_ORDER: dict[str, dict[str, Any]] = {
     "least_squares": {"head": "least_squares"},
     "newton, one step": {"head": "newton", "steps": 1},
@@ -184,6 +185,8 @@ def steps(engines: Engines, versions: Mapping[str, str | None]) -> list[str]:
         "|---|" + "---|" * len(cases),
         f"| {OURS} |" + " 1 |" * len(cases),
     ]
+    cells = [cell(engines, Key(*column, EXACT), Key(*column, OURS)) for column in cases]
+    rows.append(f"| {EXACT} | {' | '.join(cells)} |")
     for title, version in versions.items():
         if version is None:
             rows.append(f"| {title} |" + " not installed |" * len(cases))

@@ -80,11 +80,11 @@ def train(
             f"{rows.device.type}; train on the CPU, or write engine: closed_form"
         )
     mechanism = releases.plan.mechanism(GRADIENTS)
-    rates, mixing = (make(options, mechanism.count) for make in (learning_rates, mixing_rates))
-    assert rates is not None
+    rates = learning_rates(options, mechanism.count)
+    mixing = mixing_rates(options, mechanism.count)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     weights = initial_weights(options, rows, releases.seeds).double()
-    average = weights.clone()
+    average = weights if mixing is None else weights.clone()
     divisor, taken = mechanism.sample_rate * rows.n, 0
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
@@ -107,7 +107,8 @@ def train(
                 total = sums.poisson(weights, samplers) if samplers else sums.full(weights)
                 release = releases.gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(weights, release, float(rates[step]))
-                average.lerp_(weights, 1.0 if mixing is None else float(mixing[step]))
+                if mixing is not None:
+                    average.lerp_(weights, float(mixing[step]))
             taken = stop
             history.add(taken, average.float())
     heads = finite_weights(average.float(), options)

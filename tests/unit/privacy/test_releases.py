@@ -101,6 +101,14 @@ def test_the_same_noise_is_handed_out_once() -> None:
         taken.noise("c", 10)
 
 
+def test_random_words_are_handed_out_once() -> None:
+    taken = releases(mechanism("a"))
+    first = taken.keystream(1, "Poisson sampling").words(2)
+    assert first.tolist() != taken.keystream(2, "Poisson sampling").words(2).tolist()
+    with pytest.raises(PrivacyError, match="Poisson sampling: its random words were handed out"):
+        taken.keystream(1, "Poisson sampling")
+
+
 def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
     """Whole numbers of steps, before and after: no bit below a step can tell of the rows."""
     taken = releases(mechanism("a", count=2))
