@@ -21,7 +21,6 @@ Weights, rates, optimisers and averages are post-processing of what was released
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -52,8 +51,6 @@ LIMITS = None
 _PIECE_BYTES = 32 * 2**20
 # Rows of a thread's slice are at least so many.
 _SLICE_ROWS = 512
-# Weights smaller than that are 0 in the logits: far below any, and their grid would underflow.
-_SMALLEST_WEIGHT = 1e-200
 
 Index = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -209,18 +206,8 @@ class ExactSums:
         heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
         units = np.empty(len(weights))
         bits = product_bits(1) - entry_bits(self._rows.n) - 1
-        for seed, head in enumerate(weights):
-            longest = float(torch.linalg.vector_norm(head, dim=1).max())
-            step = 1.0
-            if not longest < math.inf:
-                heads[seed] = math.nan
-            elif longest < _SMALLEST_WEIGHT:
-                heads[seed] = 0.0
-            else:
-                step = grid_step(longest, bits)
-                heads[seed] = (head / step).round_().T.numpy()
-            units[seed] = step * self._entry / (1 - exact_step.MARGIN)
-        return heads, units
+        exact_step.to_integers(weights.numpy(), bits, heads, units)
+        return heads, units * (self._entry / (1 - exact_step.MARGIN))
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None where they do not lie in memory as they are."""

@@ -9,6 +9,8 @@ place, nor on the rows beside it.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpprobe.machine_code import MachineCode
@@ -21,6 +23,8 @@ CHUNK = 128
 # million columns.
 MARGIN = 2.0**-30
 _LARGEST = np.finfo(np.float64).max
+# Weights whose norm is smaller are 0 in logits, where they would change nothing.
+_SMALLEST_HEAD = 1e-150
 
 
 @jit("f8(f8[::1])", fastmath=frozenset({"reassoc"}))
@@ -29,6 +33,37 @@ def _square(x):
     for j in range(x.shape[0]):
         total += x[j] * x[j]
     return total
+
+
+@jit("void(f8[:, :, ::1], i8, f8[:, :, ::1], f8[::1])")
+def to_integers(weights, bits, heads, units):
+    """Fills heads [seeds, d + 1, K] with weights [seeds, K, d + 1] in units, rounded to integers.
+
+    A class's integers have a norm of at most about 2^bits. Weights that are not finite become no
+    numbers, so that all their logits are not finite.
+
+    Args:
+      units: [seeds], a power of two for each head.
+    """
+    for seed in range(weights.shape[0]):
+        longest = 0.0
+        finite = True
+        for k in range(weights.shape[1]):
+            norm = np.sqrt(_square(weights[seed, k]))
+            finite = finite and norm <= _LARGEST
+            longest = max(longest, norm)
+        units[seed] = 1.0
+        if not finite:
+            heads[seed] = np.nan
+            continue
+        if longest < _SMALLEST_HEAD:
+            heads[seed] = 0.0
+            continue
+        exponent = math.frexp(longest)[1] - bits
+        units[seed], inverse = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
+        for k in range(weights.shape[1]):
+            for j in range(weights.shape[2]):
+                heads[seed, j, k] = np.rint(weights[seed, k, j] * inverse)
 
 
 @jit("f8(f4[::1], f8, f8, f4[::1], f8, f8[::1])")
