@@ -38,7 +38,7 @@ from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.optimiser import Optimiser
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
@@ -211,14 +211,18 @@ class ExactSums:
 
     def _where_they_lie(self) -> _Data | None:
         """Returns all rows without a copy; None where they do not lie in memory as they are."""
-        every = slice(None)
-        if self._rows.affine is not None:
-            affine = self._rows.affine
-            return self._data(affine.features, affine.scale, affine.shift, affine.centre, every)
+        every, features = slice(None), self._rows.data.features
+        if self._rows.affine is not None and features is not None:
+            return self._affine(features, self._rows.affine, every)
         if self._rows.direct is not None:
             features, scale = self._rows.direct
             return self._data(features, scale, torch.zeros(0), torch.zeros(0), every)
         return None
+
+    def _affine(self, features: torch.Tensor, affine: Affine, window: slice) -> _Data:
+        """Returns the arrays of centred rows as they lie."""
+        scale, shift = affine.scale[window], affine.shift[window]
+        return self._data(features, scale, shift, affine.centre, window)
 
     def _copies(self, features: torch.Tensor, index: torch.Tensor | slice) -> _Data:
         """Returns the arrays of copied normalised rows."""
@@ -247,6 +251,11 @@ class ExactSums:
     def _blocks(self) -> Iterator[_Data]:
         if self._whole is not None:
             yield self._whole
+            return
+        if self._rows.affine is not None:
+            for start, features in self._rows.data.blocks():
+                window = slice(start, start + len(features))
+                yield self._affine(features, self._rows.affine, window)
             return
         for start, stop, features in self._rows.blocks():
             yield self._copies(features, slice(start, stop))
