@@ -17,7 +17,7 @@ import pickle
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dpprobe.artifacts import atomic_path
 
@@ -38,6 +38,9 @@ class MachineCode:
     of this module's source alone. It holds the processor, Numba's version and its settings as well,
     so processors of several kinds can share a folder.
     """
+
+    # The names of the modules that this process has compiled or loaded whole.
+    ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str) -> None:
         """Looks for the module's machine code.
@@ -79,6 +82,7 @@ class MachineCode:
 
     def keep(self) -> None:
         """Writes what this process has compiled, where a folder takes it."""
+        self.ready.add(self.name)
         if self._complete or not self._parts:
             return
         self._complete = True

@@ -1,4 +1,6 @@
-"""Prints a hash of the native kernels' results. Arguments: folders of machine code; "noise-first".
+"""Prints a hash of the native kernels' results, of float32 ones or, with "exact", of exact ones.
+
+Arguments: folders of machine code; "exact"; "noise-first", the reverse order of imports.
 
 Run in a process of its own: machine code is made or loaded when the kernels are imported.
 """
@@ -9,18 +11,36 @@ import hashlib
 import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpprobe.machine_code import MachineCode
 
-KERNELS = ["dpprobe.heads.kernels.fused_step", "dpprobe.privacy.noise"]
+if TYPE_CHECKING:
+    import numpy as np
+
+FLOAT_KERNELS = ["dpprobe.heads.kernels.fused_step", "dpprobe.privacy.noise"]
+EXACT_KERNELS = [
+    "dpprobe.heads.kernels.exact_step",
+    "dpprobe.heads.kernels.grid_rows",
+    "dpprobe.privacy.rounded_gaussian",
+    "dpprobe.privacy.sampling",
+]
 
 
 def main(*arguments: str) -> None:
-    folders = [Path(argument) for argument in arguments if argument != "noise-first"]
+    words = {"exact", "noise-first"}
+    folders = [Path(argument) for argument in arguments if argument not in words]
     MachineCode.folders = lambda _: folders  # type: ignore[method-assign, assignment]
-    for name in KERNELS[::-1] if "noise-first" in arguments else KERNELS:
+    kernels = EXACT_KERNELS if "exact" in arguments else FLOAT_KERNELS
+    for name in kernels[::-1] if "noise-first" in arguments else kernels:
         importlib.import_module(name)
-    print(results())
+    if "exact" in arguments:
+        digest = hashlib.sha256()
+        for numbers in exact_results():
+            digest.update(numbers.tobytes())
+        print(digest.hexdigest())
+    else:
+        print(results())
 
 
 def results() -> str:
@@ -64,6 +84,35 @@ def results() -> str:
     normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw(3, 1.3)
     digest.update(normals.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def exact_results() -> list[np.ndarray]:
+    """Returns sums on a grid, their noise, and a batch: integers."""
+    import torch
+
+    from dpprobe.heads.exact_engine import ExactSums
+    from dpprobe.heads.feature_covariance import Options
+    from dpprobe.heads.normalisation import NoNormalisation
+    from dpprobe.heads.rows import Rows, Transform
+    from dpprobe.heads.second_order import Design, Loss, gradient, second_moment
+    from dpprobe.heads.training_set import TrainingSet
+    from dpprobe.privacy.keystream import Keystream
+    from dpprobe.privacy.rounded_gaussian import RoundedGaussian
+    from dpprobe.privacy.sampling import ExactPoissonSampler
+
+    source = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(300, 70, generator=source), torch.arange(300) % 7
+    rows = Rows(TrainingSet(features, labels, 7), Transform(NoNormalisation()))
+    head = 0.1 * torch.randn(7, 71, generator=source)
+    design = Design(Options(normalize="none"), rows, private=True)
+    batch, _ = ExactPoissonSampler(5000, 0.1, Keystream.seeded(1, "batch")).block(3)
+    return [
+        second_moment(design).values.numpy(),
+        gradient(design, Loss(sigmoid=True, clip=0.1), head).values.numpy(),
+        ExactSums(rows, 0.5, sigmoid=False, pool=None).full(head[None].double()).values.numpy(),
+        RoundedGaussian(Keystream.seeded(1, "noise")).draw(5000, 1e6),
+        batch,
+    ]
 
 
 if __name__ == "__main__":

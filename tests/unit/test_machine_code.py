@@ -19,6 +19,7 @@ import pytest
 from dpprobe.heads.kernels import fused_step
 from dpprobe.machine_code import MachineCode, processor
 from dpprobe.privacy import noise
+from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
 from dpprobe.machine_code import MachineCode
@@ -162,6 +163,21 @@ def test_processor_and_kernels_have_names() -> None:
     assert processor().endswith(")")
     assert fused_step.MACHINE_CODE.name.startswith("fused_step-")
     assert noise.MACHINE_CODE.name.startswith("noise-")
+    assert {fused_step.MACHINE_CODE.name, noise.MACHINE_CODE.name} <= MachineCode.ready
+
+
+def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_its_bits(
+    repository: Path,
+) -> None:
+    source = repository / "src"
+    modules = {
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in source.rglob("*.py")
+        if "MachineCode(__file__)" in path.read_text(encoding="utf-8")
+    }
+    assert modules == {*FLOAT_KERNELS, *EXACT_KERNELS}
+    makefile = (repository / "Makefile").read_text(encoding="utf-8")
+    assert {name for name in modules if name in makefile} == modules
 
 
 class Kernels:
@@ -202,5 +218,16 @@ def test_processes_that_compile_at_once_compute_the_same_bits(
         racing.append(kernels.start(tmp_path, *arguments))
         time.sleep(0.4)
     assert [kernels.hash(process) for process in racing] == [in_memory] * 3
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == len(FLOAT_KERNELS)
     assert kernels.hash(kernels.start(tmp_path)) == in_memory
+
+
+def test_exact_sums_and_noise_are_the_same_bits_compiled_and_loaded(
+    kernels: Kernels, tmp_path: Path
+) -> None:
+    compiled = kernels.hash(kernels.start(tmp_path, "exact"))
+    kept = {path.name for path in tmp_path.iterdir()}
+    names = {name.rpartition(".")[2] for name in EXACT_KERNELS}
+    assert names <= {name.rpartition("-")[0] for name in kept}
+    assert kernels.hash(kernels.start(tmp_path, "exact")) == compiled
+    assert {path.name for path in tmp_path.iterdir()} == kept

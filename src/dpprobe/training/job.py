@@ -27,12 +27,10 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Observe
-from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, score_rows
-from dpprobe.machine_code import processor
-from dpprobe.privacy import noise
+from dpprobe.machine_code import MachineCode, processor
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
@@ -128,8 +126,9 @@ def train_job(
         check_prices(plans, task.name.method, calibrated, job.seeds)
     errors: dict[str, Exception] = {}
     if stale:
-        kernels = ", ".join(code.MACHINE_CODE.name for code in (fused_step, noise))
-        logger.info("processor %s; machine code %s", processor(), kernels)
+        logger.info(
+            "processor %s; machine code %s", processor(), ", ".join(sorted(MachineCode.ready))
+        )
         features = read_job_features(
             stores,
             device=resolve_device(device),
