@@ -398,7 +398,7 @@ ROWS = 64  # a power of two, like the learning rate: what leaves is the noisy su
 
 
 def guesses_from_low_bits(engine: Any, sigma: float) -> int:
-    """Guesses in 400 trials whether a row was among those of one full-batch step, knowing all others.
+    """Guesses in 400 trials whether one step's full batch had a row, knowing all others.
 
     Of a released number R and a sum S that may be in it: a float32 noise whose sum with S rounds to
     R exists for the true S always, for another one in half of the places where noise and S cancel.
