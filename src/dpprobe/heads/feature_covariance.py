@@ -21,8 +21,8 @@ Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
 penalised false, average last, normalize none.
 
-Without noise nothing is clipped, and lambda is the sums' rounding: steps enough converge to
-logistic regression without a penalty.
+Without noise nothing is clipped, and lambda is `second_order.floor_ridge`: steps enough converge
+to logistic regression with a penalty of lambda / (2 K) |W|^2. With `ridge: 0` it has none.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The noise multipliers give `gram_share` of mu^2 = 1/sigma_G^2 + 1/sigma_B^2 to G
 W = B (G* + lambda I)^-1 with G* from `second_order.spectrum` and lambda from
 `second_order.ridge_of`: neither sees the data otherwise.
 
-Without noise the rows are not clipped, and lambda is 1e-12 of G's largest eigenvalue.
+Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """
 
 from __future__ import annotations

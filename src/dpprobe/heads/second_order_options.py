@@ -75,7 +75,8 @@ class SolverOptions(RowOptions):
         ge=0,
         allow_inf_nan=False,
         description="lambda, added to the released matrix before it is inverted. Where absent it "
-        "is set from the noise, the dimension and the number of classes, all public.",
+        "is set from the noise, the dimension and the number of classes, all public; without noise "
+        "from the dimension and the rows' mean square. 0 is none but for rounding.",
     )
 
 

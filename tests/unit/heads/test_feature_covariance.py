@@ -38,7 +38,7 @@ def test_is_registered() -> None:
 
 def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> None:
     features, labels = classes_of(300, 5, 3, noise=2.5)
-    options = Options(normalize="none", steps=300, average="last")
+    options = Options(normalize="none", ridge=0, steps=300, average="last")
     fitted = fit(options, features, labels, 3, seeds=(1,))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
@@ -49,7 +49,7 @@ def test_without_noise_many_steps_are_scikit_learns_logistic_regression() -> Non
 
 def test_without_noise_many_sigmoid_steps_solve_each_class() -> None:
     features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
-    options = Options(normalize="none", loss="sigmoid", steps=300, average="last")
+    options = Options(normalize="none", loss="sigmoid", ridge=0, steps=300, average="last")
     fitted = fit(options, features, labels, 3, seeds=(1,))
     for label in range(3):
         model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)

@@ -167,8 +167,9 @@ def test_mechanisms_cost_what_they_should() -> None:
 def test_without_noise_it_solves_sigmoids(hessian: Any) -> None:
     features, labels = classes_of(300, 4, 3, noise=2.5, several=True)
     options = Options(
-        normalize="none", loss="sigmoid", hessian=hessian, steps=60, average="last", step=0.9
-    )
+        normalize="none", loss="sigmoid", hessian=hessian, ridge=0, steps=60, average="last",
+        step=0.9,
+    )  # fmt: skip
     fitted = fit(options, features, labels, 3, seeds=(1,))
     for label in range(3):
         model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
@@ -178,9 +179,8 @@ def test_without_noise_it_solves_sigmoids(hessian: Any) -> None:
 
 def test_without_noise_it_solves_a_softmax() -> None:
     features, labels = classes_of(300, 5, 3, noise=2.5)
-    fitted = fit(
-        Options(normalize="none", steps=80, average="last"), features, labels, 3, seeds=(1,)
-    )
+    options = Options(normalize="none", ridge=0, steps=80, average="last")
+    fitted = fit(options, features, labels, 3, seeds=(1,))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     expected = model.fit(features.double().numpy(), labels.numpy())
     scores = score_rows(fitted, features)[0].astype(np.float64)

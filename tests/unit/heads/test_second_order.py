@@ -26,7 +26,10 @@ from dpprobe.heads.second_order import (
     clipped_labels,
     cross_moment,
     descend,
+    floor_ridge,
     gradient,
+    ridge_of,
+    rule_ridge,
     second_moment,
     spectrum,
     step_rate,
@@ -36,7 +39,15 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.mechanisms import gaussians
-from tests.support.second_order_data import Stream, classes_of, plan_of, rows_of, with_unusable
+from tests.support.second_order_data import (
+    Stream,
+    accuracy,
+    classes_of,
+    fit,
+    plan_of,
+    rows_of,
+    with_unusable,
+)
 
 ENTRIES = st.sampled_from(
     [0.0, 1.0, -1.0, 0.3, 1e-3, 1e-20, 50.0, -2e4, 1e12, 1e25, math.nan, math.inf, -math.inf]
@@ -369,6 +380,46 @@ def test_solve_and_noise_gain_are_numpys() -> None:
     inverse = torch.linalg.inv(matrix + 0.3 * torch.eye(6, dtype=torch.float64))
     torch.testing.assert_close(actual.solve(right, 0.3), right @ inverse)
     assert actual.noise_gain(0.3) == pytest.approx(float(torch.trace(matrix @ inverse @ inverse)))
+
+
+def test_lambda_is_the_noises_or_the_floor() -> None:
+    """By public quantities under noise; without, of rows as long as they are."""
+    features, labels = classes_of(60, 8, 3)
+    private, plain = (design_of(features, labels, private=each) for each in (True, False))
+    floor = floor_ridge(9, 1.04)
+    assert floor == pytest.approx(0.03 * 3 * 1.04)
+    for noise, expected in ((0.01, floor), (1.0, 3 * (0.07 * 1.04 + 0.02 * 3))):
+        for matrix in (torch.eye(9), 5 * torch.eye(9)):
+            released = spectrum(matrix.double(), 0.0)
+            ridge = ridge_of(private, None, math.sqrt(1.04), noise, noise, released)
+            assert ridge == pytest.approx(expected)
+            assert ridge_of(private, 0.5, 1.0, noise, noise, released) == 0.5
+    exact = spectrum(second_moment(plain).values, 0.0)
+    mean_square = float(features.double().square().sum(1).mean()) + 0.04
+    ridge = ridge_of(plain, None, math.sqrt(1.04), 1.0, 1.0, exact)
+    assert ridge == pytest.approx(floor_ridge(9, mean_square))
+    assert ridge_of(plain, 0.0, 1.0, 1.0, 1.0, exact) < 1e-6
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_the_floor_is_below_the_noises_lambda_at_epsilon_8(classes: int) -> None:
+    """At n = 50,000 a mu of 1.7 is shared by both releases: multipliers from 0.6 on."""
+    rule = rule_ridge(
+        1281, classes, clip=1.0, longest=1.04**0.5, matrix_noise=0.6, target_noise=0.6
+    )
+    assert rule > 1.3 * floor_ridge(1281, 1.04)
+
+
+@pytest.mark.parametrize("head", ["least_squares", "feature_covariance", "newton"])
+def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
+    """Where lambda = 0 fits the labels' chance."""
+    features, labels = classes_of(4090, 90, 3, noise=6.0)
+    accuracies = []
+    for values in ({}, {"ridge": 0}):
+        method = method_options({"head": head, "normalize": "l2", **values})
+        fitted = fit(method, features[:90], labels[:90], 3, seeds=(1,))
+        accuracies.append(accuracy(fitted, features[90:], labels[90:]))
+    assert accuracies[0] > accuracies[1] + 0.1
 
 
 def test_step_rate_holds_the_noise_of_logits() -> None:

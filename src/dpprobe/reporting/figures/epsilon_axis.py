@@ -73,7 +73,7 @@ def draw_epsilon_axis(
     labels = list(texts.values())
     if scale.infinite:
         ticks.append(scale.position(math.inf))
-        labels.append("∞\n(no privacy)")
+        labels.append("∞\n(no noise)")
         if scale.finite:
             axes.axvline(scale.end + scale.gap / 2, color="#BBBBBB", linewidth=0.8, zorder=0.5)
     axes.set_xticks(ticks, labels)
