@@ -3,6 +3,12 @@
 Labels are one class a row, [n] integers, or several, [n, K] of 0 and 1. What turns scores into
 probabilities, the `link`, is "softmax" or "sigmoid" for logits, and "none" for scores that are
 no logits.
+
+Where it is known whose each test row is, `units` (int64 [rows], a number for each patient), every
+patient counts once: a row of a patient with m test rows has weight 1 / m in every metric, and rows
+of one patient are drawn together in a bootstrap. Rows of one patient resemble each other, so that
+intervals over rows would be too narrow: how far a result on other patients may lie is told by the
+number of patients. Without `units`, and where each patient has one row, means are plain.
 """
 
 from __future__ import annotations
@@ -12,11 +18,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax, ndtri, stdtrit
 
 from dpprobe.errors import DataError
+from dpprobe.results.bootstrap import (
+    CONFIDENCE,
+    Areas,
+    Drawable,
+    Recalls,
+    Runs,
+    Share,
+    bootstrap,
+    bootstrap_classes,
+)
 from dpprobe.results.cell_record import SCALAR_METRICS
+from dpprobe.results.units import row_weights
 
 Link = Literal["softmax", "sigmoid", "none"]
 
@@ -24,20 +40,20 @@ CALIBRATION_BINS = 15
 # Seeds of a method without randomness still differ in the last bits of float32 sums. Metrics this
 # close are the same; one test row in a million moves an accuracy as far.
 SAME = 1e-6
-CONFIDENCE = 0.95
-RESAMPLES = 2000
 TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes than this
 
 SEED_INTERVAL = "t over seeds"
 ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test rows"
+UNIT_PROPORTION, UNIT_BOOTSTRAP = "Wilson over test patients", "bootstrap over test patients"
 # Shares of the test rows; accuracy only with one label a row.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
+# A percentile bootstrap of fewer units is too narrow; of two it sees three results in all.
+FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
 
 # What a label counts as present above. A logit of 0 is the probability 1/2; scores that are no
 # logits are fits of the targets 0 and 1, and 1/2 lies halfway.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
-_BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
 
 def evaluate(
@@ -46,8 +62,11 @@ def evaluate(
     *,
     link: Link = "softmax",
     accepted: Sequence[Sequence[int]] | None = None,
+    units: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Computes the metrics of one head on one test split, as fractions.
+
+    With `units` every share, mean and rank below is one of weighted rows.
 
     Args:
       scores: [n, K].
@@ -55,6 +74,7 @@ def evaluate(
       link: the function that makes probabilities of the scores.
       accepted: with one label a row, the labels that count as right for each, where the test split
         has such lists; an empty one leaves its row out.
+      units: int64 [n], whose each row is.
 
     Returns:
       With one label a row: accuracy, macro_accuracy (mean recall of the classes present),
@@ -74,62 +94,79 @@ def evaluate(
     Raises:
       DataError: when the shapes do not match, a label is out of range or a score is not finite.
     """
-    _check(scores, labels)
+    _check(scores, labels, units)
+    weights = row_weights(units)
     if labels.ndim == 2:
-        return _evaluate_labels(scores, labels != 0, link)
-    rows, classes = scores.shape
-    true = np.take_along_axis(scores, labels[:, None], axis=1)
-    before = np.arange(classes)[None, :] < labels[:, None]
-    rank = np.sum((scores > true) | ((scores == true) & before), axis=1)
+        return _evaluate_labels(scores, labels != 0, link, units)
+    classes = scores.shape[1]
+    rank = _ranks(scores, labels)
     correct = rank == 0
-    recall = _recall(labels, correct, classes)
+    recall = _recall(labels, correct, classes, weights)
     result: dict[str, Any] = {
-        "accuracy": float(correct.mean()),
+        "accuracy": _share(correct, weights),
         "macro_accuracy": float(np.nanmean(recall)),
     }
     if link == "softmax":
-        result["expected_calibration_error"] = calibration_error(scores, correct)
+        result["expected_calibration_error"] = calibration_error(scores, correct, units=units)
     result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
     if classes > TOP5_ABOVE:
-        result["top5_accuracy"] = float(np.sum(rank < 5) / rows)
+        result["top5_accuracy"] = _share(np.less(rank, 5), weights)
     if accepted is not None:
-        result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted)
+        result["real_accuracy"] = _accepted_accuracy(scores.argmax(axis=1), accepted, weights)
     if classes == 2 and _both(labels == 1):
-        result["auc"] = _ranking(_margin(scores), labels == 1)[0]
+        result["auc"] = _ranking(_margin(scores), labels == 1, weights)[0]
     return result
 
 
-def _accepted_accuracy(predicted: np.ndarray, accepted: Sequence[Sequence[int]]) -> float:
-    judged = [
-        label in labels
-        for label, labels in zip(predicted.tolist(), accepted, strict=True)
-        if labels
-    ]
-    if not judged:
+def _share(right: np.ndarray, weights: np.ndarray | None) -> float:
+    """Returns the share of booleans [n] or [n, K] that are True, rows weighted."""
+    if weights is None:
+        return float(right.mean())
+    return float(np.average(right.reshape(len(right), -1).mean(axis=1), weights=weights))
+
+
+def _ranks(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Counts, for each row, the classes that rank before its label."""
+    true = np.take_along_axis(scores, labels[:, None], axis=1)
+    before = np.arange(scores.shape[1])[None, :] < labels[:, None]
+    return np.asarray(np.sum((scores > true) | ((scores == true) & before), axis=1))
+
+
+def _accepted_accuracy(
+    predicted: np.ndarray, accepted: Sequence[Sequence[int]], weights: np.ndarray | None
+) -> float:
+    judged = np.array([bool(labels) for labels in accepted])
+    if not judged.any():
         raise DataError("no test row has an accepted label; give some rows theirs")
-    return float(np.mean(judged))
+    right = np.array(
+        [label in labels for label, labels in zip(predicted.tolist(), accepted, strict=True)]
+    )
+    return _share(right[judged], None if weights is None else weights[judged])
 
 
-def _evaluate_labels(scores: np.ndarray, labels: np.ndarray, link: Link) -> dict[str, Any]:
+def _evaluate_labels(
+    scores: np.ndarray, labels: np.ndarray, link: Link, units: np.ndarray | None
+) -> dict[str, Any]:
     """Computes what `evaluate` returns for [n, K] booleans."""
+    weights = row_weights(units)
     right = hits(scores, labels, link=link)
     areas: list[float | None] = [None] * labels.shape[1]
     precisions = areas.copy()
     ranked = ranked_labels(labels, labels.shape[1])
     for label in ranked:
-        areas[label], precisions[label] = _ranking(scores[:, label], labels[:, label])
+        areas[label], precisions[label] = _ranking(scores[:, label], labels[:, label], weights)
     result: dict[str, Any] = {}
     if ranked:
         result["auc"] = float(np.mean([areas[label] for label in ranked]))
         result["mean_average_precision"] = float(np.mean([precisions[label] for label in ranked]))
-    result["accuracy"] = float(right.mean())
-    result["exact_match_accuracy"] = float(right.all(axis=1).mean())
+    result["accuracy"] = _share(right, weights)
+    result["exact_match_accuracy"] = _share(np.asarray(right.all(axis=1)), weights)
     if link == "sigmoid":
-        result["expected_calibration_error"] = label_calibration_error(scores, labels)
+        result["expected_calibration_error"] = label_calibration_error(scores, labels, units=units)
     return result | {
         "per_label_auc": areas,
         "per_label_average_precision": precisions,
-        "per_label_accuracy": right.mean(axis=0).tolist(),
+        "per_label_accuracy": np.average(right, axis=0, weights=weights).tolist(),
     }
 
 
@@ -150,17 +187,22 @@ def hits(scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax") -> n
 
 
 def training_metrics(
-    scores: np.ndarray, labels: np.ndarray, *, link: Link = "softmax"
+    scores: np.ndarray,
+    labels: np.ndarray,
+    *,
+    link: Link = "softmax",
+    units: np.ndarray | None = None,
 ) -> dict[str, float]:
     """Computes what is cheap enough to follow in training: test_accuracy, and test_auc.
 
     test_auc is the auc of `evaluate`, absent where that is; scores that are not finite give NaN.
     """
-    result = {"test_accuracy": float(hits(scores, labels, link=link).mean())}
+    weights = row_weights(units)
+    result = {"test_accuracy": _share(hits(scores, labels, link=link), weights)}
     if ranked_labels(labels, scores.shape[1]):
         areas = [math.nan]
         if np.isfinite(scores).all():
-            areas = [_ranking(*column)[0] for column in _columns(scores, labels)]
+            areas = [_ranking(*column, weights)[0] for column in _columns(scores, labels)]
         result["test_auc"] = float(np.mean(areas))
     return result
 
@@ -197,7 +239,9 @@ def _both(positive: np.ndarray) -> bool:
     return bool(positive.any()) and not bool(positive.all())
 
 
-def _ranking(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+def _ranking(
+    scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[float, float]:
     """Computes the area under the ROC curve and the average precision of one label.
 
     The area is the Mann-Whitney statistic, the chance that a row with the label scores above one
@@ -208,22 +252,34 @@ def _ranking(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     Args:
       scores: [n] finite.
       positive: [n] booleans, of both values.
+      weights: [n], the chances with which rows are picked, up to a factor; None for the same.
     """
     order = np.argsort(scores)
     ranked = scores[order]
     ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    hits_below = np.cumsum(positive[order])[ends]  # with the label and at most this score
-    misses_below = ends + 1 - hits_below
+    present = positive[order]
+    if weights is None:
+        hits_below = np.cumsum(present)[ends]  # with the label and at most this score
+        misses_below = ends + 1 - hits_below
+    else:
+        heavy = weights[order]
+        hits_below = np.cumsum(heavy * present)[ends]
+        misses_below = np.cumsum(heavy * ~present)[ends]
     hits_at, misses_at = np.diff(hits_below, prepend=0), np.diff(misses_below, prepend=0)
     wins = np.sum(hits_at * (misses_below - misses_at / 2))
     above = hits_below[-1] - hits_below + hits_at  # with the label and at least this score
     precision = above / (above + misses_below[-1] - misses_below + misses_at)
     area = wins / (float(hits_below[-1]) * float(misses_below[-1]))
-    return float(area), float(np.sum(hits_at * precision) / hits_below[-1])
+    average = np.sum(hits_at * precision) / hits_below[-1]
+    return min(float(area), 1.0), min(float(average), 1.0)  # sums of weights are rounded
 
 
 def calibration_error(
-    scores: np.ndarray, correct: np.ndarray, *, bins: int = CALIBRATION_BINS
+    scores: np.ndarray,
+    correct: np.ndarray,
+    *,
+    bins: int = CALIBRATION_BINS,
+    units: np.ndarray | None = None,
 ) -> float:
     """Computes the expected calibration error of the top softmax probability.
 
@@ -235,11 +291,17 @@ def calibration_error(
       correct: [n] booleans, True where the top class is the label.
     """
     confidence = np.exp(log_softmax(scores.astype(np.float64), axis=1).max(axis=1))
-    return float(np.abs(_gaps(confidence, correct, bins)).sum() / len(confidence))
+    weights = row_weights(units)
+    total = len(confidence) if weights is None else weights.sum()
+    return float(np.abs(_gaps(confidence, correct, bins, weights)).sum() / total)
 
 
 def label_calibration_error(
-    scores: np.ndarray, labels: np.ndarray, *, bins: int = CALIBRATION_BINS
+    scores: np.ndarray,
+    labels: np.ndarray,
+    *,
+    bins: int = CALIBRATION_BINS,
+    units: np.ndarray | None = None,
 ) -> float:
     """Computes the expected calibration error of all n K sigmoid probabilities, over equal bins.
 
@@ -247,18 +309,23 @@ def label_calibration_error(
       scores: [n, K] logits.
       labels: [n, K] of 0 and 1.
     """
-    total = np.zeros(bins)
+    weights = row_weights(units)
+    gaps = np.zeros(bins)
     for label in range(labels.shape[1]):
         probability = expit(scores[:, label].astype(np.float64))
-        total += _gaps(probability, labels[:, label] != 0, bins)
-    return float(np.abs(total).sum() / labels.size)
+        gaps += _gaps(probability, labels[:, label] != 0, bins, weights)
+    total = labels.size if weights is None else weights.sum() * labels.shape[1]
+    return float(np.abs(gaps).sum() / total)
 
 
-def _gaps(probability: np.ndarray, outcome: np.ndarray, bins: int) -> np.ndarray:
+def _gaps(
+    probability: np.ndarray, outcome: np.ndarray, bins: int, weights: np.ndarray | None
+) -> np.ndarray:
     """Sums probability minus outcome over the rows of each bin, the bins of equal width."""
     edges = np.linspace(0.0, 1.0, bins + 1)[1:-1]
     index = np.digitize(probability, edges, right=True)
-    return np.bincount(index, weights=probability - outcome, minlength=bins)
+    gaps = probability - outcome
+    return np.bincount(index, weights=gaps if weights is None else weights * gaps, minlength=bins)
 
 
 def summarise(
@@ -267,6 +334,7 @@ def summarise(
     correct: np.ndarray | None = None,
     labels: np.ndarray | None = None,
     scores: np.ndarray | None = None,
+    units: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Computes mean, standard deviation and 95 % intervals of each scalar metric, all in [0, 1].
@@ -279,17 +347,26 @@ def summarise(
     a class or a label lacks one of its values leaves it out of the mean, as `evaluate` does. A
     bootstrap in which no resample differs says nothing, and is left out.
 
+    With several rows a unit the second interval is over units. All these metrics, `PROPORTIONS`
+    too, have a bootstrap that draws units with all their rows: a unit's rows are no independent
+    ones. Where it says too little there is Wilson's interval for as many independent rows as there
+    are units: of fewer than `FEWEST_DRAWN` units, and where it reaches 0 or 1, as it does where all
+    rows are right, or all but those of three units. That is honest: a unit's mean lies between 0
+    and 1, so that its variance is at most that of one row which is right with the same chance;
+    further rows of a unit count for nothing. For macro_accuracy and auc see `_counted_units`.
+
     Args:
       records: one result of `evaluate` a seed; other keys than the metrics are left out.
       correct: `hits` of the first seed.
       labels: [n] or [n, K] labels of those rows; needed for macro_accuracy and auc.
-      scores: [n, K] of the first seed; needed for auc.
+      scores: [n, K] of the first seed; needed for auc, and with units for top5_accuracy.
+      units: int64 [n], whose each row is.
       seed: of the bootstrap.
 
     Returns:
       metric -> mean, std (ddof = 1; None for one seed), count; rows_low, rows_high, rows_interval:
-      the interval over test rows, None without one; low, high, interval: that over seeds, or
-      the one over test rows where the metric does not vary over seeds.
+      the interval over test rows or units, None without one; low, high, interval: that over seeds,
+      or the one over test rows where the metric does not vary over seeds.
     """
     count = len(records)
     if count == 0:
@@ -302,26 +379,110 @@ def summarise(
     means = {name: _mean(values) for name, values in columns.items()}
     over_rows: dict[str, _Interval] = {}
     if correct is not None:
-        resampled: dict[str, tuple[float, float]] = {}
-        if correct.ndim == 1 and labels is not None:
-            resampled = {"macro_accuracy": _bootstrap_classes(correct, labels, seed=seed)}
-        if "auc" in columns or correct.ndim == 2:
-            resampled |= _bootstrap_rows(correct, labels, scores, seed=seed)
-        for name, values in columns.items():
-            if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
-                over_rows[name] = (*wilson(means[name], len(correct)), ROW_PROPORTION)
-            elif name in resampled and resampled[name][0] < resampled[name][1]:
-                ends = [
-                    min(max(means[name] + end - float(values[0]), 0.0), 1.0)
-                    for end in resampled[name]
-                ]
-                over_rows[name] = (ends[0], ends[1], ROW_BOOTSTRAP)
+        first = {name: float(values[0]) for name, values in columns.items()}
+        if units is None or row_weights(units) is None:
+            names = (
+                (ROW_PROPORTION, ROW_BOOTSTRAP)
+                if units is None
+                else (UNIT_PROPORTION, UNIT_BOOTSTRAP)
+            )
+            over_rows = _over_rows(means, first, correct, labels, scores, names=names, seed=seed)
+        else:
+            codes = np.unique(units, return_inverse=True)[1]
+            over_rows = _over_units(means, first, correct, labels, scores, codes, seed=seed)
     return {
         name: _entry(values, means[name], over_rows.get(name)) for name, values in columns.items()
     }
 
 
-def wilson(share: float, rows: int) -> tuple[float, float]:
+def _over_rows(
+    means: Mapping[str, float],
+    first: Mapping[str, float],
+    correct: np.ndarray,
+    labels: np.ndarray | None,
+    scores: np.ndarray | None,
+    *,
+    names: tuple[str, str],
+    seed: int,
+) -> dict[str, _Interval]:
+    """Computes the intervals over independent rows, by the names of Wilson's and the bootstrap's.
+
+    Args:
+      means, first: each metric's mean over seeds and its value for the first, as in the next one.
+    """
+    resampled: dict[str, tuple[float, float]] = {}
+    if correct.ndim == 1 and labels is not None:
+        resampled = {"macro_accuracy": bootstrap_classes(correct, labels, seed=seed)}
+    if "auc" in means or correct.ndim == 2:
+        resampled |= bootstrap(_drawable(correct, labels, scores), len(correct), seed=seed)
+    over_rows: dict[str, _Interval] = {}
+    for name, mean in means.items():
+        if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
+            over_rows[name] = (*wilson(mean, len(correct)), names[0])
+        elif name in resampled and resampled[name][0] < resampled[name][1]:
+            over_rows[name] = (*_moved(resampled[name], mean, first[name]), names[1])
+    return over_rows
+
+
+def _over_units(
+    means: Mapping[str, float],
+    first: Mapping[str, float],
+    correct: np.ndarray,
+    labels: np.ndarray | None,
+    scores: np.ndarray | None,
+    units: np.ndarray,
+    *,
+    seed: int,
+) -> dict[str, _Interval]:
+    """Computes the intervals over units of several rows, numbered from 0 without gaps."""
+    drawable = _drawable(correct, labels, scores, units)
+    resampled = bootstrap(drawable, int(units.max()) + 1, seed=seed)
+    over_units: dict[str, _Interval] = {}
+    for name in means.keys() & drawable.keys():
+        low, high = resampled.get(name, (0.0, 1.0))
+        inside = SAME < low < high - SAME < 1 - 2 * SAME
+        if units.max() + 1 >= FEWEST_DRAWN and inside:
+            over_units[name] = (*_moved((low, high), means[name], first[name]), UNIT_BOOTSTRAP)
+        else:
+            counted = _counted_units(name, labels, scores, units)
+            over_units[name] = (*wilson(means[name], counted), UNIT_PROPORTION)
+    return over_units
+
+
+def _moved(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
+    """Returns the first seed's ends about the mean over seeds, cut at 0 and 1."""
+    low, high = (min(max(mean + end - first, 0.0), 1.0) for end in ends)
+    return low, high
+
+
+def _counted_units(
+    name: str, labels: np.ndarray | None, scores: np.ndarray | None, units: np.ndarray
+) -> float:
+    """Returns the number of units that Wilson's interval of a metric may count.
+
+    A recall has a variance of at most p (1 - p) / n, n the units that have its class; an AUC too,
+    n those of its rarer kind (Birnbaum and Klose 1957). A mean's deviation is at most the mean of
+    the deviations, however they depend on each other: n is the number whose inverse root is the
+    mean of theirs. A class that one unit has weighs in as it should.
+    """
+    everyone = int(units.max()) + 1
+    if name == "macro_accuracy" and labels is not None:
+        pairs = np.unique(labels * everyone + units)
+        having = np.bincount(pairs // everyone)
+        having = having[having > 0]
+    elif name == "auc" and labels is not None and scores is not None:
+        having = np.array(
+            [
+                min(len(np.unique(units[positive])), len(np.unique(units[~positive])))
+                for _, positive in _columns(scores, labels)
+            ]
+        )
+    else:
+        return everyone
+    return float(np.mean(having**-0.5) ** -2)
+
+
+def wilson(share: float, rows: float) -> tuple[float, float]:
     """Computes Wilson's score interval of a share of `rows` independent rows."""
     z = float(ndtri((1 + CONFIDENCE) / 2))
     shrunk = 1 + z**2 / rows
@@ -352,128 +513,59 @@ def _entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict
     }  # fmt: skip
 
 
-def _bootstrap_classes(
-    correct: np.ndarray, labels: np.ndarray, *, seed: int
-) -> tuple[float, float]:
-    """Computes the percentile interval of macro_accuracy when the test rows are drawn again.
+def _drawable(
+    correct: np.ndarray,
+    labels: np.ndarray | None,
+    scores: np.ndarray | None,
+    units: np.ndarray | None = None,
+) -> dict[str, Drawable]:
+    """Returns the metrics that a bootstrap draws anew; without `units` it draws rows.
 
-    A row matters only through its class and whether it is right, so a resample of n rows is one
-    multinomial draw of n over those 2 K cells: the exact bootstrap, without touching rows.
+    Without units they are auc, and with several labels a row accuracy: the others have intervals
+    of their own.
     """
-    cells = np.bincount(2 * labels + correct.astype(np.int64), minlength=2 * int(labels.max()) + 2)
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn = generator.multinomial(len(correct), cells / cells.sum(), size=RESAMPLES)
-    drawn = drawn.reshape(RESAMPLES, -1, 2)
-    right, total = drawn[:, :, 1], drawn.sum(axis=2)
-    present = total > 0
-    recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
-    return _percentiles(recall.sum(axis=1) / present.sum(axis=1))
-
-
-def _percentiles(values: np.ndarray) -> tuple[float, float]:
-    tail = (1 - CONFIDENCE) / 2
-    return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))
-
-
-def _bootstrap_rows(
-    correct: np.ndarray, labels: np.ndarray | None, scores: np.ndarray | None, *, seed: int
-) -> dict[str, tuple[float, float]]:
-    """Computes percentile intervals of auc, and with several labels a row of accuracy.
-
-    Every label sees the same resamples of rows. They are held as [rows, resamples] counts, a block
-    of resamples at a time.
-    """
-    rows = len(correct)
-    per_row = {}
-    if correct.ndim == 2:
-        per_row["accuracy"] = correct.mean(axis=1)
-    runs = []
+    if units is None:
+        units, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
+        shares = {"accuracy": correct} if correct.ndim == 2 else {}
+        classes = None
+    else:
+        weights = 1 / np.bincount(units)[units]
+        shares = {"accuracy": correct}
+        if correct.ndim == 2:
+            shares["exact_match_accuracy"] = np.asarray(correct.all(axis=1))
+        elif labels is not None and scores is not None:
+            shares["top5_accuracy"] = np.less(_ranks(scores, labels), 5)
+        classes = labels if correct.ndim == 1 else None
+    result: dict[str, Drawable] = {
+        name: Share(right, units, weights) for name, right in shares.items()
+    }
+    if classes is not None:
+        result["macro_accuracy"] = Recalls(classes, correct, units, weights)
     if labels is not None and scores is not None:
-        runs = [_Runs(*column) for column in _columns(scores, labels)]
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn: dict[str, list[np.ndarray]] = {}
-    block = max(1, _BLOCK_BYTES // (4 * rows))
-    for start in range(0, RESAMPLES, block):
-        counts = np.empty((rows, min(block, RESAMPLES - start)), dtype=np.float32)
-        for column in range(counts.shape[1]):
-            counts[:, column] = np.bincount(generator.integers(rows, size=rows), minlength=rows)
-        for name, values in per_row.items():
-            drawn.setdefault(name, []).append(values @ counts / rows)
+        runs = [Runs(*column, units, weights) for column in _columns(scores, labels)]
         if runs:
-            drawn.setdefault("auc", []).append(_mean_defined([run.areas(counts) for run in runs]))
-    joined = {name: np.concatenate(parts) for name, parts in drawn.items()}
-    defined = {name: values[np.isfinite(values)] for name, values in joined.items()}
-    return {name: _percentiles(values) for name, values in defined.items() if len(values)}
+            result["auc"] = Areas(runs)
+    return result
 
 
-def _mean_defined(areas: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the mean [resamples] over the labels that are not NaN; NaN where all are."""
-    total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
-    count = np.sum([np.isfinite(area) for area in areas], axis=0)
-    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
-
-
-class _Runs:
-    """Rows of one label in the order of their scores, cut where that matters for its AUC.
-
-    Neighbours that all have the label are one run: only their number enters, and that of the rows
-    without the label that score below them. A run ends where its score is shared with rows of the
-    other kind: those are beaten by half.
-    """
-
-    def __init__(self, scores: np.ndarray, positive: np.ndarray) -> None:
-        order = np.lexsort((positive, scores))  # of equal scores, rows without the label first
-        ranked, present = scores[order], positive[order]
-        steps = ranked[1:] != ranked[:-1]
-        group = np.append(0, np.cumsum(steps))
-        share = np.bincount(group, weights=present) / np.bincount(group)
-        mixed = ((share > 0) & (share < 1))[group]
-        cut = (present[1:] != present[:-1]) | (steps & (mixed[1:] | mixed[:-1]))
-        starts = np.append(True, cut) & present
-        run = np.cumsum(starts)  # of a row with the label, counted from 1
-        count = int(run[-1])
-        rows = len(order)
-        self._gained = _indicator(run[present] - 1, order[present], (count, rows))
-        # Rows without the label lie between two runs: below the second, if there is one.
-        between = ~present & (run < count)
-        self._below = _indicator(run[between], order[between], (count, rows))
-        tied = between & mixed
-        self._tied = _indicator(run[tied], order[tied], (count, rows)) if tied.any() else None
-
-    def areas(self, counts: np.ndarray) -> np.ndarray:
-        """Computes the AUC [resamples] of rows counted [n, resamples] times.
-
-        It is NaN where one kind of row is left out.
-        """
-        gained = self._gained @ counts
-        beaten = np.cumsum(self._below @ counts, axis=0, dtype=np.float64)
-        if self._tied is not None:
-            beaten -= (self._tied @ counts) / 2
-        wins = np.einsum("ij,ij->j", gained, beaten)
-        hits = gained.sum(axis=0, dtype=np.float64)
-        pairs = hits * (counts.sum(axis=0, dtype=np.float64) - hits)
-        return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
-
-
-def _indicator(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> csr_array:
-    """Returns the sparse matrix of ones at (rows, columns); rows rise."""
-    starts = np.searchsorted(rows, np.arange(shape[0] + 1))
-    return csr_array((np.ones(len(rows), dtype=np.float32), columns, starts), shape=shape)
-
-
-def _recall(labels: np.ndarray, correct: np.ndarray, classes: int) -> np.ndarray:
-    total = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels, weights=correct, minlength=classes)
+def _recall(
+    labels: np.ndarray, correct: np.ndarray, classes: int, weights: np.ndarray | None
+) -> np.ndarray:
+    total = np.bincount(labels, weights=weights, minlength=classes)
+    weighted = correct if weights is None else weights * correct
+    right = np.bincount(labels, weights=weighted, minlength=classes)
     return np.divide(right, total, out=np.full(classes, np.nan), where=total > 0)
 
 
-def _check(scores: np.ndarray, labels: np.ndarray) -> None:
+def _check(scores: np.ndarray, labels: np.ndarray, units: np.ndarray | None) -> None:
     fitting = (scores.shape[:1], scores.shape)
     if scores.ndim != 2 or labels.shape not in fitting or len(labels) == 0:
         raise DataError(
             f"scores {scores.shape} and labels {labels.shape} do not match; "
             "give [n, K] scores and [n] or [n, K] labels with n >= 1"
         )
+    if units is not None and units.shape != labels.shape[:1]:
+        raise DataError(f"units {units.shape} and labels {labels.shape} do not match; give [n]")
     if labels.ndim == 2 and not np.isin(labels, (0, 1)).all():
         raise DataError("labels [n, K] hold other values than 0 and 1; correct them")
     if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= scores.shape[1]):

@@ -18,7 +18,8 @@ from sklearn.metrics import (
 )
 
 from dpprobe.errors import DataError
-from dpprobe.results import metrics
+from dpprobe.results import bootstrap, metrics
+from dpprobe.results.bootstrap import Runs
 from dpprobe.results.metrics import (
     ROW_BOOTSTRAP,
     ROW_PROPORTION,
@@ -452,7 +453,7 @@ def test_weighted_areas_are_those_of_repeated_rows() -> None:
             continue
         counts = generator.integers(0, 4, size=(25, 6)).astype(np.float32)
         counts[positive, 5] = 0
-        found = metrics._Runs(scores[:, 0], positive).areas(counts)
+        found = Runs(scores[:, 0], positive, np.arange(25), np.ones(25)).areas(counts)
         assert np.isnan(found[5])
         for column in range(5):
             rows = np.repeat(np.arange(25), counts[:, column].astype(int))
@@ -471,7 +472,7 @@ def test_the_bootstrap_does_not_depend_on_its_blocks(monkeypatch: pytest.MonkeyP
         return summarise([record], correct=correct, labels=labels, scores=scores)
 
     whole = run()
-    monkeypatch.setattr(metrics, "_BLOCK_BYTES", 50 * 4 * 300)
+    monkeypatch.setattr(bootstrap, "_BLOCK_BYTES", 50 * 4 * 300)
     assert run() == whole
 
 

@@ -1,0 +1,166 @@
+"""Percentile bootstraps of test metrics: rows, or units with all their rows, are drawn again.
+
+A unit's rows, such as the images of a patient, resemble each other and are drawn together. A row
+counts by its weight, 1 / m of the m rows of its unit, so that each drawn unit counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from scipy.sparse import csr_array
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+_BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
+
+
+def bootstrap_classes(correct: np.ndarray, labels: np.ndarray, *, seed: int) -> tuple[float, float]:
+    """Computes the percentile interval of macro_accuracy when the test rows are drawn again.
+
+    A row matters only through its class and whether it is right, so a resample of n rows is one
+    multinomial draw of n over those 2 K cells: the exact bootstrap, without touching rows.
+    """
+    cells = np.bincount(2 * labels + correct.astype(np.int64), minlength=2 * int(labels.max()) + 2)
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn = generator.multinomial(len(correct), cells / cells.sum(), size=RESAMPLES)
+    drawn = drawn.reshape(RESAMPLES, -1, 2)
+    right, total = drawn[:, :, 1], drawn.sum(axis=2)
+    present = total > 0
+    recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
+    return _percentiles(recall.sum(axis=1) / present.sum(axis=1))
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float]:
+    tail = (1 - CONFIDENCE) / 2
+    return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))
+
+
+class Drawable(Protocol):
+    """A metric of drawn units: its value in each resample, NaN where it has none."""
+
+    def drawn(self, counts: np.ndarray) -> np.ndarray:
+        """Returns [resamples] of units counted [units, resamples] times."""
+        ...
+
+
+def bootstrap(
+    drawable: Mapping[str, Drawable], units: int, *, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Computes percentile intervals when as many units are drawn again as there are.
+
+    All metrics, and every label, see the same resamples. They are held as [units, resamples]
+    counts, a block of resamples at a time.
+    """
+    generator = np.random.Generator(np.random.Philox(seed))
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
+    block = max(1, _BLOCK_BYTES // (4 * units))
+    for start in range(0, RESAMPLES, block):
+        counts = np.empty((units, min(block, RESAMPLES - start)), dtype=np.float32)
+        for column in range(counts.shape[1]):
+            counts[:, column] = np.bincount(generator.integers(units, size=units), minlength=units)
+        for name, metric in drawable.items():
+            drawn[name].append(metric.drawn(counts))
+    joined = {name: np.concatenate(parts) for name, parts in drawn.items()}
+    defined = {name: values[np.isfinite(values)] for name, values in joined.items()}
+    return {name: _percentiles(values) for name, values in defined.items() if len(values)}
+
+
+class Share:
+    """The share of right predictions: a mean over units of each one's mean."""
+
+    def __init__(self, right: np.ndarray, units: np.ndarray, weights: np.ndarray) -> None:
+        shares = right.mean(axis=1) if right.ndim == 2 else right
+        self._means = np.bincount(units, weights=weights * shares)
+
+    def drawn(self, counts: np.ndarray) -> np.ndarray:
+        return np.asarray(self._means @ counts / len(self._means))
+
+
+class Recalls:
+    """The mean recall of the classes that the drawn rows have."""
+
+    def __init__(
+        self, labels: np.ndarray, correct: np.ndarray, units: np.ndarray, weights: np.ndarray
+    ) -> None:
+        shape = int(labels.max()) + 1, int(units.max()) + 1
+        self._rows = csr_array((weights, (labels, units)), shape=shape)
+        self._right = csr_array((weights * correct, (labels, units)), shape=shape)
+
+    def drawn(self, counts: np.ndarray) -> np.ndarray:
+        rows, right = self._rows @ counts, self._right @ counts
+        recall = np.divide(right, rows, out=np.full(rows.shape, np.nan), where=rows > 0)
+        return _mean_defined(recall)
+
+
+class Areas:
+    """The mean AUC of the labels of which both kinds of rows are drawn."""
+
+    def __init__(self, runs: Sequence[Runs]) -> None:
+        self._runs = runs
+
+    def drawn(self, counts: np.ndarray) -> np.ndarray:
+        return _mean_defined([run.areas(counts) for run in self._runs])
+
+
+def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Returns the mean [resamples] over the labels or classes that are not NaN; else NaN."""
+    total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
+    count = np.sum([np.isfinite(area) for area in areas], axis=0)
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+
+
+class Runs:
+    """Rows of one label in the order of their scores, cut where that matters for its AUC.
+
+    Neighbours that all have the label are one run: only their number enters, and that of the rows
+    without the label that score below them. A run ends where its score is shared with rows of the
+    other kind: those are beaten by half. Rows count by their weights, and as often as their units.
+    """
+
+    def __init__(
+        self, scores: np.ndarray, positive: np.ndarray, units: np.ndarray, weights: np.ndarray
+    ) -> None:
+        order = np.lexsort((positive, scores))  # of equal scores, rows without the label first
+        ranked, present = scores[order], positive[order]
+        steps = ranked[1:] != ranked[:-1]
+        group = np.append(0, np.cumsum(steps))
+        share = np.bincount(group, weights=present) / np.bincount(group)
+        mixed = ((share > 0) & (share < 1))[group]
+        cut = (present[1:] != present[:-1]) | (steps & (mixed[1:] | mixed[:-1]))
+        starts = np.append(True, cut) & present
+        run = np.cumsum(starts)  # of a row with the label, counted from 1
+        count = int(run[-1])
+        shape = count, int(units.max()) + 1
+        unit, weight = units[order], weights[order]
+        self._gained = _matrix(run[present] - 1, unit[present], weight[present], shape)
+        # Rows without the label lie between two runs: below the second, if there is one.
+        between = ~present & (run < count)
+        self._below = _matrix(run[between], unit[between], weight[between], shape)
+        tied = between & mixed
+        self._tied = _matrix(run[tied], unit[tied], weight[tied], shape) if tied.any() else None
+        self._misses = np.bincount(units, weights=weights * ~positive)
+
+    def areas(self, counts: np.ndarray) -> np.ndarray:
+        """Computes the AUC [resamples] of units counted [units, resamples] times.
+
+        It is NaN where one kind of row is left out.
+        """
+        gained = self._gained @ counts
+        beaten = np.cumsum(self._below @ counts, axis=0, dtype=np.float64)
+        if self._tied is not None:
+            beaten -= (self._tied @ counts) / 2
+        wins = np.einsum("ij,ij->j", gained, beaten)
+        hits = gained.sum(axis=0, dtype=np.float64)
+        pairs = hits * (self._misses @ counts)
+        return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
+
+
+def _matrix(
+    rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]
+) -> csr_array:
+    """Returns the sparse matrix of values at (rows, columns); rows rise."""
+    starts = np.searchsorted(rows, np.arange(shape[0] + 1))
+    return csr_array((values, columns, starts), shape=shape)

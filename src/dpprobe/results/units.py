@@ -1,0 +1,34 @@
+"""Numbers and weights of the units that test rows belong to, such as patients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
+    """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
+
+    Results carry the numbers: the names, and their order, stay with the data.
+    """
+    if names is None:
+        return None
+    _, first, codes = np.unique(np.asarray(names), return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[codes].astype(np.int64)
+
+
+def count_units(codes: np.ndarray | None) -> int | None:
+    """Counts the units of rows; None where no units are known."""
+    return None if codes is None else len(np.unique(codes))
+
+
+def row_weights(codes: np.ndarray | None) -> np.ndarray | None:
+    """Returns each row's weight, float64 [rows]: 1 / m for a row of a unit of m rows.
+
+    None where every row counts the same: without units, and where each unit has one row.
+    """
+    if codes is None:
+        return None
+    sizes = np.bincount(codes)
+    return None if sizes.max() == 1 else 1 / sizes[codes]
