@@ -27,8 +27,10 @@ from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.units import Units
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.results import metrics
+from dpprobe.results.units import count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 
@@ -40,6 +42,11 @@ NOTE = (
     "Not private: logistic regression on the training rows themselves, which also centre and scale "
     "its features. Where rows have several labels, as many rows without any are drawn as of each "
     "label. Intervals: Student's t over draws of the rows; over test rows for full."
+)
+PATIENTS_NOTE = (
+    " N are patients, of each one image a class or label, drawn at random. Each patient counts "
+    "once in a fit and in a test: an image of one with m images has weight 1 / m. Intervals over "
+    "test rows are over patients."
 )
 Shots = int | Literal["full"]
 METRIC_COLUMNS = (  # the scalar metrics, in the order of the file's columns
@@ -59,6 +66,7 @@ SCHEMA = pa.schema(
         ("shots", pa.int64()),  # null: the whole split
         ("seed_index", pa.int64()),
         ("train_rows", pa.int64()),
+        ("train_units", pa.int64()),  # patients; null where the dataset does not name them
         ("penalty", pa.float64()),
         *((name, pa.float64()) for name in METRIC_COLUMNS),
     ]
@@ -90,6 +98,10 @@ def few_shot(
     that has fewer gives all it has. Where rows have several labels, N rows of each label are drawn
     and N that have none; a row drawn for two labels counts once.
 
+    Where the dataset names patients, N are different patients, of each one image of the class; a
+    patient may be drawn for two classes. In each fit, and with the whole split, an image has weight
+    1 / m, m the images of its patient that are trained on.
+
     Args:
       train, test: manifests of the two splits' features.
       rows: parquet, a row a probe.
@@ -119,7 +131,8 @@ def few_shot(
         shots = None if count == "full" else count
         results.append(
             {"shots": shots, "seeds": len(draws)}
-            | {"train_rows": [tested["train_rows"] for tested in draws], "summary": summary}
+            | {"train_rows": [tested["train_rows"] for tested in draws]}
+            | {"train_units": [tested["train_units"] for tested in draws], "summary": summary}
         )
         records += [_row(task, shots, index, tested) for index, tested in enumerate(draws)]
     write_table(rows, pa.Table.from_pylist(records, schema=SCHEMA))
@@ -128,9 +141,9 @@ def few_shot(
         {
             "format": FEW_SHOT_FORMAT, "format_version": FEW_SHOT_FORMAT_VERSION,
             "dataset": task.dataset,
-            "backbone": task.backbone, "private": False, "note": NOTE, "headline": shown,
+            "backbone": task.backbone, "private": False, "note": probe.note, "headline": shown,
             "multi_label": stores[1].multi_label, "class_names": list(stores[1].class_names),
-            "rows": {"train": stores[0].rows, "test": stores[1].rows},
+            "rows": {"train": stores[0].rows, "test": stores[1].rows}, "units": probe.patients,
             "features": {"train": stores[0].fingerprint, "test": stores[1].fingerprint},
             "results": results,
         },
@@ -143,16 +156,21 @@ def _row(task: Task, shots: int | None, index: int, tested: Mapping[str, Any]) -
         "backbone": task.backbone,
         "shots": shots,
         "seed_index": index,
-        **{name: tested.get(name) for name in ("train_rows", "penalty", *METRIC_COLUMNS)},
+        **{
+            name: tested.get(name)
+            for name in ("train_rows", "train_units", "penalty", *METRIC_COLUMNS)
+        },
     }
 
 
-def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+def draw(labels: np.ndarray, count: int, seed: int, units: np.ndarray | None = None) -> np.ndarray:
     """Draws sorted rows: `count` of each label, or all of a label that has fewer.
 
     Args:
       labels: [n] integers, or [n, K] of 0 and 1; then a row may be drawn for several labels, and
         rows without any label are drawn like those of one: a probe needs to see them.
+      units: int64 [n], whose each row is. Then `count` units are drawn of each label, all that
+        have it with the same chance, and of each unit one of its rows with the label.
     """
     generator = stream(seed, "few_shot")
     groups = (
@@ -161,7 +179,16 @@ def draw(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
         else [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
     )
     # Permuted whole, so that fewer of a seed are among more of it.
-    return np.unique(np.concatenate([generator.permutation(rows)[:count] for rows in groups]))
+    orders = [generator.permutation(rows) for rows in groups]
+    if units is not None:
+        orders = [_one_of_each(rows, units, generator) for rows in orders]
+    return np.unique(np.concatenate([rows[:count] for rows in orders]))
+
+
+def _one_of_each(rows: np.ndarray, units: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Returns the first row of each unit, in an order that no unit's number of rows sways."""
+    _, first = np.unique(units[rows], return_index=True)
+    return np.asarray(rows[generator.permutation(first)])
 
 
 class _Probe:
@@ -180,6 +207,19 @@ class _Probe:
         }  # fmt: skip
         self._seeds = [cell_seed(identity, index) for index in range(task.seeds)]
         self._first: np.ndarray | None = None
+        self._train_units, self._test_units = (unit_codes(store.units) for store in stores)
+
+    @property
+    def note(self) -> str:
+        """The words that go with the results."""
+        return NOTE + (PATIENTS_NOTE if self._test_units is not None else "")
+
+    @property
+    def patients(self) -> dict[str, int | None] | None:
+        """The numbers of patients of the two splits; None where the dataset does not name them."""
+        if self._train_units is None or self._test_units is None:
+            return None
+        return {"train": count_units(self._train_units), "test": count_units(self._test_units)}
 
     def draws(self, count: Shots) -> list[dict[str, Any]]:
         """Returns each draw's metrics, rows and penalty. The whole split is drawn once."""
@@ -191,9 +231,15 @@ class _Probe:
                 scores = self._scores(weights)
             self._first = scores if not records else self._first
             tested = metrics.evaluate(
-                scores, self._test_labels, link=self._link, accepted=self._test.accepted
+                scores,
+                self._test_labels,
+                link=self._link,
+                accepted=self._test.accepted,
+                units=self._test_units,
             )
-            records.append(tested | {"train_rows": len(rows), "penalty": penalty})
+            drawn = None if self._train_units is None else self._train_units[rows]
+            counted = {"train_rows": len(rows), "train_units": count_units(drawn)}
+            records.append(tested | counted | {"penalty": penalty})
         return records
 
     def summary(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -204,6 +250,7 @@ class _Probe:
             correct=metrics.hits(self._first, self._test_labels, link=self._link),
             labels=self._test_labels,
             scores=self._first,
+            units=self._test_units,
             seed=self._task.study_seed,
         )
 
@@ -211,7 +258,7 @@ class _Probe:
         """Returns a draw's rows by class: every third row, a fold, then holds all classes."""
         if count == "full":
             return np.arange(self._train.rows)
-        rows = draw(self._train_labels, count, seed)
+        rows = draw(self._train_labels, count, seed, self._train_units)
         if self._train_labels.ndim == 2:
             return rows
         return np.asarray(rows[np.argsort(self._train_labels[rows], kind="stable")])
@@ -229,8 +276,15 @@ class _Probe:
             features,
             torch.from_numpy(self._train_labels[rows]),
             num_classes=self._train.num_classes,
+            units=self._units_of(rows),
             device=self._device,
         )
+
+    def _units_of(self, rows: np.ndarray) -> Units | None:
+        """Returns the units of rows that are trained on; None where each row is one."""
+        if self._train_units is None:
+            return None
+        return Units.of([str(unit) for unit in self._train_units[rows]])
 
     def _fit(self, data: TrainingSet, count: Shots) -> tuple[np.ndarray, float]:
         """Returns weights [K, d + 1] on the features themselves, and their penalty."""
@@ -238,8 +292,8 @@ class _Probe:
         objective = Objective(rows, one_scale=count != "full")
         few = count != "full" and count < FEWEST_TO_CHOOSE
         penalty = FEW_PENALTY if few else nonprivate.choose_penalty(objective, self._options)
-        everyone = torch.ones(rows.n, device=rows.device)
-        solution = nonprivate.solve(objective, everyone, penalty, objective.zeros(), self._options)
+        start = objective.zeros()
+        solution = nonprivate.solve(objective, objective.everyone, penalty, start, self._options)
         return objective.raw_weights(solution), penalty
 
     def _scores(self, weights: np.ndarray) -> np.ndarray:

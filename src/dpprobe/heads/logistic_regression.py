@@ -4,7 +4,9 @@ Multinomial for one label a row, one regression a label for several.
 
 Features are standardised with the training set's means and standard deviations: nothing here is
 private. No standardised copy is made: each evaluation centres the rows block by block, in the
-processor's cache, and the scale is put into the weights. Rows outside a fold have weight 0.
+processor's cache, and the scale is put into the weights. Rows outside a fold have weight 0. A row
+of a unit of m rows, such as the images of a patient, has weight 1 / m everywhere: in means and
+deviations, in the loss, and where right decisions are counted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import minimize
 
-from dpprobe.heads.rows import Rows
+from dpprobe.heads.rows import Block, Rows
 
 logger = logging.getLogger("dpprobe")
 
@@ -46,6 +48,10 @@ class Objective:
 
     Parameters are float64 [classes, d + 1] on standardised features, bias last.
 
+    Attributes:
+      n: the number of units.
+      everyone: float32 [rows], the rows' weights.
+
     Args:
       one_scale: divides all features by one number, the root of their mean variance. Of a handful
         of rows each feature's standard deviation says little: two rows would become -1 and 1 in
@@ -55,26 +61,50 @@ class Objective:
     def __init__(self, data: Rows, *, one_scale: bool = False) -> None:
         self._data = data
         self._classes = data.num_classes
-        self.rows, self._dimension = data.n, data.dimension
-        # One a row, or one for each of its labels.
-        self.decisions = data.n * (data.num_classes if data.multi_label else 1)
+        self.n, self._dimension = data.n, data.dimension
         self.device = data.device
+        self.everyone = torch.ones(len(data), device=self.device)
+        if data.weights is not None:
+            self.everyone = data.weights
+        total = float(self.everyone.sum(dtype=torch.float64))
+        # One a unit, or one for each of its labels.
+        self.decisions = total * (data.num_classes if data.multi_label else 1)
         mean = torch.zeros(self._dimension, dtype=torch.float64, device=self.device)
         for block in data.blocks():
-            mean += block.features.sum(0, dtype=torch.float64)
-        self._centre = (mean / self.rows).to(torch.float32)
+            mean += self._weighted(block.features, block).sum(0, dtype=torch.float64)
+        self._centre = (mean / total).to(torch.float32)
         square = torch.zeros_like(mean)
         for block in data.blocks(12 * self._dimension):
-            square += (block.features - self._centre).double().square_().sum(0)
-        deviation = (square / self.rows).sqrt()
+            distances = (block.features - self._centre).double().square_()
+            square += self._weighted(distances, block).sum(0)
+        deviation = (square / total).sqrt()
         if one_scale:
             deviation = torch.where(deviation > 0, deviation.square().mean().sqrt(), 0.0)
         constant = deviation <= 1e-6 * self._centre.abs().clamp(min=1e-30)
         self._scale = torch.where(constant, 0.0, 1 / deviation).cpu().numpy()
 
+    def _weighted(self, values: torch.Tensor, block: Block) -> torch.Tensor:
+        """Returns values [m, d] of a block's rows times the rows' weights."""
+        if self._data.weights is None:
+            return values
+        return values * self.everyone[block.start : block.stop, None]
+
     def zeros(self) -> Array:
         """Returns parameters that are all 0."""
         return np.zeros((self._classes, self._dimension + 1))
+
+    def folds(self, count: int) -> torch.Tensor:
+        """Returns the fold of each row, int64 [rows]; all rows of a unit are in one.
+
+        Units go round the folds in the order of their first rows.
+        """
+        units = self._data.units
+        if units is None:
+            return torch.arange(len(self._data), device=self.device) % count
+        unit_of = np.empty(len(units.members), dtype=np.int64)
+        unit_of[units.members] = np.repeat(np.arange(units.count), np.diff(units.starts))
+        place = np.argsort(np.argsort(units.members[units.starts[:-1]]))
+        return torch.from_numpy(place[unit_of] % count).to(self.device)
 
     def raw_weights(self, parameters: Array) -> Array:
         """Returns the same classifier as weights on the features themselves, [classes, d + 1]."""
@@ -91,9 +121,10 @@ class Objective:
         tolerance: float,
         max_iterations: int,
     ) -> Array:
-        """Returns the minimiser over the rows of weight 1, by L-BFGS from `start`.
+        """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
         Args:
+          row_weights: float32 [rows], 0 for rows that have no say.
           tolerance: converged when no entry of the gradient is larger.
           max_iterations: the most iterations taken; stopping there is warned of.
         """
@@ -134,12 +165,15 @@ class Objective:
         return solution
 
     def loss(self, parameters: Array, row_weights: torch.Tensor) -> float:
-        """Returns the mean cross-entropy over the rows of weight 1, without the penalty."""
+        """Returns the mean cross-entropy over the weighted rows, without the penalty."""
         return self._evaluate(parameters, row_weights)[0] / float(row_weights.sum())
 
-    def correct(self, parameters: Array, chosen: torch.Tensor) -> int:
-        """Counts the right decisions over the chosen rows: one a row, or one for each label."""
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
+    def correct(self, parameters: Array, chosen: torch.Tensor) -> float:
+        """Counts the right decisions over the chosen rows: one a row, or one for each label.
+
+        Rows count by their weights.
+        """
+        right = torch.zeros((), dtype=torch.float64, device=self.device)
         weights, bias = self._on_device(parameters)
         for block, features in self._centred():
             logits = torch.addmm(bias, weights, features.T)
@@ -147,11 +181,13 @@ class Objective:
             hits = (
                 (logits.T > 0) == labels.bool() if labels.ndim == 2 else logits.argmax(0) == labels
             )
-            right += hits[chosen[block]].sum()
-        return int(right)
+            picked = chosen[block]
+            by_row = hits[picked].reshape(int(picked.sum()), -1).sum(1, dtype=torch.float64)
+            right += by_row @ self.everyone[block][picked].double()
+        return float(right)
 
     def _evaluate(self, parameters: Array, row_weights: torch.Tensor) -> tuple[float, Array]:
-        """Returns the summed cross-entropy and its gradient, both over the rows of weight 1."""
+        """Returns the summed cross-entropy and its gradient, both over the weighted rows."""
         weights, bias = self._on_device(parameters)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         product = torch.zeros(weights.shape, dtype=torch.float64, device=self.device)

@@ -78,11 +78,10 @@ def fit(
     with torch.inference_mode():
         objective = Objective(rows)
         penalty = choose_penalty(objective, options)
-        everyone = torch.ones(rows.n, device=rows.device)
-        solution = solve(objective, everyone, penalty, objective.zeros(), options)
+        solution = solve(objective, objective.everyone, penalty, objective.zeros(), options)
         weights = objective.raw_weights(solution)
         repeated = np.repeat(weights[None].astype(np.float32), len(releases.seeds), axis=0)
-        loss = objective.loss(solution, everyone)
+        loss = objective.loss(solution, objective.everyone)
         history = [
             {"seed_index": index, "step": 0, "epoch": 0.0, "train_loss": loss, "penalty": penalty}
             for index in range(len(releases.seeds))
@@ -97,7 +96,7 @@ def fit(
 def solve(
     objective: Objective, row_weights: torch.Tensor, penalty: float, start: Array, options: Options
 ) -> Array:
-    """Returns the minimiser over the rows of weight 1, as exact as the options ask."""
+    """Returns the minimiser over the weighted rows, as exact as the options ask."""
     return objective.solve(
         row_weights,
         penalty,
@@ -112,25 +111,26 @@ def choose_penalty(objective: Objective, options: Options) -> float:
 
     Candidates are tried from the largest down, each fold starting at its last solution, and no
     further once accuracy has fallen by more than a standard error: sharper fits only overfit
-    more, and take longest.
+    more, and take longest. The rows of a unit are in one fold, and a unit counts once.
     """
-    import torch  # as above
-
     candidates = sorted(options.penalties, reverse=True)
     if len(candidates) == 1:
         return candidates[0]
-    fold_of = torch.arange(objective.rows, device=objective.device) % options.folds
+    fold_of = objective.folds(options.folds)
     solutions = [objective.zeros() for _ in range(options.folds)]
     accuracies: dict[float, float] = {}
     for candidate in candidates:
-        correct = 0
+        correct = 0.0
         for fold in range(options.folds):
-            training = (fold_of != fold).to(torch.float32)
+            held = fold_of == fold
+            if not bool(held.any()) or bool(held.all()):  # fewer units than folds
+                continue
+            training = objective.everyone.masked_fill(held, 0.0)
             solutions[fold] = solve(objective, training, candidate, solutions[fold], options)
-            correct += objective.correct(solutions[fold], training == 0)
-        accuracies[candidate] = correct / objective.decisions
+            correct += objective.correct(solutions[fold], held)
+        accuracies[candidate] = min(1.0, correct / objective.decisions)
         highest = max(accuracies.values())
-        error = math.sqrt(highest * (1 - highest) / objective.rows)
+        error = math.sqrt(highest * (1 - highest) / objective.n)
         if accuracies[candidate] < highest - error:
             break
     best = max(accuracies, key=lambda candidate: accuracies[candidate])

@@ -27,6 +27,7 @@ def write_store(
     *,
     shards: int = 2,
     class_names: Sequence[str] = tuple("0123456789"),
+    units: Sequence[str] | None = None,
 ) -> Path:
     """Writes features as shards with a manifest; ids are row-0, row-1, ..."""
     paths = []
@@ -42,6 +43,7 @@ def write_store(
         write_shard(
             paths[-1], header, features=features[start:stop].astype(np.float32),
             labels=labels[start:stop], ids=[f"row-{row}" for row in range(start, stop)],
+            units=None if units is None else units[start:stop],
         )  # fmt: skip
     write_manifest(paths, folder / "manifest.json", rows=len(features), dataset_fingerprint="d")
     return folder / "manifest.json"

@@ -199,3 +199,70 @@ def test_of_two_images_the_probe_is_the_nearest(tmp_path: Path) -> None:
 
 def test_the_rows_have_a_column_for_every_scalar_metric() -> None:
     assert sorted(METRIC_COLUMNS) == sorted(SCALAR_METRICS)
+
+
+@given(
+    rows=st.integers(1, 80), patients=st.integers(1, 30), count=st.integers(1, 8),
+    several=st.booleans(), seed=st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_draw_has_one_image_of_a_patient_for_each_class(
+    rows: int, patients: int, count: int, several: bool, seed: int
+) -> None:
+    """Patients span classes; with one label a row the drawn ones are counted exactly."""
+    generator = np.random.default_rng(seed)
+    units = generator.integers(patients, size=rows)
+    labels = generator.integers(5, size=rows)
+    if several:
+        labels = (generator.random((rows, 3)) < 0.3).astype(np.uint8)
+    drawn = draw(labels, count, seed, units)
+    assert set(draw(labels, max(1, count - 1), seed, units)) <= set(drawn)
+    if several:
+        for column in (*labels.T, ~labels.any(axis=1)):
+            having = len(np.unique(units[column != 0]))
+            of = units[drawn][column[drawn] != 0]
+            assert len(np.unique(of)) >= min(count, having)
+        assert len(drawn) <= 4 * count
+        return
+    for label in range(5):
+        of = units[drawn][labels[drawn] == label]
+        assert len(of) == len(np.unique(of)) == min(count, len(np.unique(units[labels == label])))
+
+
+def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
+    units = np.array([0] * 30 + [1, 2])
+    labels = np.zeros(32, dtype=np.int64)
+    drawn = [int(draw(labels, 1, seed, units)[0]) for seed in range(600)]
+    often = np.bincount(units[drawn], minlength=3)
+    # 200 each, with a standard deviation of 11.5
+    assert (np.abs(often - 200) < 50).all()
+    assert len(set(drawn)) == 32, "each of the thirty has its turn"
+
+
+def test_probes_of_patients_count_each_once(tmp_path: Path) -> None:
+    """A hundred copies of one test image, and of one training image, are one patient's."""
+    features, target = DIGITS.data / 16, DIGITS.target
+    train, test = np.arange(300), np.arange(300, 500)
+    often = [np.concatenate([part, np.full(100, part[0])]) for part in (train, test)]
+    once = tuple(
+        write_store(tmp_path / f"once-{name}", features[part], target[part])
+        for name, part in (("train", train), ("test", test))
+    )
+    many = tuple(
+        write_store(
+            tmp_path / name, features[part], target[part], units=[f"p{row}" for row in part]
+        )
+        for name, part in zip(("train", "test"), often, strict=True)
+    )
+    one, _ = _run(tmp_path, (once[0], once[1]), shots=("full",))
+    other, table = _run(tmp_path, (many[0], many[1]), shots=(4, "full"))
+    assert one["units"] is None
+    assert other["units"] == {"train": 300, "test": 200}
+    assert other["rows"] == {"train": 400, "test": 300}
+    assert [result["train_units"] for result in other["results"]] == [[40] * 3, [300]]
+    assert table["train_units"].to_pylist() == [40] * 3 + [300]
+    assert table["train_rows"].to_pylist() == [40] * 3 + [400]
+    plain, full = (record["results"][-1]["summary"]["accuracy"] for record in (one, other))
+    assert full["mean"] == pytest.approx(plain["mean"], abs=0.011)
+    assert full["interval"] == "bootstrap over test patients"
+    assert "patients" in other["note"]
+    assert "patients" not in one["note"]

@@ -19,6 +19,7 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.units import Units
 from dpprobe.privacy.plan import Plan
 from tests.support.linear_heads import features_of
 
@@ -38,7 +39,10 @@ def objective_of(data: TrainingSet) -> Objective:
 
 
 def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> Heads:
-    plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
+    unit = "image" if data.units is None else "patient"
+    plan = Plan(
+        mechanisms=(), n=data.n, unit=unit, epsilon=math.inf, delta=1e-5, accountant="pld"
+    )
     return fit_heads(Options(**changes), data, plan, list(range(seeds)), record=record)
 
 
@@ -142,3 +146,73 @@ def test_several_labels_are_scikit_learn_s_regressions_one_by_one() -> None:
         np.testing.assert_allclose(scores[:, column].sigmoid().numpy(), wanted, atol=1e-3)
     chosen = fit(data, record=lambda *_: None, penalties=(1e-3, 1e3))
     assert chosen.history[0]["penalty"] == 1e-3
+
+
+def patients(rows: int, seed: int = 0) -> list[str]:
+    """Names of rows: a third of them are of one patient, the others of one of many."""
+    generator = np.random.default_rng(seed)
+    return [f"p{0 if row % 3 == 0 else generator.integers(1, rows)}" for row in range(rows)]
+
+
+def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
+    assert data.features is not None
+    units = Units.of(names)
+    return TrainingSet(data.features.clone(), data.labels, data.num_classes, units=units)
+
+
+def test_each_patient_counts_once_as_in_scikit_learn() -> None:
+    """Weighted means, deviations and losses, by scikit-learn's `sample_weight`."""
+    data = with_units(training_set(), patients(300))
+    assert data.features is not None
+    assert data.weights is not None
+    weights = data.weights.double().numpy()
+    scaler = StandardScaler()
+    features = scaler.fit_transform(data.features.double().numpy(), sample_weight=weights)
+    model = LogisticRegression(C=1 / (1e-2 * data.n), tol=1e-9, max_iter=10_000)
+    model.fit(features, data.labels.numpy(), sample_weight=weights)
+    actual = fit(data, penalties=(1e-2,), tolerance=1e-6)
+    logits = torch.from_numpy(score_rows(actual, features_of(data))[0])
+    wanted = model.predict_proba(features)
+    np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), wanted, atol=1e-3)
+    plain = fit(training_set(), penalties=(1e-2,), tolerance=1e-6)
+    assert np.abs(plain.weights - actual.weights).max() > 0.01
+
+
+def test_a_patient_s_image_in_copies_changes_nothing() -> None:
+    once = training_set(120)
+    assert once.features is not None
+    copies = np.random.default_rng(0).integers(1, 30, size=120)
+    rows = np.repeat(np.arange(120), copies)
+    index = torch.from_numpy(rows)
+    many = TrainingSet(
+        once.features[index], once.labels[index], 4, units=Units.of([f"{row:03}" for row in rows])
+    )
+    assert many.n == 120
+    record: Any = lambda *_: None  # noqa: E731
+    one, other = (fit(data, record=record, tolerance=1e-6) for data in (once, many))
+    assert one.history[0]["penalty"] == other.history[0]["penalty"]
+    np.testing.assert_allclose(one.weights, other.weights, atol=2e-3)
+
+
+def test_patients_of_one_image_change_no_bit() -> None:
+    names = [str(number) for number in np.random.default_rng(0).permutation(300)]
+    one, other = fit(training_set()), fit(with_units(training_set(), names))
+    np.testing.assert_array_equal(one.weights, other.weights)
+
+
+def test_the_images_of_a_patient_are_in_one_fold() -> None:
+    names = patients(300)
+    objective = objective_of(with_units(training_set(), names))
+    folds = objective.folds(3).numpy()
+    of_patient: dict[str, set[int]] = {}
+    for name, fold in zip(names, folds, strict=True):
+        of_patient.setdefault(name, set()).add(int(fold))
+    assert {len(found) for found in of_patient.values()} == {1}
+    sizes = np.bincount([found.pop() for found in of_patient.values()])
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("names", [["a"] * 40, ["a"] * 25 + ["b"] * 15])
+def test_fewer_patients_than_folds_still_have_a_fit(names: list[str]) -> None:
+    actual = fit(with_units(training_set(40), names))
+    assert np.isfinite(actual.weights).all()
