@@ -35,12 +35,14 @@ def write_cell(
     class_names: Sequence[str] = ("zero", "one", "two", "three"),
     multi_label: bool = False,
     headline: str | None = None,
+    patients: int | None = None,
     note: str = "",
 ) -> Path:
     """Writes one cell's folder below `root` and returns its metrics.json.
 
     Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
-    `multi_label` each label is there in three rows of ten, save a label named "absent". `note`
+    `multi_label` each label is there in three rows of ten, save a label named "absent"; the test
+    rows are of so many `patients`, each of as many rows, where they are known. `note`
     enters the content hash, so that another note makes a changed cell.
     """
     head = "nonprivate" if method == "nonprivate" else "sgd"
@@ -59,9 +61,12 @@ def write_cell(
     vary = head != "nonprivate"
     scores = generator.normal(size=(seeds if vary else 1, TEST_ROWS, classes))
     scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * present
-    records = [{"index": i, **evaluate(scores[i], labels, link=link)} for i in range(seeds)]
+    units = None if patients is None else np.arange(TEST_ROWS) % patients
+    records = [
+        {"index": i, **evaluate(scores[i], labels, link=link, units=units)} for i in range(seeds)
+    ]
     correct = hits(scores[0], labels, link=link)
-    summary = summarise(records, correct=correct, labels=labels, scores=scores[0])
+    summary = summarise(records, correct=correct, labels=labels, scores=scores[0], units=units)
     _write_history(folder / "history.parquet", records)
     _write_predictions(folder / "predictions.parquet", scores, labels)
     private = math.isfinite(epsilon_value(epsilon))
@@ -81,6 +86,8 @@ def write_cell(
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
         "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
         "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
+        "units": None if patients is None else {"train": 5 * patients, "test": patients},
+        "n": TRAIN_ROWS,
         "dimension": DIMENSION,
         "class_names": list(class_names),
         "multi_label": multi_label,

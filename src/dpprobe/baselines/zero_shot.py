@@ -23,6 +23,7 @@ from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import read_text_embeddings
 from dpprobe.results import metrics
+from dpprobe.results.units import count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 
@@ -47,8 +48,9 @@ def zero_shot(
     Args:
       test: manifest of the split's features, image embeddings of the same model.
       text: what `features.text.write_text_embeddings` wrote.
-      output: metrics, with an interval over test rows, as JSON.
-      predictions: parquet with id, label, scores and the subgroups.
+      output: metrics, with an interval over test rows, or over patients, as JSON.
+      predictions: parquet with id, label, scores, the subgroups and, where known, numbers of the
+        patients.
       metric: the dataset's choice of headline metric, None for the usual. With several labels a
         row and a model without a logit bias it is AUC in any case.
       seed: of the bootstrap.
@@ -62,12 +64,14 @@ def zero_shot(
     scores = np.concatenate([block for _, block in scored_blocks(store, weights, facts)])
     labels = np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
     link = _link(facts["logit_bias"], multi_label=store.multi_label)
-    tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted)
+    units = unit_codes(store.units)
+    tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted, units=units)
     summary = metrics.summarise(
         [tested],
         correct=metrics.hits(scores, labels, link=link),
         labels=labels,
         scores=scores,
+        units=units,
         seed=seed,
     )
     ranked = store.multi_label and link == "none"
@@ -83,7 +87,7 @@ def zero_shot(
             f"{test}: no {shown} to show: no label that some test rows have and others have not; "
             "add test rows" + ("" if ranked else ", or write metric: accuracy")
         )
-    write_table(predictions, _predictions(store, labels, scores))
+    write_table(predictions, _predictions(store, labels, scores, units))
     write_json(
         output,
         {
@@ -98,6 +102,7 @@ def zero_shot(
             "class_names": list(store.class_names),
             "auc_labels": len(metrics.ranked_labels(labels, store.num_classes)),
             "rows": {"test": store.rows},
+            "units": None if units is None else {"test": count_units(units)},
             "link": link,
             "logit_scale": facts["logit_scale"],
             "logit_bias": facts["logit_bias"],
@@ -147,9 +152,13 @@ def _link(bias: float | None, *, multi_label: bool) -> metrics.Link:
     return "sigmoid" if multi_label else "none"
 
 
-def _predictions(store: FeatureStore, labels: np.ndarray, scores: np.ndarray) -> pa.Table:
+def _predictions(
+    store: FeatureStore, labels: np.ndarray, scores: np.ndarray, units: np.ndarray | None
+) -> pa.Table:
     columns = {"id": pa.array(list(store.ids)), "label": _lists(labels, pa.int8())}
     columns["scores"] = _lists(scores, pa.float32())
+    if units is not None:
+        columns["unit"] = pa.array(units)
     for name, values in store.groups.items():
         columns[name] = pa.array(list(values))
     return pa.table(columns)

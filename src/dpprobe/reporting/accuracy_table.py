@@ -25,6 +25,10 @@ CHOICE = (
     "The best one was chosen by the test results of all, which its own epsilon does not cover: "
     "publishing it costs at most what publishing all heads of all private cells of its row does."
 )
+PATIENTS = (
+    "Where the dataset names patients each counts once, an image of a patient with m test images "
+    "1/m, and intervals are over patients"
+)
 LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
 
 
@@ -69,6 +73,8 @@ def accuracy_table(grid: Grid) -> Table:
     ]
     if prices:
         note += f" {CHOICE} That epsilon: {'; '.join(prices)}."
+    if grid.patients:
+        note += f" {PATIENTS}."
     if any(measure.partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
     return Table(
@@ -151,17 +157,13 @@ def _console_block(grid: Grid, dataset: str) -> str:
     delta = f"delta {grid.deltas[dataset]:g}, " if dataset in grid.deltas else ""
     measure = grid.measures[dataset]
     title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
-    notes = [f"95 % intervals: {PLUS_MINUS} or (ends) over seeds; [ends] over test rows"]
-    reaches = [
-        entry.rows_reach
-        for row in rows
-        for column in columns
-        if (entry := grid.get(row, column)) and entry.over_seeds and entry.rows_reach
-    ]
+    shown = [e for row in rows for column in columns if (e := grid.get(row, column))]
+    tested = "test patients, who count once each" if shown[0].patients else "test rows"
+    notes = [f"95 % intervals: {PLUS_MINUS} or (ends) over seeds; [ends] over {tested}"]
+    reaches = [e.rows_reach for e in shown if e.over_seeds and e.rows_reach]
     if reaches:
-        notes.append(
-            f"Where seeds vary, test rows alone: up to {max(reaches):.1f} points to a side"
-        )
+        alone = "test patients" if shown[0].patients else "test rows"
+        notes.append(f"Where seeds vary, {alone} alone: up to {max(reaches):.1f} points to a side")
     notes += [LEFT_OUT] if measure.partial else []
     return "\n".join([title, *notes, "", *lines])
 

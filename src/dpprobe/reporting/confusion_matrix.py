@@ -51,8 +51,8 @@ def confusion_svg(counts: np.ndarray, names: Sequence[str], *, title: str) -> st
         'font-size="9.5">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="8" y="16" font-size="11.5">{escape(title)}</text>',
-        '<text x="8" y="30" fill="#555555">percent of each true class; rows true, columns '
-        "predicted</text>",
+        '<text x="8" y="30" fill="#555555">percent of the images of each true class; rows true, '
+        "columns predicted</text>",
         f'<rect x="{margin:.1f}" y="{margin + 34:.1f}" width="{classes * side:.1f}" '
         f'height="{classes * side:.1f}" fill="none" stroke="#bbbbbb"/>',
         *squares,

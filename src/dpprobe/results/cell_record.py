@@ -77,8 +77,8 @@ class CellName(_Part):
         return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
 
 
-class RowCounts(_Part):
-    """Rows of the two splits."""
+class SplitCounts(_Part):
+    """Rows or patients of the two splits."""
 
     train: int
     test: int
@@ -115,6 +115,8 @@ class CellRecord(_Part):
       fingerprint: of all that the cell is made from. content_hash: of that and of its files.
       noise_multiplier: where one mechanism has one, else None.
       options: of the method, as the study has them.
+      rows: of the two splits. units: their patients, None where the dataset does not name them.
+      n: training units of privacy, rows or patients.
       headline: the metric that stands for the cell.
       auc_labels: labels that have both values in the test split.
       seeds: for each seed its `index`, its metrics and, after a search, what was `chosen`.
@@ -134,7 +136,9 @@ class CellRecord(_Part):
     noise_multiplier: float | None
     realised_epsilon: float | None
     options: dict[str, Any]
-    rows: RowCounts
+    rows: SplitCounts
+    units: SplitCounts | None
+    n: int
     dimension: int
     class_names: list[str]
     multi_label: bool

@@ -12,8 +12,8 @@ from scipy.special import stdtrit
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
+from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_record import CellRecord, Measure, read_cell
-from dpprobe.results.metrics import CONFIDENCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,7 @@ class CellResult:
       ceiling: True if the cell is a non-private ceiling.
       values: the metric of each seed.
       low, high: the ends of its 95 % interval, None where the cell has none.
+      n: training units of privacy, which batches are drawn of.
       seconds: of training all seeds; None where a search hides its number of trials.
     """
 
@@ -44,14 +45,15 @@ class CellResult:
     delta: float | None
     options: Mapping[str, Any]
     train_rows: int
+    n: int
     dimension: int
     seconds: float | None
 
     @property
     def batch_size(self) -> int | None:
-        """Expected rows a gradient step; None for a head that takes none."""
+        """Expected units a gradient step; None for a head that takes none."""
         size = self.options.get("batch_size")
-        return self.train_rows if size == "full" else size
+        return self.n if size == "full" else size
 
     @property
     def visited_rows(self) -> float | None:
@@ -59,8 +61,8 @@ class CellResult:
         options = method_options(self.options)
         if not isinstance(options, FirstOrderOptions):
             return None
-        rows = self.train_rows
-        return float(len(self.values) * options.step_count(rows) * options.batch(rows))
+        units = len(self.values) * options.step_count(self.n) * options.batch(self.n)
+        return float(units) * (self.train_rows / self.n)
 
 
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
@@ -90,6 +92,7 @@ def _cell_result(record: CellRecord) -> CellResult:
         delta=record.delta,
         options=record.options,
         train_rows=record.rows.train,
+        n=record.n,
         dimension=record.dimension,
         seconds=record.seconds,
     )

@@ -1,4 +1,7 @@
-"""Counts of the classes that are taken for others, from a cell's predictions, and their CSV."""
+"""Counts of the classes that are taken for others, from a cell's predictions, and their CSV.
+
+They count images, each once, also where patients are known and metrics count each patient once.
+"""
 
 from __future__ import annotations
 

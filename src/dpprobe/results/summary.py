@@ -42,6 +42,8 @@ SCHEMA = pa.schema(
         ("noise_multiplier", pa.float64()),
         ("train_rows", pa.int64()),
         ("test_rows", pa.int64()),
+        ("train_units", pa.int64()),  # patients; null where the dataset does not name them
+        ("test_units", pa.int64()),
         ("dimension", pa.int64()),
         ("num_classes", pa.int64()),
         ("multi_label", pa.bool_()),
@@ -134,6 +136,7 @@ class Entry:
     Attributes:
       low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
       rows_low, rows_high: over test rows; `rows_interval` says how they were made.
+      patients: True if each test patient counts once, and test rows are drawn by patients.
     """
 
     mean: float
@@ -143,6 +146,7 @@ class Entry:
     rows_low: float | None = None
     rows_high: float | None = None
     rows_interval: str | None = None
+    patients: bool = False
     seeds: int
     private: bool
     ceiling: bool
@@ -185,6 +189,18 @@ class Grid:
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
 
+    @property
+    def patients(self) -> bool:
+        """True if a test patient counts once in some of the cells."""
+        return any(entry.patients for entry in self.entries.values())
+
+    @property
+    def tested(self) -> str:
+        """The words for what an interval over test rows is over."""
+        kinds = {entry.patients for entry in self.entries.values()}
+        names = {True: "test patients", False: "test rows"}
+        return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
+
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
         """Returns the cell of a row and column, None where there is none."""
         return self.entries.get((*row, *column))
@@ -218,6 +234,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             rows_low=100 * float(first[f"{name}_rows_low"]) if tested else None,
             rows_high=100 * float(first[f"{name}_rows_high"]) if tested else None,
             rows_interval=first[f"{name}_rows_interval"] if tested else None,
+            patients=not np.isnan(first.test_units),
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -258,6 +275,8 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "noise_multiplier": record.noise_multiplier,
         "train_rows": record.rows.train,
         "test_rows": record.rows.test,
+        "train_units": record.units.train if record.units else None,
+        "test_units": record.units.test if record.units else None,
         "dimension": record.dimension,
         "num_classes": len(record.class_names),
         "multi_label": record.multi_label,

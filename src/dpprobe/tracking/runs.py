@@ -116,6 +116,9 @@ def cell_run(
         "train_rows": str(record.rows.train),
         "dimension": str(record.dimension),
     }
+    if record.units is not None:
+        params["train_patients"] = str(record.units.train)
+        params["test_patients"] = str(record.units.test)
     if record.delta is not None:
         params["delta"] = f"{record.delta:g}"
     for name, value in record.options.items():

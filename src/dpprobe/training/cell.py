@@ -43,10 +43,11 @@ from dpprobe.results.cell_record import (
     CellName,
     CellRecord,
     MetricSummary,
-    RowCounts,
+    SplitCounts,
     disagreement,
     parse_cell,
 )
+from dpprobe.results.units import count_units, unit_codes
 from dpprobe.training.contents import CellContents, read_contents, write_contents
 from dpprobe.training.features import JobFeatures
 
@@ -257,7 +258,9 @@ class CellTask:
             noise_multiplier=noise[0] if plan.private and len(noise) == 1 else None,
             realised_epsilon=plan.realised_epsilon if plan.private else None,
             options=self.options.model_dump(mode="json"),
-            rows=RowCounts(train=features.train.rows, test=len(features.test_labels)),
+            rows=SplitCounts(train=features.train.rows, test=len(features.test_labels)),
+            units=_patients(self.train, features),
+            n=plan.n,
             dimension=features.train.dimension,
             class_names=list(features.class_names),
             multi_label=features.multi_label,
@@ -279,7 +282,11 @@ class CellTask:
             {
                 "index": index,
                 **metrics.evaluate(
-                    contents.scores[position], labels, link=link, accepted=features.test_accepted
+                    contents.scores[position],
+                    labels,
+                    link=link,
+                    accepted=features.test_accepted,
+                    units=features.test_units,
                 ),
             }
             for position, index in enumerate(contents.indices)
@@ -291,9 +298,18 @@ class CellTask:
             correct=metrics.hits(contents.scores[0], labels, link=link),
             labels=labels,
             scores=contents.scores[0],
+            units=features.test_units,
             seed=self.study_seed,
         )
         return seeds, {name: MetricSummary(**entry) for name, entry in summary.items()}
+
+
+def _patients(train: FeatureStore, features: JobFeatures) -> SplitCounts | None:
+    """Counts the patients of the two splits; None where the dataset does not name them."""
+    trained, tested = count_units(unit_codes(train.units)), count_units(features.test_units)
+    if trained is None or tested is None:
+        return None
+    return SplitCounts(train=trained, test=tested)
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:

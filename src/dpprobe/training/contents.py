@@ -123,6 +123,8 @@ def _predictions(contents: CellContents, features: JobFeatures) -> pa.Table:
         "label": _label_column(np.concatenate([features.test_labels] * seeds)),
         "scores": pa.FixedSizeListArray.from_arrays(flat, classes).cast(pa.list_(pa.float32())),
     }
+    if features.test_units is not None:
+        columns["unit"] = pa.array(np.tile(features.test_units, seeds))
     for name, values in features.test_groups.items():
         columns[name] = pa.array(list(values) * seeds)
     return pa.table(columns)

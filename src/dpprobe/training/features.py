@@ -15,6 +15,7 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunks
 from dpprobe.heads.units import Units
 from dpprobe.results.metrics import ranked_labels
+from dpprobe.results.units import unit_codes
 
 logger = logging.getLogger("dpprobe")
 
@@ -32,6 +33,7 @@ class JobFeatures:
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
     test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, where known
+    test_units: np.ndarray | None = None  # [m] int64, whose each row is, where known
     class_names: tuple[str, ...]
 
     @property
@@ -100,6 +102,7 @@ def read_job_features(
         test_ids=test.ids,
         test_groups=test.groups,
         test_accepted=test.accepted,
+        test_units=unit_codes(test.units),
         class_names=tuple(train.class_names),
     )
     _check_ranked(features, test, headline)

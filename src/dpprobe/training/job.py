@@ -35,6 +35,7 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
 from dpprobe.results.cell_record import CellName
+from dpprobe.results.units import row_weights
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import JobFeatures, read_job_features, units_of
@@ -303,17 +304,22 @@ def _fit(task: CellTask, features: JobFeatures, indices: Sequence[int]) -> CellC
 def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
     """Returns the function that tests the heads in training: accuracy, and AUC if there is one."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
+    each = row_weights(features.test_units)
+    weights_of = None if each is None else torch.from_numpy(each).to(labels.device)
+    total = len(labels) if each is None else float(each.sum())
 
     def count(
         step: int,  # noqa: ARG001
         weights: torch.Tensor,
         transform: Transform,
     ) -> dict[str, list[float]]:
-        hits = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
+        kind = torch.int64 if weights_of is None else torch.float64
+        hits = torch.zeros(len(weights), dtype=kind, device=weights.device)
         for start, block in features.test_blocks():
-            predicted = products(weights, transform(block)).argmax(2)
-            hits += (predicted == labels[start : start + len(block)]).sum(1)
-        return {"test_accuracy": (hits / len(labels)).tolist()}
+            window = slice(start, start + len(block))
+            right = products(weights, transform(block)).argmax(2) == labels[window]
+            hits += right.sum(1) if weights_of is None else right.double() @ weights_of[window]
+        return {"test_accuracy": (hits / total).tolist()}
 
     def rank(
         step: int,  # noqa: ARG001
@@ -324,7 +330,9 @@ def _observer(features: JobFeatures, link: metrics.Link) -> Observe:
             products(weights, transform(block)).cpu().numpy() for _, block in features.test_blocks()
         ]
         tested = [
-            metrics.training_metrics(scores_of_seed, features.test_labels, link=link)
+            metrics.training_metrics(
+                scores_of_seed, features.test_labels, link=link, units=features.test_units
+            )
             for scores_of_seed in np.concatenate(blocks, axis=1)
         ]
         return {name: [seed[name] for seed in tested] for name in tested[0]}

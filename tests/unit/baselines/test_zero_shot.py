@@ -169,3 +169,19 @@ def test_a_record_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not dpprobe-zero-shot 1"):
         read_zero_shot(tmp_path / "metrics.json")
     assert read_json(tmp_path / "metrics.json") == {}
+
+
+def test_each_patient_counts_once(tmp_path: Path) -> None:
+    """One patient of thirty images that are right, thirty of one image that is wrong."""
+    units = ["long"] * 30 + [f"p{row}" for row in range(30)]
+    labels = np.zeros(60, dtype=np.int64)
+    features = np.eye(4)[[0] * 30 + [1] * 30]
+    manifest = write_store(tmp_path / "s", features, labels, class_names=CLASSES, units=units)
+    record = _run(tmp_path, manifest, write_text(tmp_path / "t", np.eye(4)))
+    assert record["metrics"]["accuracy"] == pytest.approx(1 / 31)
+    assert record["units"] == {"test": 31}
+    assert record["rows"] == {"test": 60}
+    entry = record["summary"]["accuracy"]
+    assert entry["interval"].endswith("over test patients")
+    column = pq.read_table(tmp_path / "p.parquet")["unit"].to_pylist()
+    assert column == [0] * 30 + list(range(1, 31))

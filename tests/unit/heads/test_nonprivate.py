@@ -40,9 +40,7 @@ def objective_of(data: TrainingSet) -> Objective:
 
 def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -> Heads:
     unit = "image" if data.units is None else "patient"
-    plan = Plan(
-        mechanisms=(), n=data.n, unit=unit, epsilon=math.inf, delta=1e-5, accountant="pld"
-    )
+    plan = Plan(mechanisms=(), n=data.n, unit=unit, epsilon=math.inf, delta=1e-5, accountant="pld")
     return fit_heads(Options(**changes), data, plan, list(range(seeds)), record=record)
 
 

@@ -142,3 +142,23 @@ def test_accuracies_alone_need_no_column_for_the_metric(tmp_path: Path, summary:
     _markdown(tmp_path, summary)
     assert "metric" not in (tmp_path / "t.csv").read_text().splitlines()[0]
     assert "AUC" not in (tmp_path / "t.md").read_text()
+
+
+def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, patients=40, seeds=seeds, method=f"m{seeds}") for seeds in (1, 3)]
+    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
+    write_accuracy_table(
+        [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
+    )
+    note = (tmp_path / "t.md").read_text()
+    assert "a 95 % interval (bootstrap over test patients)" in note
+    assert "Where the dataset names patients each counts once" in note
+    console = format_console([tmp_path / "digits.parquet"])
+    assert "[ends] over test patients, who count once each" in console
+    assert "Where seeds vary, test patients alone" in console
+    assert "test rows" not in console
+
+
+def test_rows_are_not_called_patients(summary: Path, tmp_path: Path) -> None:
+    write_accuracy_table([summary], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md")
+    assert "patient" not in (tmp_path / "t.md").read_text() + format_console([summary])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dpprobe.results.cell_results import difference
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.results.cell_results import difference, read_cell_results
+from tests.support.cell_files import write_cell
 
 
 def test_a_difference_has_welch_s_interval() -> None:
@@ -17,3 +21,13 @@ def test_a_difference_has_welch_s_interval() -> None:
     assert (gap - half, gap + half) == pytest.approx((reference.low, reference.high))
     assert difference((0.5,), (0.75,)) == (0.25, None)
     assert difference((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
+
+
+def test_batches_are_of_units_and_bring_all_their_rows(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, patients=50)  # 1,000 training rows
+    record = read_json(path)
+    options = record["options"] | {"batch_size": "full", "steps": 10, "epochs": None}
+    write_json(path, record | {"n": 250, "options": options})
+    (cell,) = read_cell_results([path])
+    assert (cell.batch_size, cell.n, cell.train_rows) == (250, 250, 1000)
+    assert cell.visited_rows == 3 * 10 * 1000, "three seeds, ten steps over all rows"

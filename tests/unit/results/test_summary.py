@@ -202,3 +202,16 @@ def test_private_cells_say_what_choosing_the_best_of_them_costs(tmp_path: Path) 
     assert expected is not None
     assert (choices["digits", 1.0].candidates, choices["digits", 1.0].epsilon) == (2, expected)
     assert (choices["digits", 2.0].candidates, choices["digits", 2.0].epsilon) == (1, None)
+
+
+def test_a_summary_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> None:
+    for name, patients in (("named", 40), ("rows", None)):
+        cell = write_cell(tmp_path / name, patients=patients)
+        summarise_cells([cell], tmp_path / f"{name}.parquet", study="study")
+    named, rows = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("named", "rows"))
+    assert (set(named["train_units"].to_pylist()), set(named["test_units"].to_pylist())) == (
+        {200}, {40},
+    )  # fmt: skip
+    assert set(rows["test_units"].to_pylist()) == {None}
+    assert read_grid([tmp_path / "named.parquet"]).tested == "test patients"
+    assert not read_grid([tmp_path / "rows.parquet"]).patients

@@ -14,18 +14,22 @@ from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name
 
 from dpprobe.artifacts import read_json, write_table, write_text
+from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
+from dpprobe.results.cell_record import read_cell
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.tracking.runs import (
     OUTSIDE,
+    cell_run,
     class_metrics,
     curve_metrics,
     curve_steps,
+    dataset_input,
     metric_name,
     run_name,
 )
-from tests.support.cell_files import write_cell, write_study
+from tests.support.cell_files import write_cell, write_dataset_info, write_study
 from tests.support.tracked_study import Study
 
 
@@ -351,3 +355,13 @@ def test_a_run_of_several_cells_says_whether_all_are_private(study: Study) -> No
     private = [path for path in study.cells if path.parts[-3:-1] == ("sgd", "eps-2")]
     study.ingest(metrics_files=private)
     assert study.runs("digits/summary")["study/digits/pixels/sgd"].data.tags["private"] == "true"
+
+
+def test_a_run_counts_the_patients_that_a_dataset_names(tmp_path: Path) -> None:
+    source = dataset_input("digits", read_info(write_dataset_info(tmp_path / "dataset.json")))
+    params = []
+    for patients in (40, None):
+        path = write_cell(tmp_path / str(patients), patients=patients)
+        params.append(cell_run(path, read_cell(path), "study", {}, source).params)
+    assert (params[0]["train_patients"], params[0]["test_patients"]) == ("200", "40")
+    assert "test_patients" not in params[1]

@@ -29,7 +29,12 @@ SIGMOID = method_options(
 )
 
 
-def write_features(folder: Path, labels: dict[str, np.ndarray], names: tuple[str, ...]) -> None:
+def write_features(
+    folder: Path,
+    labels: dict[str, np.ndarray],
+    names: tuple[str, ...],
+    patients: dict[str, list[str]] | None = None,
+) -> None:
     """Rows whose first features tell their labels, and noise; [n] or [n, K] labels a split."""
     for number, (split, own) in enumerate(labels.items()):
         generator = np.random.default_rng(number)
@@ -43,7 +48,10 @@ def write_features(folder: Path, labels: dict[str, np.ndarray], names: tuple[str
         )  # fmt: skip
         shard = folder / split / "shard-00000-of-00001.h5"
         ids = [f"{split}-{row}" for row in range(len(own))]
-        write_shard(shard, header, features=features, labels=own, ids=ids)
+        write_shard(
+            shard, header, features=features, labels=own, ids=ids,
+            units=None if patients is None else patients[split],
+        )  # fmt: skip
         manifest = folder / split / "manifest.json"
         write_manifest([shard], manifest, rows=len(own), dataset_fingerprint="d")
 
@@ -185,3 +193,50 @@ def test_an_auc_of_three_classes_is_refused(tmp_path: Path, calibration: Path) -
     write_features(tmp_path, one_of(3), ("a", "b", "c"))
     with pytest.raises(ConfigError, match="auc with 3 classes"):
         train(tmp_path, calibration=calibration, metric="auc")
+
+
+def named(test: list[str]) -> dict[str, list[str]]:
+    """Each training patient has four images."""
+    return {"train": [f"secret-{row // 4}" for row in range(ROWS["train"])], "test": test}
+
+
+@pytest.mark.parametrize("labels", [one_of(3), several()], ids=["one label", "several"])
+def test_a_cell_of_patients_agrees_with_its_predictions(
+    labels: dict[str, np.ndarray], tmp_path: Path, calibration: Path
+) -> None:
+    patients = named([f"secret-{max(0, row - 60)}" for row in range(ROWS["test"])])
+    write_features(tmp_path, labels, ("a", "b", "c"), patients)
+    cell = train(tmp_path, calibration=calibration)
+    record = record_of(cell)
+    assert record["units"] == {"train": 100, "test": 60}
+    assert record["rows"] == ROWS
+    assert record["n"] == ROWS["train"], "the unit of privacy is an image"
+    table = pq.read_table(cell / "predictions.parquet")
+    assert table.schema.field("unit").type == pa.int64()
+    rows = table.to_pandas()
+    history = pq.read_table(cell / "history.parquet").to_pandas()
+    for seed in record["seeds"]:
+        own = rows[rows["seed_index"] == seed["index"]]
+        weights = 1 / own.groupby("unit")["unit"].transform("size").to_numpy()
+        assert weights.sum() == pytest.approx(60)
+        truth, scores = np.stack(own["label"].to_list()), np.stack(own["scores"].to_list())
+        right = (scores > 0) == truth if truth.ndim == 2 else scores.argmax(1) == truth
+        shares = right.mean(1) if truth.ndim == 2 else right
+        assert seed["accuracy"] == pytest.approx(np.average(shares, weights=weights))
+        assert seed["accuracy"] != pytest.approx(shares.mean(), abs=1e-6)
+        last = history[history["seed_index"] == seed["index"]].iloc[-1]
+        assert last["test_accuracy"] == pytest.approx(seed["accuracy"], abs=1e-6)
+        if truth.ndim == 2:
+            assert seed["auc"] == pytest.approx(roc_auc_score(truth, scores, sample_weight=weights))
+    entry = record["summary"]["accuracy"]
+    assert entry["rows_interval"] == "bootstrap over test patients"
+    assert b"secret" not in b"".join(path.read_bytes() for path in cell.iterdir())
+
+
+def test_a_dataset_without_patients_has_none_in_its_cells(
+    tmp_path: Path, calibration: Path
+) -> None:
+    write_features(tmp_path, one_of(3), ("a", "b", "c"))
+    cell = train(tmp_path, calibration=calibration)
+    assert record_of(cell)["units"] is None
+    assert "unit" not in pq.read_table(cell / "predictions.parquet").column_names

@@ -281,13 +281,14 @@ def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
     over = {entry.over_seeds for entry in private if entry.interval}
     kinds = [
         words
-        for seeds, words in ((True, "t over seeds"), (False, "over test rows"))
+        for seeds, words in ((True, "t over seeds"), (False, f"over {grid.tested}"))
         if seeds in over
     ]
     bands = f"; bands: 95 %, {' or '.join(kinds)}" if kinds else ""
     reach = max((e.rows_reach for e in private if e.rows_reach is not None), default=None)
     made = " or ".join(sorted({e.rows_interval for e in private if e.rows_interval}))
     rows = "" if reach is None else f"\n95 %, {made}: up to {reach:.1f} points to a side"
+    rows += "; each patient counts once" if grid.patients else ""
     seeds = sorted({entry.seeds for entry in entries})
     return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}{rows}"
 

@@ -117,7 +117,7 @@ def _place(cell: CellResult, option: str) -> float:
 def _tick(value: float, cells: Sequence[CellResult], option: str) -> str:
     """Returns the text of a tick."""
     if option == "batch_size":
-        full = value == max(cell.train_rows for cell in cells)
+        full = value == max(cell.n for cell in cells)
         return f"{value:,.0f}" + ("\n(all)" if full else "")
     lecun = any(
         cell.options["init"] == "lecun_normal" and _place(cell, option) == value for cell in cells

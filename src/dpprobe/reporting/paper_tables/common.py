@@ -31,7 +31,8 @@ OURS = "dpprobe"
 INFINITY = "∞"
 INTERVALS = (
     "mean over seeds with its 95 % interval, ± half of it or its ends (Student's t over seeds, cut "
-    "at 0 and 100 %; where seeds do not vary Wilson or a bootstrap over test rows)"
+    "at 0 and 100 %; where seeds do not vary Wilson or a bootstrap over test rows, or "
+    "over patients where the dataset names them: there each patient counts once)"
 )
 
 

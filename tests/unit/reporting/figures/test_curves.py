@@ -244,3 +244,14 @@ def test_the_interval_of_a_single_cell_is_drawn_though_no_band_can_be(tmp_path: 
     entry = read_json(cell)["summary"]["accuracy"]
     drawn = [list(line.get_ydata()) for line in curve_axes(tmp_path / "summary.parquet").lines]
     assert any(ends == pytest.approx([100 * entry["low"], 100 * entry["high"]]) for ends in drawn)
+
+
+def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
+    summaries = [tmp_path / "patients.parquet", tmp_path / "rows.parquet"]
+    for path, patients in zip(summaries, (40, None), strict=True):
+        cell = write_cell(tmp_path / path.stem, seeds=1, patients=patients)
+        summarise_cells([cell], path, study="study")
+    captions = [curves._captions(read_grid([path]), "digits")[1] for path in summaries]
+    assert "bands: 95 %, over test patients\n95 %, bootstrap over test patients" in captions[0]
+    assert captions[0].endswith("to a side; each patient counts once")
+    assert "patient" not in captions[1]

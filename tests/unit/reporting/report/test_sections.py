@@ -73,3 +73,17 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
     assert len(statements) == len(made.sources.statements) / 2 == 9
     assert "(0.5, 1e-05)-differentially private" in page.words
     assert "Not for release" in page.words
+
+
+def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    told = "95&nbsp;% interval over test"
+    assert f"{told} rows:" in made.page().words
+    cells = [write_cell(tmp_path / "r", patients=40)]
+    summarise_cells(cells, tmp_path / "patients.parquet", study="small")
+    path = made.sources.datasets["digits"]
+    write_json(path, read_json(path) | {"units": {"train": 200, "test": 40}})
+    words = made.page(summaries=[tmp_path / "patients.parquet"]).words
+    assert f"{told} patients:" in words
+    assert "1,000 of 200 patients" in words
+    assert "200 of 40 patients" in words
