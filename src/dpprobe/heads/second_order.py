@@ -90,12 +90,14 @@ class Design:
       norms: float64 [rows], of the clipped rows with their constants.
       unit_weights: float64 [rows], of each row in its unit of privacy; None for ones.
       private: True if rows are clipped, and on the grid.
+      longest: the public bound on these norms; infinite where rows are not clipped.
       step: the grid's, of the rows' entries; 1 where there is none.
     """
 
     def __init__(self, options: RowOptions, rows: Rows, *, private: bool) -> None:
         self.rows, self.columns, self.private = rows, rows.dimension + 1, private
         self.clip = options.max_row_norm if private else math.inf
+        self.longest = options.longest if private else math.inf
         self.step = grid_step(options.longest, entry_bits(rows.n)) if private else 1.0
         self.offset = options.intercept * options.max_row_norm * (1 - MARGIN)
         if private:
@@ -132,13 +134,29 @@ class Design:
                 self._shift[window], affine.centre,
             )  # fmt: skip
 
-    def block(self, piece: Piece, out: torch.Tensor) -> torch.Tensor:
-        """Fills float64 [m, d + 1] with a piece's rows and their constants, in units of `step`.
+    def unit_rows(self, piece: Piece) -> Piece:
+        """Returns a piece with its rows divided by their norms, none longer than 1, under noise."""
+        if not self.private:
+            return piece
+        norms = self.norms[piece.start : piece.stop]
+        factors = torch.where(norms > 0, (1 - MARGIN) / norms, 0.0)
+        shift = None if piece.shift is None else (piece.shift * factors).float()
+        return piece._replace(
+            scale=(piece.scale * factors).float(),
+            constant=(piece.constant * factors).float(),
+            shift=shift,
+        )
+
+    def block(self, piece: Piece, out: torch.Tensor, step: float | None = None) -> torch.Tensor:
+        """Fills float64 [m, d + 1] with a piece's rows and their constants.
 
         The products of float32 numbers are exact in float64, so an entry is rounded in the same way
         wherever it stands.
+
+        Args:
+          step: the unit of its entries; `self.step` where absent.
         """
-        scale, shift, centre, constant = self._in_steps(piece)
+        scale, shift, centre, constant = self._in_steps(piece, step or self.step)
         out[:, -1] = constant
         if out.device.type == "cpu":
             arrays = [tensor.numpy() for tensor in (piece.features, scale, shift, centre)]
@@ -150,13 +168,13 @@ class Design:
         return out.trunc_() if self.private else out
 
     def _in_steps(
-        self, piece: Piece
+        self, piece: Piece, step: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns a piece's scale, shift, centre and constant in units of `step`, float64."""
-        scale = piece.scale.double().div_(self.step)
-        shift = scale if piece.shift is None else piece.shift.double().div_(self.step)
+        scale = piece.scale.double().div_(step)
+        shift = scale if piece.shift is None else piece.shift.double().div_(step)
         centre = scale[:0] if piece.centre is None else piece.centre.double()
-        constant = piece.constant.double().div_(self.step)
+        constant = piece.constant.double().div_(step)
         return scale, shift, centre, constant.trunc_() if self.private else constant
 
     def blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[Piece, torch.Tensor]]:
@@ -176,7 +194,9 @@ class Design:
         """Returns the key under which `Rows.cached` keeps what all fits with these rows share."""
         return (name, self.clip, self.offset, self.private)
 
-    def logits(self, block: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def logits(
+        self, block: torch.Tensor, weights: torch.Tensor, units: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
 
         Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
@@ -184,6 +204,7 @@ class Design:
 
         Args:
           weights: [K, d + 1].
+          units: of each row's entries, [m]; `step` where absent.
         """
         factors, step = self._factors(weights)
         if block.device.type == "cpu":
@@ -192,7 +213,8 @@ class Design:
             products = torch.from_numpy(dgemm(1.0, block.numpy().T, padded.numpy().T, trans_a=1))
         else:
             products = block[:, :-1] @ factors.T
-        return products.mul_(self.step * step).add_(weights[:, -1].double())
+        products *= step * self.step if units is None else step * units[:, None]
+        return products.add_(weights[:, -1].double())
 
     def _factors(self, weights: torch.Tensor) -> tuple[torch.Tensor, float]:
         """Returns weights of features, [K, d], in units of a step, and that step."""
@@ -204,21 +226,26 @@ class Design:
         return factors.div(step).round_(), step
 
     def add_gradients(
-        self, piece: Piece, loss: Loss, weights: torch.Tensor, step: float, total: torch.Tensor
+        self, piece: Piece, loss: Loss, weights: torch.Tensor, steps: Steps, total: torch.Tensor
     ) -> None:
         """Adds a piece's clipped gradients to total [K, d + 1], by `grid_rows.add_gradients`."""
-        scale, shift, centre, constant = self._in_steps(piece)
+        scale, shift, centre, constant = self._in_steps(self.unit_rows(piece), steps.entry)
         factors, factor_step = self._factors(weights)
         padded = torch.zeros(total.shape[::-1], dtype=torch.float64)
         padded[:-1] = factors.T
+        norms = self.norms[piece.start : piece.stop]
         grid_rows.add_gradients(
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
-            self.private, self.rows.targets(piece.start, piece.stop).numpy(),
-            self.norms[piece.start : piece.stop].numpy(), self.shares(piece).numpy(),
-            padded.numpy(),
-            weights[:, -1].double().numpy(), self.step * factor_step, loss.clip * (1 - MARGIN),
-            loss.sigmoid, step if self.private else 0.0, total.numpy(),
+            self.private, self.rows.targets(piece.start, piece.stop).numpy(), norms.numpy(),
+            self.lengths(piece).numpy(), self.shares(piece).numpy(), padded.numpy(),
+            weights[:, -1].double().numpy(), steps.unit * factor_step, loss.clip * (1 - MARGIN),
+            loss.sigmoid, steps.factor if self.private else 0.0, total.numpy(),
         )  # fmt: skip
+
+    def lengths(self, piece: Piece) -> torch.Tensor:
+        """Returns the norms that `unit_rows` divides by, float64 [m]; ones without noise."""
+        norms = self.norms[piece.start : piece.stop]
+        return norms if self.private else torch.ones_like(norms)
 
     def shares(self, piece: Piece) -> torch.Tensor:
         """Returns the weights of a piece's rows in their units of privacy, float64 [m]."""
@@ -236,6 +263,27 @@ class Design:
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
+
+
+class Steps(NamedTuple):
+    """The grid of gradients: the steps of unit rows and of their factors, 1 without noise.
+
+    Attributes:
+      unit: of a product of unit rows, before it is multiplied with the row's norm.
+    """
+
+    entry: float
+    factor: float
+    unit: float
+
+    @classmethod
+    def of(cls, design: Design, loss: Loss, classes: int) -> Steps:
+        """Returns the grid for a public bound on the factors, r times the norm of its row."""
+        if not design.private:
+            return cls(1.0, 1.0, 1.0)
+        n, longest = design.rows.n, min(loss.clip, loss.longest(classes) * design.longest)
+        entry = grid_step(1.0, entry_bits(n))
+        return cls(entry, grid_step(longest, factor_bits(n)), entry / (1 - MARGIN))
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
@@ -494,27 +542,44 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     most `clip` long for any weights, then multiplied with its row's weight in its unit. A row that
     must not contribute is all 0, its constant too.
 
+    On the grid it is v u^T with u = x / |x| and v = |x| r: of two factors that public numbers
+    bound, 1 and `clip`. A grid for r alone would be one for sqrt(K), of which little is left of
+    residuals that a small `clip` and many classes make short.
+
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
     """
-    rows, step = design.rows, 1.0
+    rows = design.rows
     classes, columns = weights.shape
-    if design.private:
-        step = grid_step(loss.longest(classes), factor_bits(rows.n))
+    steps = Steps.of(design, loss, classes)
     total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
-    if rows.device.type == "cpu":
-        for piece in design.pieces():
-            design.add_gradients(piece, loss, weights, step, total)
-        return GridSum(total, design.step * step)
-    for piece, block in design.blocks(32 * classes):
-        labels = rows.targets(piece.start, piece.stop)
-        norms = design.norms[piece.start : piece.stop]
-        residuals = loss.residuals(design.logits(block, weights), labels, norms)
-        residuals *= design.shares(piece)[:, None]
-        if design.private:
-            residuals.div_(step).trunc_()
-        total.addmm_(residuals.T, block)
-    return GridSum(total, design.step * step)
+    for piece in design.pieces(0 if rows.device.type == "cpu" else 32 * classes + 16 * columns):
+        if rows.device.type == "cpu":
+            design.add_gradients(piece, loss, weights, steps, total)
+        else:
+            add_gradients(design, piece, loss, weights, steps, total)
+    return GridSum(total, steps.entry * steps.factor)
+
+
+def add_gradients(
+    design: Design,
+    piece: Piece,
+    loss: Loss,
+    weights: torch.Tensor,
+    steps: Steps,
+    total: torch.Tensor,
+) -> None:
+    """Adds a piece's clipped gradients to total [K, d + 1], by PyTorch's products."""
+    size, lengths = piece.stop - piece.start, design.lengths(piece)
+    out = torch.empty((size, design.columns), dtype=torch.float64, device=total.device)
+    block = design.block(design.unit_rows(piece), out, steps.entry)
+    labels = design.rows.targets(piece.start, piece.stop)
+    logits = design.logits(block, weights, steps.unit * lengths)
+    residuals = loss.residuals(logits, labels, design.norms[piece.start : piece.stop])
+    residuals *= (design.shares(piece) * lengths)[:, None]
+    if design.private:
+        residuals.div_(steps.factor).trunc_()
+    total.addmm_(residuals.T, block)
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:

@@ -60,9 +60,12 @@ def add(features, scale, whole, total):
                 total[j] += factor * source[j]
 
 
-@jit("void(f8[:, ::1], f4[:, ::1], f8[::1], f8[::1], f8, b1, f8, f8[:, ::1])")
-def _residuals(logits, targets, norms, weights, clip, sigmoid, step, out):
-    """Turns logits [m, K] into clipped, weighted residuals [K, m], in units of `step` if not 0."""
+@jit("void(f8[:, ::1], f4[:, ::1], f8[::1], f8[::1], f8[::1], f8, b1, f8, f8[:, ::1])")
+def _residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, out):
+    """Turns logits [m, K] into clipped, weighted residuals [K, m] times the rows' lengths.
+
+    They are in units of `step` if it is not 0.
+    """
     classes = logits.shape[1]
     for i in range(logits.shape[0]):
         row, square = logits[i], 0.0
@@ -84,7 +87,7 @@ def _residuals(logits, targets, norms, weights, clip, sigmoid, step, out):
             row[k] = residual
             square += residual * residual
         product = np.sqrt(square) * norms[i]
-        factor = (clip / product if product > clip else 1.0) * weights[i]
+        factor = (clip / product if product > clip else 1.0) * weights[i] * lengths[i]
         for k in range(classes):
             residual = row[k] * factor
             out[k, i] = np.trunc(residual / step) if step > 0 else residual
@@ -92,11 +95,11 @@ def _residuals(logits, targets, norms, weights, clip, sigmoid, step, out):
 
 @jit(
     "void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f4[:, ::1], f8[::1], f8[::1], "
-    "f8[:, ::1], f8[::1], f8, f8, b1, f8, f8[:, ::1])"
+    "f8[::1], f8[:, ::1], f8[::1], f8, f8, b1, f8, f8[:, ::1])"
 )
 def add_gradients(
-    features, scale, shift, centre, constant, whole, targets, norms, weights, factors, biases,
-    unit, clip, sigmoid, step, total,
+    features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
+    biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
     """Adds the rows' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
@@ -105,10 +108,11 @@ def add_gradients(
       constant: [m], in units of the rows.
       targets: float32 [m, K], labels as zeros and ones.
       norms: [m], of the rows with their constants.
+      lengths: [m], what the rows were divided by before they came here.
       weights: [m], which clipped gradients are multiplied with.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
       biases: [K].
-      unit: of the products of rows and factors.
+      unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
       step: of residuals; 0 for residuals as they are.
     """
@@ -126,11 +130,11 @@ def add_gradients(
         np.dot(rows, factors, products)
         for i in range(stop - start):
             for k in range(classes):
-                products[i, k] = products[i, k] * unit + biases[k]
+                products[i, k] = products[i, k] * (unit * lengths[start + i]) + biases[k]
         residuals = np.empty((classes, stop - start))
         _residuals(
-            products, targets[start:stop], norms[start:stop], weights[start:stop], clip, sigmoid,
-            step, residuals,
+            products, targets[start:stop], norms[start:stop], lengths[start:stop],
+            weights[start:stop], clip, sigmoid, step, residuals,
         )  # fmt: skip
         total += np.dot(residuals, rows)
 
