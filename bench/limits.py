@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import cycle
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.linalg.blas import dsyrk
 
 from clock import Clock, Engine, Fastest, Work
 from dpprobe.privacy.noise import GaussianNoise
@@ -113,11 +115,20 @@ def second_order(clock: Clock, features: torch.Tensor) -> dict[str, Engine]:
         # NumPy sees that the factors are each other's transpose and calls syrk.
         array = features.numpy()
         triangle["X^T X, one triangle"] = Engine(clock.repeated(lambda: np.matmul(array.T, array)))
+        triangle["X^T X, float64 triangle"] = Engine(clock.repeated(lambda: _exact(array)))
     return triangle | {
         "X^T X": Engine(Fastest(gram)),
         "Cholesky": Engine(clock.repeated(lambda: torch.linalg.cholesky(matrix))),
         "eigh": Engine(clock.repeated(lambda: torch.linalg.eigh(matrix))),
     }
+
+
+def _exact(array: npt.NDArray[np.float32]) -> None:
+    """X^T X as exact sums need it: float64, block by block, one triangle."""
+    total = np.zeros((array.shape[1], array.shape[1]), order="F")
+    for start in range(0, len(array), _BLOCK):
+        block = array[start : start + _BLOCK].astype(np.float64)
+        total = dsyrk(1.0, block.T, 1.0, total, overwrite_c=1)
 
 
 def bounds(

@@ -39,8 +39,8 @@ def epsilon_accuracy(
 
     Colour tells the backbone, style and marker the method; with one backbone colour tells the
     method as well. Bands are the cells' 95 % intervals; a dashed line is a backbone's non-private
-    ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered circles are published results, whose
-    sources the legend names.
+    ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
+    circles are published results, whose sources the legend names.
 
     Args:
       published: numbers to mark; none where absent.
