@@ -35,6 +35,7 @@ from dpprobe.heads.second_order import (
     step_rate,
 )
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy import grid
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
@@ -246,6 +247,31 @@ def test_centred_rows_of_a_stream_give_the_bits_of_those_in_memory() -> None:
     assert rows.streamed
     actual = second_moment(Design(Options(intercept=0.3), rows, private=True))
     assert torch.equal(actual.values, expected[0].values)
+
+
+@pytest.mark.parametrize(
+    ("sigmoid", "clip", "bias"),
+    [(True, 0.005, -4.0), (True, 0.005, -10.0), (True, 0.7, -7.0), (False, 0.7, 0.0)],
+)
+def test_many_classes_and_a_short_clip_leave_the_gradient_its_direction(
+    sigmoid: bool, clip: float, bias: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the grid of 1,281,167 rows: rounding towards zero takes little of each residual."""
+    for name in ("entry_bits", "factor_bits"):
+        bits = getattr(grid, name)(1_281_167)
+        monkeypatch.setattr(second_order, name, lambda _, bits=bits: bits)
+    features, labels = classes_of(3000, 24, 1000)
+    design = design_of(features, labels, 1000, intercept=0.2)
+    head = torch.randn(1000, 25, generator=torch.Generator().manual_seed(0))
+    head[:, -1] = bias
+    actual = gradient(design, Loss(sigmoid=sigmoid, clip=clip), head).values
+    rows = tilted(design)
+    logits = rows[:, :-1] @ head[:, :-1].double().T + head[:, -1].double()
+    chances = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, 1)
+    residuals = chances - torch.nn.functional.one_hot(labels, 1000)
+    norms = residuals.norm(dim=1) * rows.norm(dim=1)
+    exact = (residuals * (clip / norms).clamp(max=1)[:, None]).T @ rows
+    assert float((actual - exact).norm() / exact.norm()) < 0.02
 
 
 def test_row_weights_enter_the_second_moment() -> None:
