@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,25 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     ]
     assert not sides[0] & sides[1]
     assert "Nothing to be done" in workspace.run(study).stdout
+
+    statement = results / "cells/lesions/scattering/sgd/eps-8/privacy.json"
+    of_patients = json.loads(statement.read_text())
+    assert of_patients["unit_of_privacy"].startswith("one patient")
+    assert of_patients["n"] == len(sides[0]) == 48
+    assert table["train_units"].tolist() == [48] * len(table)
+    report = (results / "report.html").read_text()
+    assert "one patient (all of their training images together)" in report
+    of_rows = study | {"privacy": {"unit": "image"}}
+    output = workspace.run(of_rows, "heads").stdout
+    assert "datasets.lesions: unit: image, and patients may have several" in output
+    planned = workspace.planned(of_rows)
+    assert not {"prepare_data", "extract_features"} & planned.keys()
+    of_images = json.loads(statement.read_text())
+    assert of_images["unit_of_privacy"] == "one training image"
+    assert of_images["n"] == 96
+    assert "to a patient nothing is promised" in of_images["promise"]
+    workspace.run(study, "heads")
+    assert json.loads(statement.read_text()) == of_patients
 
     manifest = root / "lesions.csv"
     manifest.write_text(manifest.read_text().replace(",benign,", ",unclear,", 2))

@@ -159,6 +159,11 @@ def test_a_record_that_disagrees_with_the_study_is_stale(
     assert str(Path(*cell.parts[-7:])) in line
     assert "learning_rate: 0.001, and the study has 0.1" in line
     assert "train_heads" in planned
+    for name, other in (("study_seed", 7), ("accountant", "rdp"), ("unit", "patient")):
+        cell.write_text(json.dumps(json.loads(before) | {name: other}))
+        planned = cluster.run(study, "--dry-run", "heads").stdout
+        assert f"{name}: {other}, and the study has" in planned
+        assert "train_heads" in planned
     cluster.run(study, "heads")
     after = json.loads(cell.read_text())
     assert after["options"] == json.loads(before)["options"]

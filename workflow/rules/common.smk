@@ -333,15 +333,17 @@ def record_difference(path, cell):
     options = STUDY.methods[cell.method].located(
         dataset=cell.dataset, backbone=cell.backbone
     )
+    promised = cell.epsilon != INFINITE
     try:
         record = json.loads(path.read_bytes())
         return disagreement(
             record,
             options=dumped(options),
             seeds=STUDY.seeds,
-            delta=(
-                None if cell.epsilon == INFINITE else STUDY.dataset_delta(cell.dataset)
-            ),
+            study_seed=STUDY.seed,
+            delta=STUDY.dataset_delta(cell.dataset) if promised else None,
+            accountant=STUDY.accountant if promised else None,
+            unit=STUDY.dataset_unit(cell.dataset),
         )
     except (OSError, ValueError, AttributeError, TypeError):
         return None  # the job that reads the file says what is wrong with it

@@ -116,7 +116,9 @@ class CellRecord(_Part):
       noise_multiplier: where one mechanism has one, else None.
       options: of the method, as the study has them.
       rows: of the two splits. units: their patients, None where the dataset does not name them.
-      n: training units of privacy, rows or patients.
+      unit: of privacy, "image" or "patient". n: the number of training units.
+      accountant: that priced the cell, as the study names it; None without a guarantee.
+      study_seed: the number that the cell's seeds derive from, with all else that it is made from.
       headline: the metric that stands for the cell.
       auc_labels: labels that have both values in the test split.
       seeds: for each seed its `index`, its metrics and, after a search, what was `chosen`.
@@ -138,7 +140,10 @@ class CellRecord(_Part):
     options: dict[str, Any]
     rows: SplitCounts
     units: SplitCounts | None
+    unit: str
     n: int
+    accountant: str | None
+    study_seed: int
     dimension: int
     class_names: list[str]
     multi_label: bool
@@ -241,7 +246,14 @@ def parse_cell(text: bytes) -> CellRecord:
 
 
 def disagreement(
-    record: Mapping[str, Any], *, options: Mapping[str, Any], seeds: int, delta: float | None
+    record: Mapping[str, Any],
+    *,
+    options: Mapping[str, Any],
+    seeds: int,
+    study_seed: int,
+    delta: float | None,
+    accountant: str | None,
+    unit: str,
 ) -> Difference | None:
     """Returns the first place where a cell's record differs from what a study asks for.
 
@@ -249,14 +261,21 @@ def disagreement(
       record: the values of `metrics.json`.
       options: of the method, with the names of dataset and backbone put into paths.
       seeds: the number of seeds.
-      delta: None for a cell without a guarantee.
+      study_seed: the study's `seed`.
+      delta, accountant: None for a cell without a guarantee.
+      unit: of privacy.
     """
     written = {
         "options": record.get("options"),
         "delta": record.get("delta"),
         "seeds": len(record.get("seeds") or ()),
+        **{name: record.get(name) for name in ("study_seed", "accountant", "unit")},
     }
-    return first_difference(written, {"options": options, "delta": delta, "seeds": seeds})
+    wanted = {
+        "options": options, "delta": delta, "seeds": seeds, "study_seed": study_seed,
+        "accountant": accountant, "unit": unit,
+    }  # fmt: skip
+    return first_difference(written, wanted)
 
 
 def measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:

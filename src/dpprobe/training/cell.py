@@ -181,7 +181,10 @@ class CellTask:
             record.model_dump(mode="json"),
             options=self.options.model_dump(mode="json"),
             seeds=self.seeds,
+            study_seed=self.study_seed,
             delta=self.plan.delta if self.plan.private else None,
+            accountant=self.plan.accountant if self.plan.private else None,
+            unit=self.plan.unit,
         )
 
     def stage(self, contents: CellContents, features: JobFeatures) -> None:
@@ -260,7 +263,10 @@ class CellTask:
             options=self.options.model_dump(mode="json"),
             rows=SplitCounts(train=features.train.rows, test=len(features.test_labels)),
             units=_patients(self.train, features),
+            unit=plan.unit,
             n=plan.n,
+            accountant=plan.accountant if plan.private else None,
+            study_seed=self.study_seed,
             dimension=features.train.dimension,
             class_names=list(features.class_names),
             multi_label=features.multi_label,
