@@ -221,3 +221,18 @@ def test_hospital_entries_of_the_catalog_take_the_patient(name: str) -> None:
     datasets = {name: {"catalog": name, "root": "/nowhere"}}
     study = load_study(STUDY | {"datasets": datasets})
     assert study.dataset_unit(name) == "patient"
+
+
+@pytest.mark.parametrize("source", WRITERS)
+def test_options_that_are_not_written_leave_tables_current(source: str, tmp_path: Path) -> None:
+    written = WRITERS[source](tmp_path, PATIENTS)
+    named = dataset_options(written).preparation_params()
+    assert named["unit_column"] == "who"
+    assert "max_images_per_patient" not in named
+    bounded = dataset_options(written | {"max_images_per_patient": 2}).preparation_params()
+    assert bounded["max_images_per_patient"] == 2
+    del written["unit_column"]
+    assert "unit_column" not in dataset_options(written).preparation_params()
+    # The unit of privacy changes no table.
+    of_images = dataset_options(written | {"unit_column": "who", "unit": "image"})
+    assert of_images.preparation_params() == named
