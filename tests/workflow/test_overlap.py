@@ -7,14 +7,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from tests.support.digits_file import digits_file
+
 from .conftest import Workspace
 
 FIGURE = "results/figures/digits/overlap_pixels.png"
 
 
 def test_what_is_found_stands_in_the_statement(workspace: Workspace, small: dict[str, Any]) -> None:
-    digits = {"source": "sklearn", "name": "digits", "split_seed": 7}
-    small |= {"public_datasets": {"seen": digits}, "overlap": {"public": ["seen"]}}
+    seen = digits_file(workspace.directory / "seen.parquet") | {"split_seed": 7}
+    small |= {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
     small["overlap"]["threshold"] = 0.999
     workspace.run(small, "heads", "overlaps", FIGURE)
     folder = workspace.directory / "results/overlap/digits"
@@ -51,7 +53,7 @@ def test_an_unknown_public_dataset_is_named(workspace: Workspace, small: dict[st
 def test_the_report_asks_for_no_private_photographs(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
-    digits = {"source": "sklearn", "name": "digits", "split_seed": 7}
-    small |= {"public_datasets": {"seen": digits}, "overlap": {"public": ["seen"]}}
+    seen = digits_file(workspace.directory / "seen.parquet")
+    small |= {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
     assert workspace.planned(small, "html_report")["plot_overlap"] == 0
     assert workspace.planned(small, "figures")["plot_overlap"] == 1

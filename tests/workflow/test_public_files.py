@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 from safetensors.numpy import save_file
-from sklearn.datasets import load_digits
+
+from tests.support.digits_file import digits_file
 
 from .conftest import Workspace
 
 
-def write_mirrored_digits(path: Path) -> None:
-    """Images of the digits' size, none of which is one of them."""
-    data = load_digits()
-    images = []
-    for values in data.images[:, :, ::-1]:
-        content = io.BytesIO()
-        Image.fromarray((values * 15).astype(np.uint8)).save(content, "png")
-        images.append({"bytes": content.getvalue(), "path": None})
-    pq.write_table(pa.table({"image": images, "label": data.target}), path)
-
-
 def test_a_public_dataset_lends_its_covariance(workspace: Workspace, small: dict[str, Any]) -> None:
-    write_mirrored_digits(workspace.directory / "lender.parquet")
-    lender = {
-        "source": "parquet", "train": "lender.parquet", "test_fraction": 0.5,
-        "class_names": [str(digit) for digit in range(10)],
-    }  # fmt: skip
+    lender = digits_file(workspace.directory / "lender.parquet", mirrored=True)
+    lender["test_fraction"] = 0.5
     manifest = "results/features/lender/{backbone}/train/manifest.json"
     start = workspace.directory / "digits-pixels.safetensors"
     save_file({"weights": np.zeros((10, 64), np.float32)}, start)
@@ -79,9 +61,6 @@ def test_a_missing_public_file_is_named_before_any_job(
     assert not (workspace.directory / "data").exists()
 
 
-DIGITS = {"source": "sklearn", "name": "digits"}
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -110,8 +89,9 @@ def test_private_data_that_was_copied_is_refused_by_the_job(
         assert reason in result.stdout
         assert not workspace.cell("some", "2").exists()
 
-    # the same images as the private ones, split otherwise
-    small["public_datasets"] = {"lender": DIGITS | {"test_fraction": 0.5, "split_seed": 7}}
+    # the same images as the private ones, from another source and split otherwise
+    lender = digits_file(workspace.directory / "lender.parquet")
+    small["public_datasets"] = {"lender": lender | {"test_fraction": 0.5, "split_seed": 7}}
     workspace.run(small, "heads")
     results = workspace.directory / "results"
     shutil.copytree(results / "features/digits/pixels/train", workspace.directory / "copy")
@@ -127,5 +107,16 @@ def test_private_data_that_was_copied_is_refused_by_the_job(
     lent = "results/features/lender/pixels/train/manifest.json"
     refused(
         {"head": "feature_covariance", "public_covariance": lent},
-        "different rows are rows of the private training set; ",
+        f"some: public_covariance {lent}: rows of the private dataset digits: ",
     )
+
+
+def test_the_private_source_is_no_public_dataset(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    small["public_datasets"] = {"lender": small["datasets"]["digits"] | {"split_seed": 7}}
+    result = workspace.run(small, "heads", check=False)
+    assert result.returncode != 0
+    line = "config: public_datasets.lender: the images of the private dataset digits, "
+    assert sum(line in text for text in result.stdout.splitlines()) == 1
+    assert not (workspace.directory / "data").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -36,6 +36,12 @@ DATASET_NOTES = frozenset(
         "prompt_names", "unit", "verify",
     }
 )  # fmt: skip
+# Options that split, limit, store or label a source's images, but do not say which images they are.
+_OF_THE_SAME_IMAGES = DATASET_NOTES | {
+    "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
+    "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
+    "several_labels", "split_seed", "test_fraction", "uncertain", "unit_column",
+}  # fmt: skip
 
 
 class DatasetOptions(Options, ABC):
@@ -114,6 +120,10 @@ class DatasetOptions(Options, ABC):
         """Returns the options that decide the split tables, JSON-compatible."""
         return self.model_dump(mode="json", exclude=set(DATASET_NOTES))
 
+    def image_params(self) -> dict[str, Any]:
+        """Returns the options that say which images these are, however they are split."""
+        return _without(self.model_dump(mode="json"), _OF_THE_SAME_IMAGES)
+
     def text_params(self) -> dict[str, Any]:
         """Returns the options that decide the sentences for a text encoder, JSON-compatible."""
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})
@@ -170,6 +180,15 @@ class DatasetOptions(Options, ABC):
     def count_units(self) -> int | None:
         """Counts the patients of the train table; None where only preparing the data tells."""
         return None
+
+
+def _without(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
+    """Returns options without those of some names, also within options."""
+    return {
+        name: _without(value, names) if isinstance(value, dict) else value
+        for name, value in values.items()
+        if name not in names
+    }
 
 
 def headline_metric(

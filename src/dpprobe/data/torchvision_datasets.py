@@ -104,6 +104,10 @@ class Options(DatasetOptions):
     def embeds(self) -> bool:
         return self.name == "EuroSAT" if self.embed is None else self.embed
 
+    def image_params(self) -> dict[str, Any]:
+        # wherever the files are, they are those of this name
+        return {name: value for name, value in super().image_params().items() if name != "path"}
+
     def check(self) -> None:
         for folder in self._folders():
             if not folder.is_dir():

@@ -141,7 +141,6 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
 
     Raises:
       DataError: when the features are of another dimension.
-      PrivacyError: when a good part of the rows are private ones.
       StoreError: when the manifest or a shard is damaged.
     """
     # torch and what needs it, as above; the store needs HDF5
@@ -150,7 +149,6 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
     from dpprobe.features.store import FeatureStore
     from dpprobe.heads.rows import Rows
     from dpprobe.heads.second_order import Design, second_moment
-    from dpprobe.heads.shared_rows import check_other_rows
     from dpprobe.heads.training_set import TrainingSet
 
     rows = design.rows
@@ -160,7 +158,6 @@ def public_moment(manifest: str, options: Options, design: Design) -> torch.Tens
             f"public_covariance {manifest}: features of dimension {store.dimension}, the private "
             f"ones have {rows.dimension}; write a manifest of the same backbone"
         )
-    check_other_rows(store, rows.data, written=manifest)
     labels = torch.zeros(store.rows, dtype=torch.int64)
     data = TrainingSet(store, labels, rows.num_classes, device=rows.device)
     public = Design(options, Rows(data, rows.transform), private=design.private)

@@ -89,12 +89,25 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
 
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
+    report.errors += _check_other_source(study, name, dataset)
     dataset.check()
     _check_overwritten(study, name, dataset)
     sizes = dataset.expected()
     counted = dataset.count_rows() if sizes.train or sizes.test else None
     report.errors += _check_sizes(study, name, dataset, counted)
     report.errors += _check_shards(study, name, dataset.count_rows())
+
+
+def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
+    """Lists private datasets of the images that are declared public, split otherwise or not."""
+    images = public.image_params()
+    return [
+        f"config: public_datasets.{name}: the images of the private dataset {other}, however they "
+        "are split, limited or labelled; remove one of the two, or write a source of other, public "
+        "images"
+        for other, private in study.datasets.items()
+        if private.image_params() == images
+    ]
 
 
 def _check_sizes(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,21 +111,22 @@ def train_job(
         _check_plan(plans, job, name, calibrated, n)
     private = PrivateData(
         dataset=job.dataset,
+        backbone=job.backbone,
         manifests=(train, test),
         datasets=job.private_datasets,
         results=cells.parent,
         tables=tables,
     )
     for name in planned:
-        try:
+        with _named(name):
             private.check(_located(job, name))
-        except PrivacyError as error:
-            raise PrivacyError(f"{name}: {error}") from None
     kind = identity_device(device)
     tasks = [_cell_task(job, name, calibrated, stores, cells, check, kind) for name in planned]
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
         check_prices(plans, task.name.method, calibrated, job.seeds)
+        with _named(task.name.method):
+            private.check_rows(task.options)
     errors: dict[str, Exception] = {}
     if stale:
         logger.info(
@@ -142,6 +144,15 @@ def train_job(
         raise _failure(calibrated.failures, errors)
     for task in tasks:
         task.publish()
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Puts the name of a method before what a PrivacyError of it says."""
+    try:
+        yield
+    except PrivacyError as error:
+        raise PrivacyError(f"{method}: {error}") from None
 
 
 def _located(job: Job, method: str) -> MethodOptions:

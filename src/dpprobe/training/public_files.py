@@ -3,17 +3,21 @@
 A file is refused where its content tells that it was made from private rows, wherever it lies and
 whatever its name is:
 
-- heads with the mark of `dpprobe.heads.private_mark`, or with the weights of a head among this
-  study's cells, which a seed saved by itself has without the mark;
+- heads with the mark of `dpprobe.heads.private_mark`;
+- heads without it, but with weights of a head among this study's cells: one of its heads as a
+  whole, up to a factor and, as softmax does not tell them apart, up to what is added to all classes
+  alike; or one of its classes, up to a factor. Float16 hides neither. A cell that started from the
+  file itself is not asked: the file was there first;
 - a manifest of features with the content of the job's features, or of any features or split tables
   of the study's private datasets that exist by now: the fingerprint of the dataset, that of the
-  features, or the SHA-256 of the features' bytes.
-
-`heads.shared_rows` looks at the rows themselves.
+  features, or the SHA-256 of the features' bytes;
+- a manifest of rows that are, for a good part, those of such features through the job's backbone:
+  see `dpprobe.features.shared_rows`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,17 +27,26 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from dpprobe.artifacts import read_json, sha256_file
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError, PrivacyError, StoreError
 from dpprobe.features.manifest import read_manifest
+from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
+from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.options import resolve_path
-from dpprobe.results.cell_record import WEIGHTS_FILE
+from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
+
+logger = logging.getLogger("dpprobe")
 
 # The parts of a manifest that tell whose rows it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
 _REMEDY = "name a file made from public data alone"
+# Two directions of weights are one where 1 - |cosine| is less: float16 has about 1e-7.
+_SAME_DIRECTION = 5e-7
+# A class with fewer weights may have the direction of another's by chance.
+_FEWEST_WEIGHTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +55,20 @@ class PrivateData:
 
     Attributes:
       dataset: the name of the job's dataset, and `manifests`: of its features.
+      backbone: the job's.
       datasets: the names of all private datasets of the study.
       results, tables: the folders of the study's results and split tables.
     """
 
     dataset: str
+    backbone: str
     manifests: Sequence[Path]
     datasets: Sequence[str] = ()
     results: Path | None = None
     tables: Path | None = None
 
     def check(self, options: MethodOptions) -> None:
-        """Checks the public files of a method.
+        """Checks the public files of a method, but for their rows.
 
         Args:
           options: with the names of dataset and backbone put into paths.
@@ -85,18 +100,51 @@ class PrivateData:
                 contents |= dict.fromkeys(_table(self.tables / dataset / "dataset.json"), dataset)
         return contents
 
+    def check_rows(self, options: MethodOptions) -> None:
+        """Compares the rows of a method's public features with all private rows: this reads them.
+
+        Raises:
+          PrivacyError: for features of private rows.
+        """
+        for option, written in options.public_files().items():
+            public = _store(resolve_path(written))
+            if public is not None and (origin := self._rows(public)):
+                raise PrivacyError(f"{option} {written}: {origin}; {_REMEDY}")
+
+    def _rows(self, public: FeatureStore) -> str | None:
+        """Returns whose rows public ones are for a good part, None where they are nobody's."""
+        known = None
+        for path, dataset in self._features_of.items():
+            private = _store(path)
+            if private is None or private.dimension != public.dimension:
+                continue
+            known = known or PublicRows(public)
+            if (part := known.shared_with(private)) > MOST_SHARED:
+                return (
+                    f"rows of the private dataset {dataset}: of this file's {public.rows} rows and "
+                    f"the {private.rows} of {path}, both have about {100 * part:.0f} % of the "
+                    "smaller one's different rows, but for rounding"
+                )
+        return None
+
+    @cached_property
+    def _features_of(self) -> dict[Path, str]:
+        """The dataset of each manifest of private features through the job's backbone."""
+        manifests = {path.resolve(): self.dataset for path in self.manifests}
+        for dataset in self.datasets:
+            for path in self._made("features", dataset, f"{self.backbone}/*/manifest.json"):
+                manifests.setdefault(path.resolve(), dataset)
+        return manifests
+
     def _head(self, path: Path) -> str | None:
         """Returns the cell that has the weights of a file, None where none has."""
-        weights = _first_rows(path)
+        weights = _heads(path)
         if weights is None or len(weights) != 1 or not weights.any():
             return None
         for dataset in self.datasets:
             for cell in self._made("cells", dataset, f"*/*/eps-*/{WEIGHTS_FILE}"):
-                heads = _first_rows(cell)
-                # a file may leave the biases out
-                if heads is None or heads.shape[1] - weights.shape[1] not in (0, 1):
-                    continue
-                if (heads[:, : weights.shape[1]] == weights).all(1).any():
+                heads = _heads(cell)
+                if heads is not None and _alike(heads, weights) and not _started(cell, path):
                     return f"the weights of a head in {cell}"
         return None
 
@@ -121,12 +169,54 @@ def _table(dataset_json: Path) -> list[str]:
         return []  # as above
 
 
-def _first_rows(path: Path) -> npt.NDArray[np.float32] | None:
-    """Returns the weights of class 0, float32 [heads, d or d + 1]; None for a file without them."""
+def _store(manifest: Path) -> FeatureStore | None:
+    try:
+        return FeatureStore(manifest)
+    except StoreError:
+        return None  # as above
+
+
+def _heads(path: Path) -> npt.NDArray[np.float64] | None:
+    """Returns the weights of a file, [heads, classes, d or d + 1]; None where there are none."""
     try:
         with safe_open(path, framework="numpy") as stream:
-            weights = stream.get_slice("weights")
-            rows = weights[:, 0, :] if len(weights.get_shape()) == 3 else weights[0:1, :]
-    except (OSError, SafetensorError, IndexError):
+            weights = np.asarray(stream.get_tensor("weights"), dtype=np.float64)
+    except (OSError, SafetensorError, TypeError, ValueError):
         return None
-    return np.asarray(rows, dtype=np.float32)
+    weights = weights[None] if weights.ndim == 2 else weights
+    return weights if weights.ndim == 3 and np.isfinite(weights).all() else None
+
+
+def _alike(heads: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> bool:
+    """Returns True if one of a cell's heads has the weights of a file's one head.
+
+    Biases are left out: a file may lack them.
+    """
+    columns = heads.shape[2] - 1
+    if weights.shape[1] != heads.shape[1] or weights.shape[2] not in (columns, columns + 1):
+        return False
+    heads, weights = heads[:, :, :columns], weights[:, :, :columns]
+    if columns >= _FEWEST_WEIGHTS and _one_direction(heads, weights).any():
+        return True
+    wholes = [
+        (rows - rows.mean(1, keepdims=True)).reshape(len(rows), -1) for rows in (heads, weights)
+    ]
+    return bool(_one_direction(*wholes).any())
+
+
+def _one_direction(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
+) -> npt.NDArray[np.bool_]:
+    """Returns True for each pair of vectors, none of them zero, that differ by a factor alone."""
+    lengths = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
+    products = np.abs((first * second).sum(axis=-1))
+    return (lengths > 0) & (products >= (1 - _SAME_DIRECTION) * lengths)
+
+
+def _started(cell: Path, path: Path) -> bool:
+    """Returns True if the heads of a cell started from a file as it is now."""
+    try:
+        files = read_json(cell.with_name(STATEMENT_FILE))["public_files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return sha256_file(path) in files.values()

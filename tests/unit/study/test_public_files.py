@@ -10,7 +10,7 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
 from dpprobe.study.load import load_study
-from tests.support.small_study import STUDY
+from tests.support.small_study import STUDY, changed
 
 DIGITS = {"source": "sklearn", "name": "digits"}
 OF_DIGITS = "results/features/digits/pixels/train/manifest.json"
@@ -26,7 +26,7 @@ def started(path: str) -> dict[str, Any]:
 
 
 def check(method: dict[str, Any], **changes: Any) -> None:
-    public = {"lender": DIGITS | {"split_seed": 7}}
+    public = {"lender": {"source": "torchvision", "name": "MNIST"}}
     methods = STUDY["methods"] | {"some": method}
     check_study(load_study(STUDY | {"methods": methods, "public_datasets": public} | changes))
 
@@ -160,3 +160,59 @@ def test_text_embeddings_come_from_the_names_of_classes_alone(tmp_path: Path) ->
 def test_links_in_a_circle_are_left_to_who_reads_them() -> None:
     Path("circle").symlink_to("circle")
     check(lent("circle/manifest.json"))
+
+
+CSV = {"source": "csv", "train": "a.csv", "label_column": "label", "class_names": ["a", "b"]}
+HUB = {
+    "source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "train-*.parquet",
+}  # fmt: skip
+FOLDER = {"source": "imagefolder", "path": "x"}
+FETCHED = {
+    "source": "url", "files": [{"url": "http://h/x.zip", "sha256": "0" * 64}], "layout": FOLDER,
+}  # fmt: skip
+
+
+def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
+    study = changed("datasets.digits", private) | {"public_datasets": {"lender": public}}
+    try:
+        check_study(load_study(study))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("private", "differing"),
+    [
+        (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}),
+        (CSV, {"limit": {"train": 5}, "split_seed": 1, "label_column": "sex", "embed": True}),
+        (CSV, {"unit_column": "patient", "max_images_per_patient": 3, "duplicates": "warn"}),
+        (HUB, {"endpoint": "https://mirror", "limit": {"test": 3}, "several_labels": True}),
+        (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
+        ({"source": "torchvision", "name": "MNIST"}, {"path": "elsewhere"}),
+    ],
+)
+def test_a_public_dataset_of_private_images_is_refused(
+    private: dict[str, Any], differing: dict[str, Any]
+) -> None:
+    assert (
+        "config: public_datasets.lender: the images of the private dataset digits, however they "
+        "are split, limited or labelled; remove one of the two, or write a source of other, public "
+        "images"
+    ) in errors(private, private | differing).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("private", "differing"),
+    [
+        (CSV, {"train": "b.csv"}),
+        (CSV, {"filters": {"site": ["b"]}}),
+        (HUB, {"revision": "1" * 40}),
+        (FETCHED, {"layout": FOLDER | {"path": "y"}}),
+        ({"source": "torchvision", "name": "MNIST"}, {"name": "FashionMNIST"}),
+    ],
+)
+def test_a_public_dataset_of_other_images_is_not(
+    private: dict[str, Any], differing: dict[str, Any]
+) -> None:
+    assert "the images of the private" not in errors(private, private | differing)

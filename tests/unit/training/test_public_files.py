@@ -25,7 +25,7 @@ from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 
 ROWS = {"train": 200, "test": 60}
-CLASSES, DIMENSION = 3, 6
+CLASSES, DIMENSION = 3, 24
 SGD = {"head": "sgd", "batch_size": "full", "steps": 3}
 
 
@@ -160,15 +160,58 @@ def test_a_manifest_of_another_name_lists_the_same_bytes(study: Study, tmp_path:
     study.refuses(lent(manifest), "the private dataset second")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_rows_of_the_training_set_are_known_in_any_order_and_company(
-    study: Study, tmp_path: Path, dtype: str
+def bfloat16(rows: np.ndarray) -> np.ndarray:
+    bits = (rows.view(np.uint32).astype(np.uint64) + 0x8000) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def next_float16(rows: np.ndarray) -> np.ndarray:
+    halves = rows.astype(np.float16)
+    halves[:, 0] = np.nextafter(halves[:, 0], np.float16(9))
+    return halves.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("first", images(0, ROWS["train"])),
+        ("first", images(1, ROWS["test"])),
+        ("second", images(5, 150)),
+    ],
+)
+@pytest.mark.parametrize("change", [lambda rows: 2 * rows, bfloat16, next_float16])
+def test_private_rows_are_known_in_any_order_company_and_precision(
+    study: Study, tmp_path: Path, name: str, rows: np.ndarray, change: Any
 ) -> None:
-    rows = np.concatenate([images(0, ROWS["train"])[::-7], images(6, 300)])
+    crowd = np.concatenate([change(rows)[::-1], images(6, 300)])
+    manifest = write_split(tmp_path / "public", crowd, dataset="imagenet", split="train")
+    study.refuses(lent(manifest), f"{manifest}: rows of the private dataset {name}: ")
+
+
+def test_half_of_a_private_dataset_is_too_much(study: Study, tmp_path: Path) -> None:
+    rows = np.concatenate([images(5, 150)[::-2], images(6, 300)])
     manifest = write_split(
-        tmp_path / "public", rows, dataset="imagenet", dtype=dtype, split="train"
+        tmp_path / "public", rows, dataset="imagenet", dtype="float16", split="train"
     )
-    study.refuses(lent(manifest), "29 of its 329 different rows", early=False)
+    path = study.features("second") / "manifest.json"
+    study.refuses(
+        lent(manifest),
+        f"of this file's 375 rows and the 150 of {path}, both have about ",
+        " % of the smaller one's different rows, but for rounding; name a file",
+    )
+
+
+def test_rows_through_another_backbone_are_not_compared(study: Study, tmp_path: Path) -> None:
+    rows = images(8, 150)
+    write_split(study.results / "features/second/other/train", rows, dataset="d2", split="train")
+    manifest = write_split(tmp_path / "public", rows[::-1].copy(), dataset="x", split="train")
+    study.train(some=lent(manifest))
+
+
+def test_damaged_features_of_another_dataset_stop_nothing(study: Study, tmp_path: Path) -> None:
+    (study.features("second") / "manifest.json").write_text("{}")
+    manifest = write_split(tmp_path / "public", images(6, 300), dataset="x", split="train")
+    study.train(some=lent(manifest))
 
 
 def test_one_picture_in_common_is_no_private_data(study: Study, tmp_path: Path) -> None:
@@ -233,7 +276,49 @@ def test_a_seed_s_weights_saved_without_the_mark_are_known(
     weights = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1, :, :columns]
     save_file({"weights": np.ascontiguousarray(weights)}, tmp_path / "start")
     study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
-    save_file({"weights": np.ascontiguousarray(weights) + 1}, tmp_path / "start")
+    save_file({"weights": np.square(weights)}, tmp_path / "start")
+    study.train(some=started(tmp_path / "start"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: head - head[:1],  # the same softmax, with zeros for class 0
+        lambda head: head + 5,
+        lambda head: 2 * head,
+        lambda head: -0.1 * (head - head[1:2]),
+        lambda head: head.astype(np.float16),
+        lambda head: head * np.array([[0], [1], [1]]),
+        lambda head: head[:, :-1] * np.array([[0], [0], [3]]),
+    ],
+)
+def test_a_seed_s_weights_are_known_in_disguise(study: Study, tmp_path: Path, change: Any) -> None:
+    study.train(sgd=SGD)
+    head = load_file(study.cell("sgd") / "heads.safetensors")["weights"][1]
+    save_file({"weights": np.ascontiguousarray(change(head))}, tmp_path / "start")
+    study.refuses(started(tmp_path / "start"), "init_file", "the weights of a head in ", "eps-4")
+
+
+def test_a_start_that_hardly_moved_is_still_the_file_s(study: Study, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    weights = np.random.default_rng(3).normal(size=(CLASSES, DIMENSION)).astype(np.float32)
+    save_file({"weights": weights}, start)
+    small = started(start) | {"learning_rate": 1e-5}
+    study.train(small=small)
+    moved = load_file(study.cell("small") / "heads.safetensors")["weights"][0, :, :DIMENSION]
+    assert 0 < np.abs(moved - weights).max() < 1e-4
+    study.train(small=small, again=started(start))
+    save_file({"weights": moved.copy()}, start)
+    study.refuses(started(start), "the weights of a head in ")
+
+
+def test_heads_of_zeros_are_nobody_s(study: Study, tmp_path: Path) -> None:
+    study.train(zeros=SGD | {"steps": 1, "learning_rate": 1e-30}, sgd=SGD)
+    save_file({"weights": np.zeros((CLASSES, DIMENSION), np.float32)}, tmp_path / "start")
+    study.train(some=started(tmp_path / "start"))
+    # a head for all classes alike is one of zeros, plus what softmax does not see
+    weights = np.ones((CLASSES, DIMENSION), np.float32) * np.arange(1, DIMENSION + 1)
+    save_file({"weights": weights.astype(np.float32)}, tmp_path / "start")
     study.train(some=started(tmp_path / "start"))
 
 

@@ -1,0 +1,120 @@
+"""Rows that two stores share are known again after reordering, scaling and rounding."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
+
+Rows = npt.NDArray[np.float32]
+ROWS, DIMENSION = 400, 32
+
+
+class Store:
+    """Rows in memory that are read as those of a store."""
+
+    def __init__(self, features: Rows) -> None:
+        self.features = features
+        self.dimension = features.shape[1]
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, Rows]]:
+        for start in range(0, len(self.features), min(rows, 37)):
+            yield start, self.features[start : start + min(rows, 37)].copy()
+
+    def select(self, rows: npt.NDArray[np.int64]) -> Rows:
+        assert (np.diff(rows) > 0).all()
+        return self.features[rows]
+
+
+def rows_of(seed: int, rows: int = ROWS, *, dimension: int = DIMENSION, mean: float = 0.0) -> Rows:
+    return np.random.default_rng(seed).normal(mean, size=(rows, dimension)).astype(np.float32)
+
+
+def shared(public: Rows, private: Rows) -> float:
+    return PublicRows(Store(public)).shared_with(Store(private))
+
+
+def bfloat16(rows: Rows) -> Rows:
+    bits = (rows.view(np.uint32).astype(np.uint64) + 0x8000) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def changed(rows: Rows, part: float) -> Rows:
+    noise = np.random.default_rng(7).normal(size=rows.shape)
+    return (rows * (1 + part * noise)).astype(np.float32)
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+@pytest.mark.parametrize("dimension", [3, DIMENSION])
+def test_equal_rows_are_one_in_any_order_and_company(mean: float, dimension: int) -> None:
+    private = rows_of(0, dimension=dimension, mean=mean)
+    assert shared(private[::-1], private) == 1
+    assert shared(private[7:8], private) == 1
+    assert shared(private[:100], private) == 1
+    crowd = np.concatenate([rows_of(1, 50 * ROWS, dimension=dimension, mean=mean), private])
+    assert shared(crowd, private) > 0.9
+    assert shared(private.astype(np.float16).astype(np.float32), private) > 0.9
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_rows_that_were_scaled_or_rounded_are_still_one(mean: float) -> None:
+    private = rows_of(0, mean=mean)
+    ulp = private.astype(np.float16)
+    ulp[:, 0] = np.nextafter(ulp[:, 0], np.float16(9))
+    lengths = np.random.default_rng(2).uniform(0.1, 10, size=(ROWS, 1)).astype(np.float32)
+    for other in (lengths * private, ulp.astype(np.float32), bfloat16(private)):
+        assert shared(other, private) > 0.7
+    assert shared(changed(private, 1e-6), private) > 0.98
+    assert shared(changed(private, 0.01), private) > 2 * MOST_SHARED
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_other_rows_are_not_however_near_they_lie(mean: float) -> None:
+    private = rows_of(0, 20 * ROWS, mean=mean)
+    assert shared(rows_of(1, 20 * ROWS, mean=mean), private) == 0
+    assert shared(changed(private, 0.5), private) == 0
+    narrow = np.float32(1e3) + rows_of(2)  # all cosines above 1 - 1e-5
+    assert shared(np.float32(1e3) + rows_of(3), narrow) == 0
+    assert shared(narrow[::-1], narrow) == 1
+
+
+def test_few_numbers_a_row_are_compared_one_by_one() -> None:
+    private = rows_of(0, 20 * ROWS, dimension=2)
+    assert shared(rows_of(1, 20 * ROWS, dimension=2), private) < MOST_SHARED
+    assert shared(2 * private, private) < MOST_SHARED
+
+
+def test_the_part_is_of_the_smaller_side_s_different_rows() -> None:
+    private = rows_of(0)
+    for copies in (20, 21):
+        both = np.concatenate([private[:copies], rows_of(1, 5 * ROWS)])
+        assert shared(both, private) == pytest.approx(copies / ROWS)
+        assert (shared(both, private) > MOST_SHARED) == (copies == 21)
+    repeated = np.concatenate([np.repeat(private[:1], 50, axis=0), rows_of(1)])
+    assert shared(repeated, private) == pytest.approx(1 / ROWS)
+
+
+def test_rows_of_zeros_and_what_is_no_number_are_nobody_s() -> None:
+    private = rows_of(0)
+    unusable = np.zeros((50, DIMENSION), np.float32)
+    unusable[::3] *= -1
+    unusable[1::3] = np.nan
+    unusable[2::3, 4] = np.inf
+    assert shared(unusable, np.concatenate([private, unusable])) == 0
+    assert shared(np.concatenate([unusable, rows_of(1)]), np.concatenate([private, unusable])) == 0
+    assert shared(np.concatenate([unusable, private]), private) == 1
+
+
+def test_memory_is_that_of_keys_and_compared_rows() -> None:
+    private = rows_of(0, 40_000, dimension=256)
+    public = private[::-1].copy()
+    tracemalloc.start()
+    assert shared(public, private) == 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < private.nbytes / 2
