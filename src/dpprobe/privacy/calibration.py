@@ -119,18 +119,43 @@ def price(plan: Plan) -> float:
     """
     if not plan.private:
         return math.inf
-    # The price depends on nothing else: methods that differ elsewhere share it.
-    shared = tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
+    shared = _priced_alike(plan)
     resolved = accountants.resolve(shared, plan.accountant)
     return _price(_Prices(shared, plan.delta, resolved, plan.selection), plan.epsilon)
+
+
+def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str, str]]:
+    """Returns a plan's `priced_by`, and computes its `checks` and `check_notes` anew."""
+    if not plan.private:
+        return "none", {}, {}
+    resolved = accountants.resolve(plan.mechanisms, plan.accountant)
+    by = accountants.describe(plan.mechanisms, plan.accountant, plan.selection)
+    return (by, *_checks(_priced_alike(plan), plan.delta, resolved, plan.selection))
 
 
 def price_of_group(plan: Plan, size: int) -> float:
     """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
     if not plan.private:
         return math.inf
-    shared = tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
-    return _group_price(shared, plan.delta, size, plan.selection)
+    return _group_price(_priced_alike(plan), plan.delta, size, plan.selection)
+
+
+def _priced_alike(plan: Plan) -> tuple[Mechanism, ...]:
+    """Returns the mechanisms as far as prices depend on them: methods that differ elsewhere share.
+
+    What is computed of them is kept for the next method of a job.
+    """
+    return tuple(replace(item, sensitivity=1.0, released="") for item in plan.mechanisms)
+
+
+@lru_cache
+def _checks(
+    mechanisms: tuple[Mechanism, ...], delta: float, resolved: str, selection: Selection | None
+) -> tuple[dict[str, float | None], dict[str, str]]:
+    values, notes = accountants.checks(mechanisms, delta, resolved, selection)
+    return {
+        name: None if value is None else round_up(value) for name, value in values.items()
+    }, notes
 
 
 @lru_cache
@@ -236,8 +261,8 @@ def _solve(
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
     factor, realised = _meet(_Prices(relative, delta, resolved, selection), epsilon, what)
     realised = min(round_up(realised), epsilon)
-    checks, notes = accountants.checks(
-        [item.scaled(factor) for item in relative], delta, resolved, selection
+    checks, notes = _checks(
+        tuple(item.scaled(factor) for item in relative), delta, resolved, selection
     )
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
@@ -246,7 +271,7 @@ def _solve(
     return _Answer(
         factor=factor,
         realised_epsilon=realised,
-        checks={name: None if value is None else round_up(value) for name, value in checks.items()},
+        checks=checks,
         check_notes=notes,
     )
 

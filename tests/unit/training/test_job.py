@@ -590,6 +590,11 @@ def less_noise(entry: Entry) -> None:
         mechanism["noise_multiplier"] *= 0.98
 
 
+def hardly_less_noise(entry: Entry) -> None:
+    for mechanism in entry["plan"]["mechanisms"]:
+        mechanism["noise_multiplier"] *= 1 - 1e-5
+
+
 def hardly_any_noise(entry: Entry) -> None:
     for mechanism in entry["plan"]["mechanisms"]:
         mechanism["noise_multiplier"] *= 1e-5
@@ -597,6 +602,14 @@ def hardly_any_noise(entry: Entry) -> None:
 
 def set_plan(key: str, value: Any) -> Callable[[Entry], None]:
     return lambda entry: entry["plan"].update({key: value})
+
+
+def set_checks(value: float | None) -> Callable[[Entry], None]:
+    def edit(entry: Entry) -> None:
+        checks = entry["plan"]["checks"]
+        checks |= {name: value for name in checks if checks[name] is not None}
+
+    return edit
 
 
 def set_mechanism(key: str, value: Any) -> Callable[[Entry], None]:
@@ -608,12 +621,9 @@ def fewer_runs(entry: Entry) -> None:
 
 
 EDITS = [
-    (
-        "small",
-        less_noise,
-        r"says epsilon 3.99\d* at delta 0.0001, but its .* cost 4.(09|1)",
-    ),
-    ("full", less_noise, r"says epsilon [34.9]+ at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("small", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("full", less_noise, "says epsilon 4 at delta 0.0001, but its .* cost 4.(09|1)"),
+    ("full", hardly_less_noise, r"says epsilon 4 at delta 0.0001, but its .* cost 4.0000\d+ or"),
     ("tuned", less_noise, "but its mechanisms cost 4.(0[89]|1)"),
     ("small", hardly_any_noise, r"but its mechanisms cost [\d.]+ or more"),
     ("full", hardly_any_noise, r"but its mechanisms cost [\d.e+]+ or more"),
@@ -624,9 +634,20 @@ EDITS = [
     ("full", set_mechanism("released", "nothing"), "gradients has released 'nothing', the method"),
     ("full", set_mechanism("name", "other"), "no mechanism 'gradients'"),
     ("full", set_plan("delta", 1e-3), r"\(300, 'image', 4.0, 0.001, 'pld'\), the job for"),
-    ("full", set_plan("epsilon", 5.0), r"\(300, 5.0, 0.0001, 'pld'\), the job for"),
+    ("full", set_plan("epsilon", 5.0), r"\(300, 'image', 5.0, 0.0001, 'pld'\), the job for"),
     ("full", set_plan("realised_epsilon", 2.0), "says epsilon 2 at delta 0.0001"),
-    ("full", set_plan("unit", "one hospital"), "unit is 'one hospital'"),
+    (
+        "full",
+        set_plan("realised_epsilon", 3.9995),
+        "says epsilon 3.9995 at .* but it is (4|3.9999)",
+    ),
+    ("full", set_plan("priced_by", "exact, audited"), "priced by 'exact, audited', which here is"),
+    ("full", set_plan("checks", {}), r"checked by \[\], which here is \['pld"),
+    ("full", set_plan("check_notes", {"rdp": "fine"}), r"notes {'rdp': 'fine'}, which here is {}"),
+    ("full", set_checks(0.01), r"says epsilon 0.01 at .* by pld \("),
+    ("small", set_checks(3.5), r"says epsilon 3.5 at .* by rdp \(.* but it is [\d.]+;"),
+    ("tuned", set_checks(None), r"says epsilon none at .* by pld \("),
+    ("full", set_plan("unit", "one hospital"), "unit 'one hospital'"),
     ("full", lambda entry: entry.update(together=4.0), "says epsilon 4 .* for 2 heads together"),
     ("tuned", fewer_runs, "the plan is not this method's"),
     ("tuned", set_plan("selection", None), "the plan is not this method's"),
