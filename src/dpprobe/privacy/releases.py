@@ -22,6 +22,9 @@ from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
 
+# Above this float64 holds not every integer.
+LARGEST_SUM = 2.0**53
+
 
 class Releases:
     """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
@@ -177,6 +180,11 @@ class Releases:
         if deviation == 0:
             return 0.0
         units = sums.units
+        if not bool((units.abs() <= LARGEST_SUM).all()):
+            raise PrivacyError(
+                f"{name}: sums that are not finite or above 2^53 steps, which float64 does not "
+                "count one by one; clip rows and take the grid of their bound; not released"
+            )
         if units.dtype != torch.float64 or not bool((units == units.trunc()).all()):
             raise PrivacyError(
                 f"{name}: sums that are not whole numbers of steps; round rows to the grid before "

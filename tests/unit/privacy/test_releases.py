@@ -127,6 +127,19 @@ def test_sums_off_the_grid_are_not_released() -> None:
         taken.gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 2.0**53 + 2, -(2.0**60)])
+def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
+    sums = torch.zeros(2, 3, 3, dtype=torch.float64)
+    sums[1, 0, 2] = value
+    for release in ("gaussian", "symmetric"):
+        with pytest.raises(
+            PrivacyError, match=r"^a: sums that are not finite or above 2\^53 steps"
+        ):
+            getattr(releases(mechanism("a")), release)("a", GridSum(sums, 1.0))
+    sums[1, 0, 2] = math.copysign(2.0**53, value) if value == value else 2.0**53
+    assert releases(mechanism("a")).gaussian("a", GridSum(sums, 1.0)).isfinite().all()
+
+
 def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
     """The noise is one Gaussian, rounded to either grid."""
     steps = (2.0**-30, 2.0**-10)
