@@ -451,6 +451,8 @@ def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
                 hits = (scores.argmax(2) == rows.labels_block(start, stop)).double()
+            # of a null row the biases alone would be right for some label
+            hits = hits * rows.lengths[start:stop].isfinite()
             if rows.weights is not None:
                 hits = hits * rows.weights[start:stop]
             total += grid.units(hits).sum(1)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Fitted
+from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
@@ -239,6 +240,22 @@ def test_without_noise_the_best_trial_is_kept() -> None:
         assert chosen["score"] == scores[best][0] / N
         assert chosen["learning_rate"] == trials[best].values["learning_rate"]
         np.testing.assert_allclose(fitted.weights[index], scores[best][1], atol=1e-6)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("spec", [NoNormalisation(), L2(), LayerNorm()])
+def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
+    """A head of biases alone is right for all rows of its class, but not for one without values."""
+    features = torch.randn(6, D, generator=torch.Generator().manual_seed(0))
+    features[:4] = torch.tensor([math.nan, math.inf, -math.inf, 1e30])[:, None]
+    labels = torch.zeros(6, dtype=torch.int64)
+    if several:
+        labels = torch.nn.functional.one_hot(labels, K).to(torch.uint8)
+    rows = Rows(TrainingSet(features, labels, K), Transform(spec))
+    weights = torch.zeros(1, K, D + 1)
+    weights[0, :, D] = torch.tensor([1000.0, -1000.0, -1000.0])
+    method = method_options(BASE | {"loss": "sigmoid" if several else "softmax"})
+    assert float(score(method, rows, weights).values) == 2
 
 
 def test_only_the_best_trial_leaves() -> None:
