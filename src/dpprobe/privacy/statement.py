@@ -164,6 +164,7 @@ def statement(
         "format_version": FORMAT_VERSION,
         "promise": _promise(
             plan,
+            options=options,
             heads=len(seeds),
             together=epsilon_all_heads,
             private_choices=private_choices,
@@ -200,6 +201,7 @@ def statement(
 def _promise(
     plan: Plan,
     *,
+    options: Mapping[str, Any],
     heads: int,
     together: float,
     private_choices: str | None,
@@ -210,7 +212,10 @@ def _promise(
             f"No privacy is promised: this method is not private. Not covered is {private_choices}."
         )
     if not plan.private:
-        return "No privacy is promised: epsilon is infinite, nothing was clipped, no noise added."
+        return (
+            "No privacy is promised: epsilon is infinite, no noise was added, and "
+            f"{_clipped_without_noise(options)}."
+        )
     beside = ["what its normalisation released"] if priced_normalisation else []
     if plan.selection:
         beside.append("the options and the noisy score of the trial they are from")
@@ -229,6 +234,19 @@ def _promise(
         f"together, as heads.safetensors holds them, are ({together:.4g}, {plan.delta:g})-"
         "differentially private."
     )
+
+
+def _clipped_without_noise(options: Mapping[str, Any]) -> str:
+    """Says what is clipped at epsilon inf: the mean gradients of steps, where a method asks."""
+    name = "max_batch_grad_norm"
+    norm = options.get("base", options).get(name)
+    if name in options.get("search", {}):
+        norm = "a searched norm"
+    elif norm is None:
+        return "nothing was clipped"
+    else:
+        norm = f"norm {norm:g}"
+    return f"no row's part was clipped, but the mean gradient of each step to {norm}"
 
 
 def _worth_to_a_patient(plan: Plan) -> str:

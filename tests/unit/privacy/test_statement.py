@@ -226,6 +226,31 @@ def test_float32_noise_is_for_benchmarks_and_exact_noise_has_no_reservation() ->
     assert state(math.inf)["engine_limits"] is None
 
 
+@pytest.mark.parametrize(
+    ("options", "clipped"),
+    [
+        ({}, "and nothing was clipped."),
+        (
+            {"max_batch_grad_norm": 1.5},
+            "and no row's part was clipped, but the mean gradient of each step to norm 1.5.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("searched", [False, True])
+def test_what_is_clipped_without_noise_is_said(
+    options: dict[str, Any], clipped: str, searched: bool
+) -> None:
+    options = {"head": "sgd", "learning_rate": 0.1, **options}
+    if searched:
+        options = {"head": "tuned", "base": options, "search": {"learning_rate": [0.1, 1]}}
+    promise = state(math.inf, options=options)["promise"]
+    assert promise.startswith("No privacy is promised: epsilon is infinite, no noise was added, ")
+    assert promise.endswith(clipped)
+    if searched:
+        options["search"] = {"max_batch_grad_norm": [1, 2]}
+        assert "each step to a searched norm" in state(math.inf, options=options)["promise"]
+
+
 def test_a_reference_engine_states_its_limits() -> None:
     limits = state(options={"head": "sgd", "engine": "opacus"})["engine_limits"]
     assert "reference, not for release" in limits
