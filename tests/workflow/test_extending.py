@@ -104,5 +104,16 @@ whole, *others = sums
 moved = [float((whole - other).norm()) for other in others]
 assert max(moved) <= options.mechanisms(30)[0].sensitivity, moved
 assert moved[3] == moved[5] == 0 and abs(moved[4] - 1) < 1e-6, moved
+
+rows = 5_000
+plan = Plan(
+    mechanisms=options.mechanisms(rows), n=rows, epsilon=1.0, delta=1e-5, accountant="pld",
+    realised_epsilon=1.0,
+)
+for dimension in (1, 2, 3, 16):
+    features = 3 * torch.randn(rows, dimension, generator=torch.Generator().manual_seed(dimension))
+    # a class of its own for each row: their sums are what the rows add
+    fit_heads(options, TrainingSet(features, torch.arange(rows), rows), plan, [1])
+    assert float(sums[-1].norm(dim=1).max()) <= plan.mechanisms[0].sensitivity, dimension
 """
     run(extended, "-c", check)
