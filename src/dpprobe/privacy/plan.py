@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from dpprobe.errors import PrivacyError
 
-# Noise is drawn, and clipped rows are summed, in float32: far from where it under- or overflows.
+# Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
 # Up to these the number of runs is drawn, and priced, without loss of digits.
