@@ -222,7 +222,7 @@ def test_a_store_ten_times_the_allowed_memory_is_trained_on(
         timeout=300,
         check=False,
         # Freed blocks go back at once: what is measured is in use, not malloc's fragments.
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "16384"},
     )
     assert result.returncode == 0, result.stderr[-3000:]
     added = json.loads(result.stdout.splitlines()[-1])["added"]
