@@ -188,9 +188,10 @@ class SharedHessians:
         """Releases the Hessian at the weights; the exact one is freed on return."""
         from dpprobe.heads.second_order import second_moment  # imports torch
 
+        descent = self._descent
+        factors = descent.design.factors(weights)
         exact = second_moment(
-            self._descent.design,
-            lambda _, block: self._descent.curvatures(block, weights).mean(1),
+            descent.design, lambda _, block: descent.curvatures(block, factors).mean(1)
         )
         released = self._releases.symmetric(HESSIANS, exact.one_seed)[0]
         self._total = released if self._total is None else self._total.add_(released)
@@ -224,8 +225,9 @@ class PerClassHessians:
 
         descent, releases = self._descent, self._releases
         root = math.sqrt(descent.rows.num_classes)
+        factors = descent.design.factors(weights)
         exact = second_moment(
-            descent.design, lambda _, block: descent.curvatures(block, weights)[:, label]
+            descent.design, lambda _, block: descent.curvatures(block, factors)[:, label]
         ).over(root)
         released = releases.symmetric(HESSIANS, exact.one_seed, counted=False)[0].mul_(root)
         hessian = spectrum(released, releases.deviation(HESSIANS) * root)

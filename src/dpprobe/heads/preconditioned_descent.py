@@ -17,6 +17,7 @@ from dpprobe.heads.preconditioned_descent_options import (
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import (
     Design,
+    Factors,
     Loss,
     Spectrum,
     check_dimension,
@@ -68,12 +69,15 @@ class Descent:
         """Returns float32 [K, d + 1] on normalised rows, of parameters counted from the start."""
         return self.start + self.design.weights(parameters)
 
-    def curvatures(self, block: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
         """Returns the curvatures at a block's rows relative to h, at most 1: [m, K].
 
         For a softmax [m, 1]: the mean over classes.
+
+        Args:
+          factors: `Design.factors` of weights.
         """
-        p = self.loss.probabilities(self.design.logits(block, weights))
+        p = self.loss.probabilities(self.design.logits(block, factors))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)
         classes = self.rows.num_classes

@@ -157,11 +157,11 @@ class Design:
           step: the unit of its entries; `self.step` where absent.
         """
         scale, shift, centre, constant = self._in_steps(piece, step or self.step)
-        out[:, -1] = constant
         if out.device.type == "cpu":
-            arrays = [tensor.numpy() for tensor in (piece.features, scale, shift, centre)]
-            grid_rows.fill(*arrays, self.private, out[:, :-1].numpy())
+            inputs = (piece.features, scale, shift, centre, constant)
+            grid_rows.fill(*(tensor.numpy() for tensor in inputs), self.private, out.numpy())
             return out
+        out[:, -1] = constant
         features = torch.mul(piece.features.double(), scale[:, None], out=out[:, :-1])
         if piece.centre is not None:
             features.addcmul_(shift[:, None], centre, value=-1)
@@ -195,51 +195,57 @@ class Design:
         return (name, self.clip, self.offset, self.private)
 
     def logits(
-        self, block: torch.Tensor, weights: torch.Tensor, units: torch.Tensor | None = None
+        self, block: torch.Tensor, factors: Factors, units: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
+
+        Args:
+          factors: `factors` of weights.
+          units: of each row's entries, [m]; `step` where absent.
+        """
+        if factors.zero:
+            return factors.biases.repeat(len(block), 1)
+        if block.device.type == "cpu":
+            # the library of the other products here: a second one takes some 10 MB of buffers
+            products = torch.from_numpy(
+                dgemm(1.0, block.numpy().T, factors.padded.numpy().T, trans_a=1, trans_b=1)
+            )
+        else:
+            products = block @ factors.padded
+        products *= factors.step * (self.step if units is None else units[:, None])
+        return products.add_(factors.biases)
+
+    def factors(self, weights: torch.Tensor) -> Factors:
+        """Returns what rows are multiplied with for their logits.
 
         Under noise weights are rounded to a grid as well, 2^-26 of their norm or finer, so that a
         row's logits do not depend on its place in the product.
 
         Args:
-          weights: [K, d + 1].
-          units: of each row's entries, [m]; `step` where absent.
+          weights: [K, d + 1] on rows with a 1 appended.
         """
-        factors, step = self._factors(weights)
-        if block.device.type == "cpu":
-            # the library of the other products here: a second one takes some 10 MB of buffers
-            padded = torch.nn.functional.pad(factors, (0, 1))
-            products = torch.from_numpy(dgemm(1.0, block.numpy().T, padded.numpy().T, trans_a=1))
-        else:
-            products = block[:, :-1] @ factors.T
-        products *= step * self.step if units is None else step * units[:, None]
-        return products.add_(weights[:, -1].double())
-
-    def _factors(self, weights: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Returns weights of features, [K, d], in units of a step, and that step."""
-        factors = weights[:, :-1].double()
+        factors, step = weights[:, :-1].double(), 1.0
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
-        if not self.private or not 0 < longest < math.inf:
-            return factors, 1.0
-        step = grid_step(longest, product_bits(1) - entry_bits(self.rows.n) - 1)
-        return factors.div(step).round_(), step
+        if self.private and 0 < longest < math.inf:
+            step = grid_step(longest, product_bits(1) - entry_bits(self.rows.n) - 1)
+            factors = factors.div(step).round_()
+        padded = factors.new_zeros((self.columns, len(weights)))
+        padded[:-1] = factors.T
+        return Factors(padded, step, weights[:, -1].double().contiguous(), zero=longest == 0)
 
     def add_gradients(
-        self, piece: Piece, loss: Loss, weights: torch.Tensor, steps: Steps, total: torch.Tensor
+        self, piece: Piece, loss: Loss, factors: Factors, steps: Steps, total: torch.Tensor
     ) -> None:
         """Adds a piece's clipped gradients to total [K, d + 1], by `grid_rows.add_gradients`."""
         scale, shift, centre, constant = self._in_steps(self.unit_rows(piece), steps.entry)
-        factors, factor_step = self._factors(weights)
-        padded = torch.zeros(total.shape[::-1], dtype=torch.float64)
-        padded[:-1] = factors.T
         norms = self.norms[piece.start : piece.stop]
         grid_rows.add_gradients(
             piece.features.numpy(), scale.numpy(), shift.numpy(), centre.numpy(), constant.numpy(),
             self.private, self.rows.targets(piece.start, piece.stop).numpy(), norms.numpy(),
-            self.lengths(piece).numpy(), self.shares(piece).numpy(), padded.numpy(),
-            weights[:, -1].double().numpy(), steps.unit * factor_step, loss.clip * (1 - MARGIN),
-            loss.sigmoid, steps.factor if self.private else 0.0, total.numpy(),
+            self.lengths(piece).numpy(), self.shares(piece).numpy(), factors.padded.numpy(),
+            not factors.zero, factors.biases.numpy(), steps.unit * factors.step,
+            loss.clip * (1 - MARGIN), loss.sigmoid, steps.factor if self.private else 0.0,
+            total.numpy(),
         )  # fmt: skip
 
     def lengths(self, piece: Piece) -> torch.Tensor:
@@ -263,6 +269,21 @@ class Design:
         out = parameters.to(torch.float32)
         out[..., -1] = parameters[..., -1] * self.offset
         return out
+
+
+class Factors(NamedTuple):
+    """Weights as rows are multiplied with them.
+
+    Attributes:
+      padded: float64 [d + 1, K], of features, in units of `step`; 0 in the last row.
+      biases: float64 [K].
+      zero: True if all of `padded` is 0: there is nothing to multiply.
+    """
+
+    padded: torch.Tensor
+    step: float
+    biases: torch.Tensor
+    zero: bool
 
 
 class Steps(NamedTuple):
@@ -321,11 +342,19 @@ def second_moment(
             factors = design.shares(piece)
             if row_weights is not None:
                 factors = factors * row_weights(piece, block).double()
-            block.mul_(factors.sqrt()[:, None])
-            if design.private:
-                block.trunc_()
+            _weigh(block, factors.sqrt(), whole=design.private)
         total = _add_squares(total, block)
     return GridSum(mirror(total), design.step**2)
+
+
+def _weigh(block: torch.Tensor, factors: torch.Tensor, *, whole: bool) -> None:
+    """Multiplies rows with factors, in place, each entry then rounded towards zero if `whole`."""
+    if block.device.type == "cpu":
+        grid_rows.weigh(factors.numpy(), whole, block.numpy())
+        return
+    block.mul_(factors[:, None])
+    if whole:
+        block.trunc_()
 
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
@@ -551,13 +580,13 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     """
     rows = design.rows
     classes, columns = weights.shape
-    steps = Steps.of(design, loss, classes)
+    steps, factors = Steps.of(design, loss, classes), design.factors(weights)
     total = torch.zeros((classes, columns), dtype=torch.float64, device=rows.device)
     for piece in design.pieces(0 if rows.device.type == "cpu" else 32 * classes + 16 * columns):
         if rows.device.type == "cpu":
-            design.add_gradients(piece, loss, weights, steps, total)
+            design.add_gradients(piece, loss, factors, steps, total)
         else:
-            add_gradients(design, piece, loss, weights, steps, total)
+            add_gradients(design, piece, loss, factors, steps, total)
     return GridSum(total, steps.entry * steps.factor)
 
 
@@ -565,7 +594,7 @@ def add_gradients(
     design: Design,
     piece: Piece,
     loss: Loss,
-    weights: torch.Tensor,
+    factors: Factors,
     steps: Steps,
     total: torch.Tensor,
 ) -> None:
@@ -574,7 +603,7 @@ def add_gradients(
     out = torch.empty((size, design.columns), dtype=torch.float64, device=total.device)
     block = design.block(design.unit_rows(piece), out, steps.entry)
     labels = design.rows.targets(piece.start, piece.stop)
-    logits = design.logits(block, weights, steps.unit * lengths)
+    logits = design.logits(block, factors, steps.unit * lengths)
     residuals = loss.residuals(logits, labels, design.norms[piece.start : piece.stop])
     residuals *= (design.shares(piece) * lengths)[:, None]
     if design.private:

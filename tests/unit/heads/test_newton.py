@@ -72,7 +72,8 @@ def test_a_row_changes_the_hessians_by_at_most_their_sensitivity(
     for features, labels in neighbours(row, label):
         descent = descent_of(options, features, labels)
         blocks = descent.design.blocks()
-        c = torch.cat([descent.curvatures(block, head) for _, block in blocks])
+        factors = descent.design.factors(head)
+        c = torch.cat([descent.curvatures(block, factors) for _, block in blocks])
         columns = c.mean(1, keepdim=True) if shape == "shared" else c / math.sqrt(4)
         parts = [moment(descent.design, columns[:, k]) for k in range(columns.shape[1])]
         stacks.append(torch.stack(parts))

@@ -290,7 +290,8 @@ def sums_of(features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor) 
     loss = Loss(sigmoid=False, clip=0.5)
 
     def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
-        return 1 - loss.probabilities(design.logits(block, 3 * head)).square().sum(1)
+        p = loss.probabilities(design.logits(block, design.factors(3 * head)))
+        return 1 - p.square().sum(1)
 
     return [
         second_moment(design),

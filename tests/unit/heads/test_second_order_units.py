@@ -103,7 +103,7 @@ def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
     loss = Loss(sigmoid=True, clip=clip)
 
     def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
-        p = loss.probabilities(design.logits(block, head))
+        p = loss.probabilities(design.logits(block, design.factors(head)))
         return (4 * p * (1 - p)).mean(1)
 
     def targets(piece: Piece) -> torch.Tensor:

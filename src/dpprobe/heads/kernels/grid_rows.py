@@ -19,9 +19,9 @@ jit = MACHINE_CODE.jit
 CHUNK = 64
 
 
-@jit("void(f4[:, ::1], f8[::1], f8[::1], f8[::1], b1, f8[:, :])")
-def fill(features, scale, shift, centre, whole, out):
-    """Fills float64 [m, d] with scale[i] * features[i] - shift[i] * centre.
+@jit("void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f8[:, ::1])")
+def fill(features, scale, shift, centre, constant, whole, out):
+    """Fills float64 [m, d + 1] with scale[i] * features[i] - shift[i] * centre, and constant[i].
 
     Products of float32 numbers are exact in float64: one rounding an entry, fused or not.
 
@@ -29,22 +29,39 @@ def fill(features, scale, shift, centre, whole, out):
       features: float32 [m, d].
       scale, shift: [m], of values that float32 holds.
       centre: [d], of such values; empty where there is none.
+      constant: [m], the last entries as they are.
       whole: True to round towards zero to whole numbers.
-      out: rows may be further apart than d.
     """
+    columns = features.shape[1]
     for i in range(features.shape[0]):
-        row, source = out[i], features[i]
-        factor = scale[i]
-        if centre.shape[0]:
-            length = shift[i]
-            for j in range(source.shape[0]):
+        row, source, factor, length = out[i], features[i], scale[i], shift[i]
+        # no branch within a loop: it would not be vectorised
+        if centre.shape[0] and whole:
+            for j in range(columns):
+                row[j] = np.trunc(factor * source[j] - length * centre[j])
+        elif centre.shape[0]:
+            for j in range(columns):
                 row[j] = factor * source[j] - length * centre[j]
+        elif whole:
+            for j in range(columns):
+                row[j] = np.trunc(factor * source[j])
         else:
-            for j in range(source.shape[0]):
+            for j in range(columns):
                 row[j] = factor * source[j]
+        row[columns] = constant[i]
+
+
+@jit("void(f8[::1], b1, f8[:, ::1])")
+def weigh(factors, whole, rows):
+    """Multiplies rows [m, d] with factors [m], in place, each entry then rounded as of `fill`."""
+    for i in range(rows.shape[0]):
+        row, factor = rows[i], factors[i]
         if whole:
-            for j in range(source.shape[0]):
-                row[j] = np.trunc(row[j])
+            for j in range(row.shape[0]):
+                row[j] = np.trunc(factor * row[j])
+        else:
+            for j in range(row.shape[0]):
+                row[j] *= factor
 
 
 @jit("void(f4[:, ::1], f8[::1], b1, f8[::1])")
@@ -95,22 +112,22 @@ def _residuals(logits, targets, norms, lengths, weights, clip, sigmoid, step, ou
 
 @jit(
     "void(f4[:, ::1], f8[::1], f8[::1], f8[::1], f8[::1], b1, f4[:, ::1], f8[::1], f8[::1], "
-    "f8[::1], f8[:, ::1], f8[::1], f8, f8, b1, f8, f8[:, ::1])"
+    "f8[::1], f8[:, ::1], b1, f8[::1], f8, f8, b1, f8, f8[:, ::1])"
 )
 def add_gradients(
     features, scale, shift, centre, constant, whole, targets, norms, lengths, weights, factors,
-    biases, unit, clip, sigmoid, step, total,
+    weighted, biases, unit, clip, sigmoid, step, total,
 ):  # fmt: skip
     """Adds the rows' clipped gradients to total [K, d + 1], in units of the rows' and of `step`.
 
     Args:
-      features, scale, shift, centre, whole: as of `fill`.
-      constant: [m], in units of the rows.
+      features, scale, shift, centre, constant, whole: as of `fill`.
       targets: float32 [m, K], labels as zeros and ones.
       norms: [m], of the rows with their constants.
       lengths: [m], what the rows were divided by before they came here.
       weights: [m], which clipped gradients are multiplied with.
       factors: [d + 1, K], weights in units of their grid; 0 in the last row.
+      weighted: False if all of them are 0.
       biases: [K].
       unit: of the products of rows and factors, before they are multiplied with `lengths`.
       clip: of a gradient's norm; infinite for none.
@@ -119,15 +136,18 @@ def add_gradients(
     classes, columns = total.shape
     block = np.zeros((CHUNK, columns))
     logits = np.zeros((CHUNK, classes))
+    part = np.empty((classes, columns))
     for start in range(0, features.shape[0], CHUNK):
         stop = min(start + CHUNK, features.shape[0])
         rows, products = block[: stop - start], logits[: stop - start]
         fill(
-            features[start:stop], scale[start:stop], shift[start:stop], centre, whole, rows[:, :-1]
-        )
-        for i in range(stop - start):
-            rows[i, columns - 1] = constant[start + i]
-        np.dot(rows, factors, products)
+            features[start:stop], scale[start:stop], shift[start:stop], centre,
+            constant[start:stop], whole, rows,
+        )  # fmt: skip
+        if weighted:
+            np.dot(rows, factors, products)
+        else:
+            products[:] = 0.0
         for i in range(stop - start):
             for k in range(classes):
                 products[i, k] = products[i, k] * (unit * lengths[start + i]) + biases[k]
@@ -136,7 +156,8 @@ def add_gradients(
             products, targets[start:stop], norms[start:stop], lengths[start:stop],
             weights[start:stop], clip, sigmoid, step, residuals,
         )  # fmt: skip
-        total += np.dot(residuals, rows)
+        np.dot(residuals, rows, part)
+        total += part
 
 
 MACHINE_CODE.keep()
