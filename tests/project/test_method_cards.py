@@ -166,5 +166,6 @@ def test_the_configuration_names_every_key(repository: Path) -> None:
     wanted = {*Study.model_fields, *KINDS}
     for block in (FeatureOptions, TsneOptions, DatasetOptions):
         wanted |= set(block.model_fields)
-    assert {name for name in wanted if f"`{name}`" not in page} == {"tracking"}
-    assert "`tracking.uri`" in page
+    blocks = {"privacy": "privacy.unit", "tracking": "tracking.uri"}
+    assert {name for name in wanted if f"`{name}`" not in page} == blocks.keys()
+    assert all(f"`{key}`" in page for key in blocks.values())
