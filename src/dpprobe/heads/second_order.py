@@ -17,7 +17,9 @@ their weights' roots, targets and residuals are rounded towards zero, which leng
 unit the products of entries sum, without their signs, to at most S^2, so over n units to at most
 2^52 steps, and float64 adds them exactly. Logits are such products too, so what a row adds depends
 on that row and its weight alone: the sums are the same bits in any order of the rows, for any
-blocks and threads. Without noise they are plain float64 sums.
+blocks and threads. (But for PyTorch's sigmoid in Newton's curvatures, which may differ in its last
+bit by a row's place among its block; a null row keeps its place.) Without noise they are plain
+float64 sums.
 
 Everything else here is post-processing of releases, or uses n, d, K and noise multipliers alone.
 """

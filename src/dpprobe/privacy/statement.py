@@ -229,11 +229,14 @@ def _promise(
     )
     if heads == 1:
         return one
-    return (
+    several = (
         f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} heads "
         f"together, as heads.safetensors holds them, are ({together:.4g}, {plan.delta:g})-"
-        "differentially private."
+        "differentially private"
     )
+    if plan.patients is None:
+        return f"{several}."
+    return f"{several} to one image; to a patient they cost more, which is not computed."
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:

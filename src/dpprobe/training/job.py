@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,8 @@ def train_job(
     planned = [name for name in job.methods if name not in calibrated.failures]
     units = units_of(stores[0], job.unit)
     n = stores[0].rows if units is None else units.count
+    if job.patients is not None:
+        _check_patients(stores[0], job.patients["images"])
     for name in planned:
         _check_plan(plans, job, name, calibrated, n)
     private = PrivateData(
@@ -213,6 +216,27 @@ def _cell_task(
         identity=identity,
         study=job.study,
     )
+
+
+def _check_patients(train: FeatureStore, images: int | None) -> None:
+    """Checks that no patient has more training images than the price to one is for.
+
+    Raises:
+      DataError: for one who has, and for features that name no patients.
+    """
+    if images is None:
+        return
+    if train.units is None:
+        raise DataError(
+            f"{train.path}: max_images_per_patient: {images}, and its rows name no patients; "
+            "delete it and run again"
+        )
+    most = max(Counter(train.units).values())
+    if most > images:
+        raise DataError(
+            f"{train.path}: max_images_per_patient: {images}, and a patient has {most} training "
+            "images; delete the split tables and run again"
+        )
 
 
 def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:

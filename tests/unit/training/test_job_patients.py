@@ -149,6 +149,7 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
         price = accountants.group_epsilon(composition(statement), 1e-4, 20)
         assert statement["patients"] == {"images": 20, "epsilon": pytest.approx(price, rel=1e-4)}
         assert statement["patients"]["epsilon"] > 4
+        assert "differentially private to one image; to a patient" in statement["promise"]
         assert (
             "to a patient of 20 training images, the most that one has here, the promise is ("
             in (statement["promise"])
@@ -157,6 +158,16 @@ def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
     mu = 20 * accountants.gaussian_mu(composition(full))
     exact = accountants.gaussian_epsilon(mu, 1e-4)
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
+
+
+def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
+    image = {"unit": "image", "patients": {"images": 19}, "methods": {"full": METHODS["full"]}}
+    run.plan(**image)
+    with pytest.raises(DataError, match="max_images_per_patient: 19, and a patient has 20"):
+        run.train(**image)
+    write_features(run.folder, named=False)
+    with pytest.raises(DataError, match="its rows name no patients"):
+        run.train(**image)
 
 
 def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> None:
