@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,27 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 
 CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Stored rows, read in blocks of at most so many."""
+
+    features: npt.NDArray[np.float32]
+    most: int = 7
+
+    @property
+    def rows(self) -> int:
+        return len(self.features)
+
+    @property
+    def dimension(self) -> int:
+        return self.features.shape[1]
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        step = max(1, min(rows, self.most))
+        for start in range(0, self.rows, step):
+            yield start, self.features[start : start + step].copy()
 
 
 def training_set(

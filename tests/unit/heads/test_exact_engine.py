@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,6 +33,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler
 from tests.support.gradient_sums import LOSSES, full_sum, random_weights
 from tests.support.linear_heads import (
+    Source,
     features_of,
     no_privacy,
     oracle_sum,
@@ -50,33 +48,7 @@ HEADS = [Options, Momentum, Adam, Lamb]
 KINDS = ["none", "l2", "layer_norm", "centred"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Stored rows, read in blocks of at most so many."""
-
-    features: npt.NDArray[np.float32]
-    most: int
-
-    @property
-    def rows(self) -> int:
-        return len(self.features)
-
-    @property
-    def dimension(self) -> int:
-        return self.features.shape[1]
-
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        step = max(1, min(rows, self.most))
-        for start in range(0, self.rows, step):
-            yield start, self.features[start : start + step].copy()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normalised(data: TrainingSet, kind: str) -> Rows:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -30,6 +27,7 @@ from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.privacy.sampling import poisson_batches
 from tests.support.linear_heads import (
+    Source,
     features_of,
     no_privacy,
     oracle_sum,
@@ -44,33 +42,7 @@ SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Stored rows, read in blocks of at most so many."""
-
-    features: npt.NDArray[np.float32]
-    most: int = 7
-
-    @property
-    def rows(self) -> int:
-        return len(self.features)
-
-    @property
-    def dimension(self) -> int:
-        return self.features.shape[1]
-
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        step = max(1, min(rows, self.most))
-        for start in range(0, self.rows, step):
-            yield start, self.features[start : start + step].copy()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- without privacy ----------------------------------------------------------------------------

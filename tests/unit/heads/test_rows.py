@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -21,30 +18,11 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
+from tests.support.linear_heads import Source
 
 LABELS = torch.tensor([0, 1, 2, 1])
 FREE = ["none", "l2", "layer_norm", {"kind": "group_norm", "groups": 2}]
 CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Stored rows in blocks of uneven size."""
-
-    features: npt.NDArray[np.float32]
-
-    @property
-    def rows(self) -> int:
-        return len(self.features)
-
-    @property
-    def dimension(self) -> int:
-        return self.features.shape[1]
-
-    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        step = max(1, min(rows, 3))
-        for start in range(0, self.rows, step):
-            yield start, self.features[start : start + step].copy()
 
 
 def spec(value: Any) -> Normalisation:
@@ -120,7 +98,7 @@ def test_a_row_that_is_not_finite_is_left_out(value: Any, bad: float) -> None:
     dirty[2, 3] = bad
     missing = features()
     missing[2] = 0
-    for source in (dirty.clone(), Source(dirty.clone().numpy())):
+    for source in (dirty.clone(), Source(dirty.clone().numpy(), 3)):
         rows = rows_of(TrainingSet(source, LABELS, 3), value)
         assert rows.norms[2] == math.inf
         actual = whole(rows)
@@ -137,7 +115,7 @@ def test_a_row_too_short_to_be_scaled_is_left_out(value: str, tiny: float) -> No
     values[7] = 0
     values[7, 2] = tiny
     labels = torch.arange(40) % 3
-    for source in (values.clone(), Source(values.clone().numpy())):
+    for source in (values.clone(), Source(values.clone().numpy(), 3)):
         rows = rows_of(TrainingSet(source, labels, 3), value)
         actual = whole(rows)
         assert actual.isfinite().all()
@@ -174,7 +152,7 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     values = features(40, 6)
     labels = torch.arange(40) % 3
     memory = rows_of(TrainingSet(values.clone(), labels, 3), value)
-    stream = rows_of(TrainingSet(Source(values.numpy()), labels, 3), value)
+    stream = rows_of(TrainingSet(Source(values.numpy(), 3), labels, 3), value)
     assert stream.streamed
     assert stream.direct is None
     torch.testing.assert_close(whole(stream), whole(memory))

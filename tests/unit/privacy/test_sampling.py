@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -24,10 +25,28 @@ def indicator(rows: int, rate: float, steps: int, seed: int = 1) -> np.ndarray:
     return joined
 
 
-@pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (30, 0.3), (20, 0.5), (7, 0.9)])
-def test_every_row_joins_at_the_rate(rows: int, rate: float) -> None:
+def exact_indicator(rows: int, rate: float, steps: int) -> np.ndarray:
+    """The same of exact batches."""
+    sampler = ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
+    hits, sizes = sampler.block(steps)
+    joined = np.zeros((steps, rows))
+    np.add.at(joined, (np.repeat(np.arange(steps), sizes), hits), 1)
+    assert joined.max() <= 1
+    return joined
+
+
+RATES = [
+    *((indicator, *case) for case in [(50, 0.02), (30, 0.3), (20, 0.5), (7, 0.9)]),
+    *((exact_indicator, *case) for case in [(50, 0.02), (70, 0.3), (20, 0.5), (64, 0.9)]),
+]
+
+
+@pytest.mark.parametrize(("joined_of", "rows", "rate"), RATES)
+def test_every_row_joins_at_the_rate(
+    joined_of: Callable[[int, float, int], np.ndarray], rows: int, rate: float
+) -> None:
     steps = 20_000
-    joined = indicator(rows, rate, steps)
+    joined = joined_of(rows, rate, steps)
     deviation = (rate * (1 - rate) / steps) ** 0.5
     assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
     # Batch sizes are binomial: a shuffled, fixed-size loader has no variance at all.
@@ -36,9 +55,12 @@ def test_every_row_joins_at_the_rate(rows: int, rate: float) -> None:
     assert sizes.var() == pytest.approx(wanted, rel=0.06)
 
 
-def test_rows_and_steps_are_independent() -> None:
+@pytest.mark.parametrize("joined_of", [indicator, exact_indicator])
+def test_rows_and_steps_are_independent(
+    joined_of: Callable[[int, float, int], np.ndarray],
+) -> None:
     steps, rate = 40_000, 0.1
-    joined = (indicator(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
+    joined = (joined_of(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
     between_rows = joined.T @ joined / steps
     np.fill_diagonal(between_rows, 0)
     assert np.abs(between_rows).max() < 5 / steps**0.5
@@ -92,15 +114,6 @@ def test_impossible_samplers_are_refused(rows: int, rate: float) -> None:
 # --- exact draws ---------------------------------------------------------------------------------
 
 
-def exact_indicator(rows: int, rate: float, steps: int) -> np.ndarray:
-    sampler = ExactPoissonSampler(rows, rate, Keystream.seeded(1, "s"))
-    hits, sizes = sampler.block(steps)
-    joined = np.zeros((steps, rows))
-    np.add.at(joined, (np.repeat(np.arange(steps), sizes), hits), 1)
-    assert joined.max() <= 1
-    return joined
-
-
 class Words(Keystream):
     """A keystream of given words, then of zeros."""
 
@@ -135,26 +148,6 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
     ]
     assert actual.tolist() == [row for row in range(rows) if numbers[row] < Fraction(rate)]
     assert sizes.tolist() == [len(actual)]
-
-
-@pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (70, 0.3), (20, 0.5), (64, 0.9)])
-def test_every_row_joins_an_exact_batch_at_the_rate(rows: int, rate: float) -> None:
-    steps = 20_000
-    joined = exact_indicator(rows, rate, steps)
-    deviation = (rate * (1 - rate) / steps) ** 0.5
-    assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
-    assert joined.sum(1).var() == pytest.approx(rows * rate * (1 - rate), rel=0.06)
-
-
-def test_exact_draws_of_rows_and_steps_are_independent() -> None:
-    steps, rate = 40_000, 0.1
-    joined = (exact_indicator(12, rate, steps) - rate) / (rate * (1 - rate)) ** 0.5
-    between_rows = joined.T @ joined / steps
-    np.fill_diagonal(between_rows, 0)
-    assert np.abs(between_rows).max() < 5 / steps**0.5
-    flat = joined.ravel()
-    for lag in (1, 2, 11, 12, 13, 24):
-        assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
 
 
 def test_exact_batches_do_not_depend_on_blocks() -> None:

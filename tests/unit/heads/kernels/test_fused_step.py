@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,7 @@ from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
 from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 15, 16, 17, 63, 64, 65, 128, 200])
