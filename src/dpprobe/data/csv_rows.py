@@ -62,26 +62,27 @@ def count(options: ManifestOptions) -> tuple[int, int]:
     Raises:
       ConfigError: when a file cannot be read as it should.
     """
-    needed = {*options.filters, *(options.label_columns or ())}
-    needed |= {options.label_column or "", options.split_column or ""}
-    needed.add(options.unit_column or "")
-    if options.unit_column is not None:
-        parts = _split(options, needed - {""}, quiet=True)
-        return len(parts["train"].frame), len(parts["test"].frame)
-    parts = load(options, needed - {""}, quiet=True)
-    if options.has_test():
-        return len(parts["train"].frame), len(parts["test"].frame)
-    strata = _strata(options, parts["train"])
-    return split.count_rows(Counter(strata).values(), options.test_fraction)
+    needed = _columns_that_decide(options)
+    if options.unit_column is None and not options.has_test():
+        # Sizes of classes are enough: no id is needed, and no row is chosen.
+        strata = _strata(options, load(options, needed, quiet=True)["train"])
+        return split.count_rows(Counter(strata).values(), options.test_fraction)
+    parts = _split(options, needed, quiet=True)
+    return len(parts["train"].frame), len(parts["test"].frame)
 
 
 def count_units(options: ManifestOptions) -> int:
     """Counts the patients of the train table. No image is looked at."""
     assert options.unit_column is not None
-    needed = {*options.filters, *(options.label_columns or ()), options.unit_column}
-    needed |= {options.label_column or "", options.split_column or ""}
-    rows = _split(options, needed - {""}, quiet=True)["train"]
+    rows = _split(options, _columns_that_decide(options), quiet=True)["train"]
     return int(rows.frame[options.unit_column].nunique())
+
+
+def _columns_that_decide(options: ManifestOptions) -> set[str]:
+    """Returns the columns that say which rows are used, and in which table."""
+    single = {options.label_column, options.split_column, options.unit_column}
+    named = {column for column in single if column is not None}
+    return named | {*options.filters, *(options.label_columns or ())}
 
 
 def read(options: ManifestOptions) -> dict[SplitName, ManifestRows]:

@@ -129,7 +129,7 @@ class Options(ColumnOptions):
 
     def count_rows(self) -> tuple[int, int]:
         if self.unit_column is not None:
-            sides = _sides(self, {name: _ids(self, name) for name in self._splits()})
+            sides = _sides(self, _all_ids(self), _patients(self))
             counts = Counter(side for part in sides.values() for side in part)
             return counts["train"], counts["test"]
         rows = self._count("train")
@@ -141,10 +141,11 @@ class Options(ColumnOptions):
         return split.count_rows(Counter(labels).values(), self.test_fraction)
 
     def count_units(self) -> int | None:
-        if self.unit_column is None:
+        patients = _patients(self)
+        if patients is None:
             return None
-        sides = _sides(self, {name: _ids(self, name) for name in self._splits()})
-        pairs = zip(_units(self, "train"), sides["train"], strict=True)
+        sides = _sides(self, _all_ids(self), patients)
+        pairs = zip(patients["train"], sides["train"], strict=True)
         return len({unit for unit, side in pairs if side == "train"})
 
     def multi_label(self) -> bool:
@@ -293,7 +294,7 @@ def prepare(
     header = _header(options, options._files("train")[0])
     class_names = options.class_names or header.class_names
     assert class_names is not None  # check() refuses a dataset without
-    ids = {name: _ids(options, name) for name in options._splits()}
+    ids = _all_ids(options)
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
@@ -359,20 +360,30 @@ def _ids(options: Options, name: SplitName) -> list[str]:
     return [f"{prefix}-{row:08d}" for row in range(options._count(name))]
 
 
-def _units(options: Options, name: SplitName) -> list[str]:
-    """Reads the unit of each row of a split's files, blank where there is none."""
-    assert options.unit_column is not None
-    values = _column(options, name, options.unit_column)
-    return ["" if value is None else str(value) for value in values]
+def _all_ids(options: Options) -> dict[SplitName, list[str]]:
+    return {name: _ids(options, name) for name in options._splits()}
+
+
+def _patients(options: Options) -> dict[SplitName, list[str]] | None:
+    """Reads the patient of each row of the splits' files, blank where a row has none.
+
+    None without a `unit_column`.
+    """
+    if options.unit_column is None:
+        return None
+    columns = {name: _column(options, name, options.unit_column) for name in options._splits()}
+    return {
+        name: ["" if value is None else str(value) for value in values]
+        for name, values in columns.items()
+    }
 
 
 def _sides(
-    options: Options, ids: Mapping[SplitName, Sequence[str]]
+    options: Options,
+    ids: Mapping[SplitName, Sequence[str]],
+    patients: Mapping[SplitName, Sequence[str]] | None,
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row of a split's files goes into; None where it is left out."""
-    patients = None
-    if options.unit_column is not None:
-        patients = {name: _units(options, name) for name in options._splits()}
     sides: dict[SplitName, list[SplitName | None]] = {
         name: [name] * len(part) for name, part in ids.items()
     }
@@ -441,10 +452,9 @@ def _batches(
 ) -> Iterator[tuple[str, pa.Table]]:
     from dpprobe.data import table  # heavy: numpy and pyarrow
 
-    sides = _sides(options, ids)
-    patients = faults = None
-    if options.unit_column is not None:
-        patients = {name: _units(options, name) for name in options._splits()}
+    patients, faults = _patients(options), None
+    sides = _sides(options, ids, patients)
+    if patients is not None and options.unit_column is not None:
         both = units.on_both_sides(patients)
         faults = {
             name: list(units.faults(part, both, options.unit_column))

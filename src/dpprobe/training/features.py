@@ -62,7 +62,7 @@ def read_job_features(
     device: str,
     memory_mb: int,
     headline: str,
-    unit: str,
+    units: Units | None,
 ) -> JobFeatures:
     """Reads the features of the train and the test split.
 
@@ -71,7 +71,7 @@ def read_job_features(
       device: "cpu" or "cuda".
       memory_mb: features that take more than this as float32 are streamed from disk.
       headline: the metric that the cells are shown by.
-      unit: of privacy, "image" or "patient".
+      units: of privacy, of the training rows, by `units_of`.
 
     Raises:
       DataError: when the splits differ in classes or dimension, or when AUC is to be shown and no
@@ -94,7 +94,7 @@ def read_job_features(
             rows[0],
             torch.from_numpy(np.asarray(train.labels).astype(label_type)),
             num_classes=len(train.class_names),
-            units=units_of(train, unit),
+            units=units,
             device=device,
         ),
         test=rows[1],

@@ -98,9 +98,8 @@ def train_job(
 
     Raises:
       PrivacyError: before anything is trained, when a plan is not its method's or does not cost
-        what its file says.
+        what its file says, and for a file that is declared public and is not.
       DpprobeError: naming each method that failed, after the others have been trained and staged.
-      PrivacyError: before any training, for a file that is declared public and is not.
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
@@ -140,7 +139,7 @@ def train_job(
             device=resolve_device(device),
             memory_mb=job.memory_mb,
             headline=stale[0].headline,
-            unit=job.unit,
+            units=units,
         )
         errors = _train_all(stale, features)
     if calibrated.failures or errors:

@@ -21,7 +21,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Mechanism, Patients
-from dpprobe.training.features import read_job_features
+from dpprobe.training.features import units_of
 from dpprobe.training.job import Job, train_job
 from dpprobe.training.plans import write_plans
 
@@ -227,12 +227,8 @@ def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
 
 def test_features_that_name_no_patients_are_refused(tmp_path: Path) -> None:
     write_features(tmp_path, named=False)
-    stores = (
-        FeatureStore(tmp_path / "train/manifest.json"),
-        FeatureStore(tmp_path / "test/manifest.json"),
-    )
     with pytest.raises(DataError, match="its rows name no patients"):
-        read_job_features(stores, device="cpu", memory_mb=100, headline="accuracy", unit="patient")
+        units_of(FeatureStore(tmp_path / "train/manifest.json"), "patient")
 
 
 def test_a_reference_engine_is_refused_in_the_job_too(run: Run) -> None:
