@@ -588,11 +588,11 @@ def gradient(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
         if rows.device.type == "cpu":
             design.add_gradients(piece, loss, factors, steps, total)
         else:
-            add_gradients(design, piece, loss, factors, steps, total)
+            add_by_products(design, piece, loss, factors, steps, total)
     return GridSum(total, steps.entry * steps.factor)
 
 
-def add_gradients(
+def add_by_products(
     design: Design,
     piece: Piece,
     loss: Loss,

@@ -487,3 +487,25 @@ def test_more_features_than_can_be_decomposed_are_refused(
     data = TrainingSet(features, labels, 4)
     with pytest.raises(ConfigError, match=f"head {head}: 12 features; .* write head: momentum"):
         fit_heads(method, data, plan_of(method, data.rows, 5.0), [1])
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("sigmoid", [True, False])
+def test_products_of_any_device_add_the_gradients_of_the_kernel(
+    sigmoid: bool, private: bool
+) -> None:
+    """A GPU's path, on the CPU: but for last bits of probabilities, a step of a factor or less."""
+    features, labels = classes_of(300, 9, 4)
+    design = design_of(features, labels, 4, private=private, intercept=0.3)
+    head = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
+    loss = Loss(sigmoid=sigmoid, clip=0.4 if private else math.inf)
+    expected = gradient(design, loss, head)
+    steps, factors = second_order.Steps.of(design, loss, 4), design.factors(head)
+    total = torch.zeros(4, 10, dtype=torch.float64)
+    for piece in design.pieces():
+        second_order.add_by_products(design, piece, loss, factors, steps, total)
+    actual = GridSum(total, steps.entry * steps.factor)
+    torch.testing.assert_close(
+        actual.values, expected.values, rtol=1e-9, atol=300 * steps.factor * private
+    )
+    assert float(expected.values.norm()) > 1
