@@ -624,10 +624,14 @@ def test_what_disturbs_a_run_leaves_no_trace(
         assert run.process.poll() is None
         assert clone.in_state("SUSPENDED", "extract_features") == [suspended]
         cluster.command("scontrol", "resume", suspended)
+        until(lambda: len(clone.in_state("PENDING", "write_manifest")) == 1, "its manifest", run)
+        (held,) = clone.in_state("PENDING", "write_manifest")
+        cluster.command("scontrol", "hold", held)
         cluster.start_jobs(True)
         until(lambda: clone.in_state("RUNNING", "extract_features") == [requeued], "it to run", run)
         cluster.start_jobs(False)
         until(lambda: len(clone.in_state("PENDING", "write_manifest")) == 2, "two jobs", run)
+        cluster.command("scontrol", "release", held)
         (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
         shard.unlink()
     finally:
