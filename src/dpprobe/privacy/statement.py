@@ -16,6 +16,8 @@ FORMAT_VERSION = 3
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
     "anyone who has them can recompute the noise and subtract it.",
+    "release": "Made for release. One head was trained; its noise and batches come from random "
+    "words that the operating system keyed and nothing keeps.",
 }
 PUBLIC_DATA = (
     "The backbone was pretrained on public data, assumed to hold none of the private images nor "
@@ -70,6 +72,17 @@ NOT_COVERED = (
     "whether a run fails, and the errors it raises",
     "what running time reveals",
 )
+RELEASE_NOT_COVERED = (
+    "the features, their shards, any plot of them, log files, and all else that was computed from "
+    "the private images and is not in this bundle",
+    "other releases from the same data, but for their sum under `ledger`: what is published "
+    "together composes",
+    "a choice of method, epsilon, backbone or hyperparameters made by comparing results on "
+    "private data: see `choice`",
+    "the data before it came here: who is in it, and who selected and labelled it",
+    "the computer while it trained: its memory, its discs, its running time, whether a run fails "
+    "and the errors it raises",
+)
 FLOATS_NOT_COVERED = (
     "what floating-point arithmetic reveals beyond real-valued Gaussian noise: see engine_limits"
 )
@@ -118,8 +131,8 @@ def statement(
       plan: as calibrated and run.
       method: the method's name in the study.
       options: its options, `head` among them.
-      mode: "benchmark".
-      seeds: one a head, as trained.
+      mode: "benchmark", or "release", whose statement names no seed.
+      seeds: one a head, as trained; of a release anything that is as long.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
         its name, its weights' SHA-256, and `near_duplicate_check`: the result of
         `find_near_duplicates`, or "not run".
@@ -145,7 +158,8 @@ def statement(
     files = declared if declared and declared.files else None
     if files:
         public.append(PUBLIC_FILES)
-    not_covered = [private_choices, *NOT_COVERED] if private_choices else [*NOT_COVERED]
+    beside = RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
+    not_covered = [private_choices, *beside] if private_choices else [*beside]
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
     limits = engine_limits if plan.private else None
@@ -188,7 +202,7 @@ def statement(
         "options": dict(options),
         "mode": mode,
         "release": MODES[mode],
-        "seeds": [f"{seed:032x}" for seed in seeds],
+        **({"seeds": [f"{seed:032x}" for seed in seeds]} if mode == "benchmark" else {}),
         "engine_limits": limits,
         "public": public,
         "public_files": dict(files.hashes) if files else {},
@@ -219,7 +233,7 @@ def _promise(
     beside = ["what its normalisation released"] if priced_normalisation else []
     if plan.selection:
         beside.append("the options and the noisy score of the trial they are from")
-    released = "The weights of any one of the heads"
+    released = "The weights of the head" if heads == 1 else "The weights of any one of the heads"
     if beside:
         released += f", with {' and '.join(beside)},"
     one = (

@@ -1,0 +1,1 @@
+"""One trained head to hand out: released by fresh noise, booked, packed, and used by others."""

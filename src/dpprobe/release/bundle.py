@@ -1,0 +1,256 @@
+"""The bundle: the folder of files that one release hands out. Its format, written and read.
+
+    bundle.json         what the head takes and gives: classes, preprocessing, backbone, options
+    head.safetensors    weights [classes, d + 1], and what a normalisation released
+    privacy.json        the statement: what was promised, and all that is needed to price it again
+    README.md           the model card
+    release.html        one page for a privacy officer
+    SHA256SUMS          of the files above, as `sha256sum --check` reads it
+    SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, where the release has a signing key
+
+Everything in it is public, given beforehand, or was released by a mechanism with noise. It holds no
+seed, no hash of private data, no count but the numbers of units, no time, no path, no name of a
+user or a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.private_mark import marked
+from dpprobe.heads.registry import method_options
+
+FORMAT = "dpprobe-bundle"
+FORMAT_VERSION = 1
+
+FACTS_FILE = "bundle.json"
+HEAD_FILE = "head.safetensors"
+STATEMENT_FILE = "privacy.json"
+CARD_FILE = "README.md"
+PAGE_FILE = "release.html"
+SUMS_FILE = "SHA256SUMS"
+SIGNATURE_FILE = "SHA256SUMS.sig"
+
+# The files that SHA256SUMS lists, in its order.
+LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
+# All files of a bundle that is not signed.
+BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
+
+WEIGHTS = "weights"
+
+
+class Facts(BaseModel):
+    """A block of bundle.json: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackboneFacts(Facts):
+    """The frozen model that gives the feature rows."""
+
+    name: str = Field(description="In the study.")
+    options: dict[str, Any] = Field(description="`family` and the others, without files' places.")
+    checkpoint: str | None = Field(
+        description="The name of the file of weights, which is not in the bundle; null without one."
+    )
+    weights_sha256: str | None = Field(description="Of the weights; null without any.")
+    architecture: str | None
+    pretrained_tag: str | None
+    trained: bool
+    preprocessing: dict[str, Any] = Field(description="How an image becomes a tensor, resolved.")
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        description="Of the forward pass that the training features are from."
+    )
+    dtype: Literal["float16", "float32"] = Field(
+        description="What features are rounded to before the head takes them, as in the store."
+    )
+    probe: dict[str, Any] = Field(
+        description="Features of a public test image, by which another machine can see that it "
+        "computes the same."
+    )
+    versions: dict[str, str] = Field(description="Of the libraries that computed the features.")
+
+
+class HeadFacts(Facts):
+    """The head on these features."""
+
+    options: dict[str, Any] = Field(description="Of the method: `head`, `normalize` and others.")
+    method: str = Field(description="The method's name in the study.")
+    chosen: dict[str, Any] | None = Field(
+        description="What a priced search chose, with its noisy score; null where none was made."
+    )
+    link: Literal["softmax", "sigmoid", "none"] = Field(
+        description="What makes probabilities of scores; none: the scores are shown as they are."
+    )
+
+
+class CardFacts(Facts):
+    """What a person says about the model."""
+
+    license: str | None = None
+    intended_use: str | None = None
+    limits: str | None = None
+    contact: str | None = None
+
+
+class BundleFacts(Facts):
+    """The content of bundle.json."""
+
+    format: Literal["dpprobe-bundle"] = "dpprobe-bundle"
+    format_version: Literal[1] = 1
+    name: str = Field(description="Of the release.")
+    study: str
+    dataset: str = Field(description="The name of the private dataset in the study.")
+    dpprobe: str = Field(description="The version of dpprobe that made the bundle.")
+    class_names: tuple[str, ...]
+    multi_label: bool
+    dimension: int = Field(ge=1, description="Of a feature row.")
+    backbone: BackboneFacts
+    head: HeadFacts
+    card: CardFacts = CardFacts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A bundle as read from its folder.
+
+    Attributes:
+      folder: where it lies.
+      facts: bundle.json.
+      weights: float32 [classes, d + 1] on normalised rows; the last column is the bias.
+      arrays: what the normalisation released, by name.
+      statement: privacy.json.
+    """
+
+    folder: Path
+    facts: BundleFacts
+    weights: npt.NDArray[np.float32]
+    arrays: Mapping[str, npt.NDArray[np.float32]]
+    statement: Mapping[str, Any]
+
+
+def write_bundle(
+    folder: Path,
+    facts: BundleFacts,
+    *,
+    weights: npt.NDArray[np.float32],
+    arrays: Mapping[str, npt.NDArray[np.float32]],
+    statement: Mapping[str, Any],
+) -> None:
+    """Writes bundle.json, the head and the statement; the documents and the sums come after.
+
+    Args:
+      weights: float32 [classes, d + 1].
+      arrays: what the normalisation released, without a dimension of seeds.
+    """
+    write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
+    write_json(folder / STATEMENT_FILE, dict(statement))
+    tensors = {WEIGHTS: weights, **arrays}
+    epsilon = f"{statement['epsilon_target']:g}"
+    cell = {
+        "dataset": facts.dataset,
+        "backbone": facts.backbone.name,
+        "method": facts.head.method,
+        "epsilon": epsilon,
+    }
+    content = save(
+        {name: np.ascontiguousarray(values) for name, values in tensors.items()},
+        metadata=marked(cell, facts.head.options),
+    )
+    (folder / HEAD_FILE).write_bytes(content)
+
+
+def write_sums(folder: Path) -> None:
+    """Writes SHA256SUMS of the listed files."""
+    lines = [f"{sha256_file(folder / name)}  {name}\n" for name in LISTED_FILES]
+    write_text(folder / SUMS_FILE, "".join(lines))
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Reads SHA256SUMS: SHA-256 by file name.
+
+    Raises:
+      DataError: when it is missing or is not such a file.
+    """
+    path = folder / SUMS_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: unreadable ({error}); fetch the bundle again") from error
+    return sums
+
+
+def bundle_digest(folder: Path) -> str:
+    """Returns the SHA-256 of SHA256SUMS, which stands for the whole bundle."""
+    return sha256_file(folder / SUMS_FILE)
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Lists the files of a bundle that are missing, altered, or listed and unknown.
+
+    Raises:
+      DataError: when SHA256SUMS itself cannot be read.
+    """
+    sums = read_sums(folder)
+    names = dict.fromkeys([*LISTED_FILES, *sums])
+    return [
+        name
+        for name in names
+        if name not in LISTED_FILES
+        or not (folder / name).is_file()
+        or sha256_file(folder / name) != sums.get(name)
+    ]
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Reads a bundle whose files are as SHA256SUMS says.
+
+    Raises:
+      DataError: naming the file that is missing, damaged or of another format.
+    """
+    if damaged := damaged_files(folder):
+        raise DataError(
+            f"{folder}: {', '.join(damaged)}: missing, or not as {SUMS_FILE} says; fetch the "
+            "bundle again"
+        )
+    try:
+        facts = BundleFacts.model_validate(read_json(folder / FACTS_FILE))
+        statement = read_json(folder / STATEMENT_FILE)
+        tensors = load((folder / HEAD_FILE).read_bytes())
+        weights = tensors.pop(WEIGHTS)
+        method_options(facts.head.options)
+    except (ValidationError, ConfigError, SafetensorError, ValueError, KeyError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else str(error)
+        raise DataError(
+            f"{folder}: not a bundle of {FORMAT} {FORMAT_VERSION} ({reason}); use the dpprobe that "
+            "made it"
+        ) from error
+    wanted = (len(facts.class_names), facts.dimension + 1)
+    if weights.shape != wanted or weights.dtype != np.float32:
+        raise DataError(
+            f"{folder / HEAD_FILE}: weights {weights.dtype} {list(weights.shape)}, not float32 "
+            f"{list(wanted)}; fetch the bundle again"
+        )
+    return Bundle(folder=folder, facts=facts, weights=weights, arrays=tensors, statement=statement)
+
+
+def bundle_schema() -> dict[str, Any]:
+    """Returns the JSON schema of bundle.json."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "bundle.json of a dpprobe release",
+        **BundleFacts.model_json_schema(),
+    }

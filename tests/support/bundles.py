@@ -1,0 +1,111 @@
+"""A small whole bundle, of the pixels of 8 x 8 images, made without training anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpprobe.backbones.probe import take_probe
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
+from dpprobe.release.statement import release_statement
+
+CLASSES = ("naevus", "melanoma", "keratosis")
+LEDGER: dict[str, Any] = {
+    "entry": 1,
+    "releases": 1,
+    "unit": "image",
+    "delta": 1e-5,
+    "epsilon": 1.0,
+    "exact": True,
+}
+CHOICE: dict[str, Any] = {
+    "cells": 0,
+    "epsilon": None,
+    "words": "The study trains no other head on this dataset: nothing was chosen by its results.",
+}
+
+
+def write_example(
+    folder: Path,
+    *,
+    options: dict[str, Any] | None = None,
+    epsilon: float = 1.0,
+    n: int = 1500,
+    evaluation: dict[str, Any] | None = None,
+    choice: dict[str, Any] | None = None,
+    ledger: dict[str, Any] | None = None,
+) -> Path:
+    """Writes a bundle of random weights, all files but the documents real; returns its folder."""
+    from dpprobe.backbones.backbone import Runtime
+    from dpprobe.backbones.loading import load
+    from dpprobe.backbones.pixels import Options as Pixels
+
+    folder.mkdir(parents=True)
+    method = method_options(options or {"head": "feature_covariance", "normalize": "l2"})
+    plan = calibrate(
+        method.mechanisms(n),
+        n=n,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        cache=folder.parent / "calibration",
+        selection=method.selection(n),
+    )
+    backbone = Pixels(family="pixels", size=8)
+    loaded = load(backbone, runtime=Runtime(device="cpu"))
+    generator = np.random.default_rng(0)
+    weights = generator.normal(size=(len(CLASSES), 64 + 1)).astype(np.float32)
+    facts = BundleFacts(
+        name="lesions_v1",
+        study="clinic",
+        dataset="lesions",
+        dpprobe="0.1.0",
+        class_names=CLASSES,
+        multi_label=False,
+        dimension=64,
+        backbone=BackboneFacts(
+            name="pixels",
+            options=backbone.extraction_params(),
+            checkpoint=None,
+            weights_sha256=loaded.weights_sha256,
+            architecture=loaded.architecture,
+            pretrained_tag=loaded.pretrained_tag,
+            trained=loaded.trained,
+            preprocessing=dict(loaded.preprocessing),
+            precision="float32",
+            dtype="float32",
+            probe=take_probe(loaded),
+            versions={},
+        ),
+        head=HeadFacts(
+            options=method.model_dump(mode="json"),
+            method="covariance",
+            chosen=None,
+            link=method.link_on(False),
+        ),
+    )
+    statement = release_statement(
+        plan,
+        method="covariance",
+        options=method,
+        study="clinic",
+        public_data={
+            "backbone": "pixels",
+            "backbone_options": facts.backbone.options,
+            "trained": False,
+            "weights_sha256": None,
+        },
+        file_hashes={},
+        evaluation=evaluation,
+        choice=CHOICE if choice is None else choice,
+        ledger=LEDGER if ledger is None else ledger,
+    )
+    write_bundle(folder, facts, weights=weights, arrays={}, statement=statement)
+    for name in ("README.md", "release.html"):
+        (folder / name).write_text("written by other tests\n")
+    write_sums(folder)
+    return folder
