@@ -80,7 +80,7 @@ def train(
     rates = learning_rates(options, mechanism.count)
     mixing = mixing_rates(options, mechanism.count)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
-    weights = initial_weights(options, rows, releases.seeds).double()
+    weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
     average = weights if mixing is None else weights.clone()
     divisor, taken = mechanism.sample_rate * rows.n, 0
     with ExitStack() as stack, torch.inference_mode():

@@ -194,6 +194,10 @@ class FirstOrderOptions(MethodOptions):
         return self.engine != "opacus"
 
     @property
+    def exact(self) -> bool:
+        return self.engine == "exact"
+
+    @property
     def engine_limits(self) -> str | None:
         if self.engine not in REFERENCE_ENGINES:
             return LIMITS

@@ -16,6 +16,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 
@@ -27,6 +28,7 @@ def fit_heads(
     seeds: Sequence[int],
     *,
     record: Observe | None = None,
+    entropy: Entropy = SEEDED,
 ) -> Heads:
     """Trains a method's head once for each seed, all seeds together where that pays.
 
@@ -37,6 +39,7 @@ def fit_heads(
       seeds: one a head, from `dpprobe.privacy.randomness.cell_seed`; different from each other.
       record: called at the start, about twenty times on the way, and at the end. Without it no
         training loss is computed and the history is empty.
+      entropy: the source of random numbers; of a release `SystemEntropy`.
 
     Returns:
       The trained heads, weights [seeds, classes, d + 1].
@@ -46,13 +49,18 @@ def fit_heads(
         releases taken are not those priced.
     """
     _check(method, data, plan, seeds)
+    if entropy.secret and not method.exact:
+        raise PrivacyError(
+            f"head {method.head}: it does not release exact sums, which a release needs; write "
+            "engine: exact, or another head"
+        )
     module = importlib.import_module(HEADS[method.head])
     # A priced normalisation is released anew for each seed, so that each seed has other rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
     fits: list[Fitted] = []
     transforms: list[Transform] = []
     for group in groups:
-        releases = Releases(plan, group, data.device)
+        releases = Releases(plan, group, data.device, entropy=entropy)
         with _full_float32_products():
             rows = normalise(data, method.normalize, releases)
             fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))

@@ -16,14 +16,16 @@ from dpprobe.errors import ConfigError
 from dpprobe.heads.first_order_options import INIT_DEVIATION, FirstOrderOptions
 from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.entropy import SEEDED, Entropy
 
 # A normal beyond two standard deviations is drawn again; this is the standard deviation of the
 # numbers that are left.
 _TRUNCATED = 0.87962566103423978
 
 
-def initial_weights(options: FirstOrderOptions, rows: Rows, seeds: Sequence[int]) -> torch.Tensor:
+def initial_weights(
+    options: FirstOrderOptions, rows: Rows, seeds: Sequence[int], entropy: Entropy = SEEDED
+) -> torch.Tensor:
     """Returns float32 [seeds, classes, d + 1], as `init` and `init_bias` say.
 
     Raises:
@@ -32,7 +34,7 @@ def initial_weights(options: FirstOrderOptions, rows: Rows, seeds: Sequence[int]
     classes, dimension = rows.num_classes, rows.dimension
     start = np.zeros((len(seeds), classes, dimension + 1))
     for head, seed in zip(start, seeds, strict=True):
-        generator = stream(seed, "init")
+        generator = entropy.generator(seed, "init")
         if options.init == "torch":
             bound = 1 / math.sqrt(dimension)
             head[:] = generator.uniform(-bound, bound, size=head.shape)

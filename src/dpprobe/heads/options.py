@@ -60,6 +60,11 @@ class MethodOptions(Options, ABC):
         return True
 
     @property
+    def exact(self) -> bool:
+        """True if all that the head releases is exact: sums of integers, noise rounded to them."""
+        return self.private
+
+    @property
     def engine_limits(self) -> str | None:
         """The limits of a reference engine, for the privacy statement; None for our own."""
         return None

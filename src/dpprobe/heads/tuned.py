@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.entropy import Entropy
     from dpprobe.privacy.grid import GridSum
     from dpprobe.privacy.releases import Releases
 
@@ -175,6 +176,10 @@ class Options(MethodOptions):
     @property
     def takes_units(self) -> bool:
         return self.base.takes_units
+
+    @property
+    def exact(self) -> bool:
+        return self.base.exact
 
     @property
     def engine_limits(self) -> str | None:
@@ -316,7 +321,7 @@ def fit(
     trials = [
         trial
         for owner, seed in enumerate(releases.seeds)
-        for trial in draw_trials(options, selection, owner, seed)
+        for trial in draw_trials(options, selection, owner, seed, releases.entropy)
     ]
     best: dict[int, _Best] = {}
     priced = [releases.plan.mechanism(name) for name in selection.repeated]
@@ -354,19 +359,23 @@ def _chosen(best: _Best | None, n: int) -> dict[str, Any]:
     return {"score": round(best.score) / n, **best.trial.values} if best else {"score": None}
 
 
-def draw_trials(options: Options, selection: Selection, owner: int, seed: int) -> list[Trial]:
-    """Draws a seed's number of trials, and each one's options, from a stream for this alone."""
+def draw_trials(
+    options: Options, selection: Selection, owner: int, seed: int, entropy: Entropy
+) -> list[Trial]:
+    """Draws a seed's number of trials, and each one's options, from streams for this alone."""
     # NumPy, as above
-    from dpprobe.privacy.randomness import derived_seed, stream
-    from dpprobe.privacy.selection import draw_runs
+    from dpprobe.privacy.selection import draw_runs, runs_at
 
-    generator = stream(seed, "trials")
-    count = draw_runs(selection, generator)
+    generator = entropy.generator(seed, "trials")
+    if entropy.secret:
+        count = runs_at(selection, entropy.keystream(seed, "number of trials").uniform())
+    else:
+        count = draw_runs(selection, generator)
     return [
         Trial(
             owner=owner,
             number=number,
-            seed=derived_seed(seed, f"trial {number}"),
+            seed=entropy.part(seed, f"trial {number}"),
             values={name: _draw(space, generator) for name, space in options.search.items()},
         )
         for number in range(count)
@@ -403,7 +412,8 @@ def _run(
     from dpprobe.privacy.releases import Releases
 
     plan = trial_plan(releases.plan, method, selection)
-    trial_releases = Releases(plan, [trial.seed for trial in group], rows.device)
+    seeds = [trial.seed for trial in group]
+    trial_releases = Releases(plan, seeds, rows.device, entropy=releases.entropy)
     fitted = importlib.import_module(HEADS[method.head]).fit(method, rows, trial_releases)
     weights = torch.from_numpy(fitted.weights).to(rows.device)
     noisy = trial_releases.gaussian(SCORE, score(method, rows, weights))[:, 0]

@@ -88,6 +88,10 @@ class Keystream:
         self.fill(words)
         return words
 
+    def uniform(self) -> float:
+        """Draws a number between 0 and 1: the middle of one of 2^53 equal parts."""
+        return (float(self.words(1)[0] >> np.uint64(11)) + 0.5) * 2.0**-53
+
     def fill(self, out: Words) -> None:
         """Fills a contiguous array of one dimension with the next words.
 

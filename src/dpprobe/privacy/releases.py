@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.grid import Grid, GridSum, mirror
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.noise import GaussianNoise
@@ -33,12 +34,21 @@ class Releases:
       plan: as calibrated.
       seeds: one a fit, all trained together.
       device: the torch device of the sums.
+      entropy: the source of all random numbers; published seeds by default.
     """
 
-    def __init__(self, plan: Plan, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        seeds: Sequence[int],
+        device: torch.device,
+        *,
+        entropy: Entropy = SEEDED,
+    ) -> None:
         self.plan = plan
         self.seeds = tuple(seeds)
         self.device = device
+        self.entropy = entropy
         self._taken: Counter[str] = Counter()
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
@@ -126,7 +136,7 @@ class Releases:
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were handed out before; not released")
         self._streams.add((use, seed))
-        return Keystream.seeded(seed, use)
+        return self.entropy.keystream(seed, use)
 
     def noise(self, name: str, size: int, *, seeds: Sequence[int] | None = None) -> GaussianNoise:
         """Returns the float32 noise of releases that a head adds up by itself, step after step.
@@ -141,8 +151,13 @@ class Releases:
 
         Raises:
           PrivacyError: when the plan lacks the mechanism, or the noise was handed out before: two
-            sums with the same noise give their difference away.
+            sums with the same noise give their difference away; for a release, which float32 noise
+            is not good enough for.
         """
+        if self.entropy.secret:
+            raise PrivacyError(
+                f"{name}: float32 noise is for benchmarks, not for release; write engine: exact"
+            )
         self.plan.mechanism(name)
         chosen = self.seeds if seeds is None else tuple(seeds)
         if self._handed_out & set(chosen):

@@ -116,13 +116,37 @@ def draw_runs(selection: Selection, generator: np.random.Generator) -> int:
             runs = int(generator.poisson(generator.gamma(shape) * stay / gamma))
             if runs:
                 return runs
+    return _runs_of_small_shape(gamma, shape, generator.random())
+
+
+def _runs_of_small_shape(gamma: float, shape: float, at: float) -> int:
+    """Returns the quantile `at` of the number of runs, for shapes below 1."""
+    stay = 1 - gamma
     probability = stay * gamma**shape * _over_one_minus_power(math.log(gamma), shape)
-    left, runs = generator.random() - probability, 1
+    left, runs = at - probability, 1
     while left >= 0 and probability > 1e-18:
         probability *= stay * (runs + shape) / (runs + 1)
         left -= probability
         runs += 1
     return runs
+
+
+def runs_at(selection: Selection, at: float) -> int:
+    """Returns the number of runs at a quantile of the distribution that is priced.
+
+    Args:
+      at: between 0 and 1; of a uniform number the answer has that distribution.
+    """
+    from scipy import stats  # heavy: planning imports what imports this module
+
+    if math.isinf(selection.shape):
+        return int(stats.poisson.ppf(at, selection.mean))
+    gamma = stopping_probability(selection)
+    if selection.shape < 1:
+        return _runs_of_small_shape(gamma, selection.shape, at)
+    untruncated = stats.nbinom(selection.shape, gamma)
+    none = untruncated.pmf(0)
+    return max(1, int(untruncated.ppf(none + at * (1 - none))))
 
 
 def best_bound(selection: Selection, profile: Profile, delta: float) -> Bound:

@@ -25,6 +25,7 @@ from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import Options, draw_trials, score
+from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
@@ -227,7 +228,7 @@ def test_without_noise_the_best_trial_is_kept() -> None:
     plan = planned(method, noise=0.0)
     fitted = fit_heads(method, data, plan, SEEDS)
     for index, (seed, chosen) in enumerate(zip(SEEDS, fitted.chosen, strict=True)):
-        trials = draw_trials(method, method.selection(N), 0, seed)
+        trials = draw_trials(method, method.selection(N), 0, seed, SEEDED)
         scores = {}
         for trial in trials:
             base = method.trial(trial.values)
@@ -380,7 +381,7 @@ def test_draws_cover_the_space() -> None:
         trials=1000,
     )
     selection = replace(method.selection(N), shape=math.inf)
-    trials = draw_trials(method, selection, 0, SEEDS[0])
+    trials = draw_trials(method, selection, 0, SEEDS[0], SEEDED)
     logs = np.log10([trial.values["learning_rate"] for trial in trials])
     assert logs.mean() == pytest.approx(-1, abs=0.1)
     assert logs.std() == pytest.approx(2 / math.sqrt(12), rel=0.1)

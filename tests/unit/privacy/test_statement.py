@@ -265,8 +265,8 @@ def test_checks_without_an_answer_say_why() -> None:
 
 
 def test_unknown_modes_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="mode 'release'"):
-        state(mode="release")
+    with pytest.raises(PrivacyError, match="mode 'rehearsal'"):
+        state(mode="rehearsal")
 
 
 def test_a_backbone_that_was_not_trained_assumes_no_public_data() -> None:

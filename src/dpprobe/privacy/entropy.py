@@ -1,0 +1,78 @@
+"""The source of a fit's random numbers: published seeds, or the operating system for a release."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.keystream import Keystream
+from dpprobe.privacy.randomness import derived_seed, stream
+
+
+class Entropy(Protocol):
+    """Gives each use of each head its random numbers; heads are told apart by their seeds."""
+
+    secret: bool
+
+    def keystream(self, seed: int, use: str) -> Keystream:
+        """Returns the random words of one use of a head, such as "noise of gradients"."""
+        ...
+
+    def generator(self, seed: int, use: str) -> np.random.Generator:
+        """Returns random numbers that no privacy depends on, such as initial weights."""
+        ...
+
+    def part(self, seed: int, name: str) -> int:
+        """Returns the seed of one part of a head's fit, such as a trial of a search."""
+        ...
+
+
+class SeededEntropy:
+    """Derives all random numbers from seeds that are published with the results: benchmark mode."""
+
+    secret = False
+
+    def keystream(self, seed: int, use: str) -> Keystream:
+        return Keystream.seeded(seed, use)
+
+    def generator(self, seed: int, use: str) -> np.random.Generator:
+        return stream(seed, use)
+
+    def part(self, seed: int, name: str) -> int:
+        return derived_seed(seed, name)
+
+
+class SystemEntropy:
+    """Derives all random numbers from one key of the operating system: release mode.
+
+    The key is 256 bits, is in this object alone, and is gone with it. Seeds only tell heads apart:
+    small public numbers, from which nothing derives.
+    """
+
+    secret = True
+
+    def __init__(self) -> None:
+        self._root = Keystream.from_system("release")
+        self._parts: dict[tuple[int, str], int] = {}
+
+    def keystream(self, seed: int, use: str) -> Keystream:
+        """Returns a stream of this fit alone.
+
+        Raises:
+          PrivacyError: when the use of the head was given away before.
+        """
+        return self._root.part(f"{seed}: {use}")
+
+    def generator(self, seed: int, use: str) -> np.random.Generator:
+        words = self.keystream(seed, use).words(4)
+        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words.tolist())))
+
+    def part(self, seed: int, name: str) -> int:
+        if (seed, name) in self._parts:
+            raise PrivacyError(f"release: part {name} of head {seed} was given away before")
+        return self._parts.setdefault((seed, name), len(self._parts) + 1)
+
+
+SEEDED = SeededEntropy()

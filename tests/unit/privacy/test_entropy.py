@@ -1,0 +1,154 @@
+"""The source of a release's random numbers: fresh each time, used once, independent by use."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.selection import draw_runs, runs_at
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sgd": {"head": "sgd", "engine": "exact", "batch_size": 16, "steps": 20, "init": "torch"},
+    "momentum": {"head": "momentum", "engine": "exact", "batch_size": 16, "steps": 8},
+    "adam": {"head": "adam", "engine": "exact", "steps": 5, "init": "lecun_normal"},
+    "lamb": {"head": "lamb", "engine": "exact", "steps": 5, "init": "scaled"},
+    "least_squares": {"head": "least_squares", "normalize": "centred"},
+    "newton": {"head": "newton", "steps": 2},
+    "feature_covariance": {"head": "feature_covariance", "normalize": "l2"},
+    "prototypes": {"head": "prototypes", "normalize": "centred"},
+    "tuned": {
+        "head": "tuned",
+        "base": {"head": "sgd", "engine": "exact", "steps": 3, "normalize": "l2"},
+        "search": {"learning_rate": [0.1, 1]},
+        "trials": 3,
+    },
+}
+
+
+def rows(n: int = 120, seed: int = 0) -> TrainingSet:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(n, 6, generator=generator)
+    labels = (features[:, 0] > 0).long() + (features[:, 1] > 1).long()
+    return TrainingSet(features, labels, num_classes=3, device="cpu")
+
+
+def plan(method: MethodOptions, n: int, cache: Path) -> Plan:
+    return calibrate(
+        method.mechanisms(n), n=n, epsilon=2, delta=1e-4, accountant="pld", cache=cache,
+        selection=method.selection(n),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("head", OPTIONS)
+def test_two_releases_of_one_plan_differ_and_no_seed_repeats_them(
+    head: str, tmp_path: Path
+) -> None:
+    method, data = method_options(OPTIONS[head]), rows()
+    priced = plan(method, data.n, tmp_path)
+    first, second = (
+        fit_heads(method, data, priced, [0], entropy=SystemEntropy()) for _ in range(2)
+    )
+    assert np.isfinite(first.weights).all()
+    assert not np.array_equal(first.weights, second.weights)
+    seeded = fit_heads(method, data, priced, [0])
+    assert np.array_equal(seeded.weights, fit_heads(method, data, priced, [0]).weights)
+    assert not np.array_equal(first.weights, seeded.weights)
+
+
+def test_every_private_head_is_tried_here() -> None:
+    assert set(OPTIONS) == set(HEADS) - {"nonprivate"}
+    assert all(method_options(values).exact for values in OPTIONS.values())
+
+
+@pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb", "tuned"])
+def test_a_head_whose_sums_are_float32_is_not_released(head: str, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"head": head, "steps": 3}
+    if head == "tuned":
+        values = OPTIONS["tuned"] | {"base": {"head": "sgd", "steps": 3}}
+    method, data = method_options(values), rows()
+    assert not method.exact
+    assert method.engine_limits is not None
+    with pytest.raises(PrivacyError, match="engine: exact"):
+        fit_heads(method, data, plan(method, data.n, tmp_path), [0], entropy=SystemEntropy())
+
+
+def test_float32_noise_is_refused_even_where_a_head_asks_for_it(tmp_path: Path) -> None:
+    method = method_options({"head": "sgd", "steps": 3})
+    priced = plan(method, 120, tmp_path)
+    releases = Releases(priced, [0], torch.device("cpu"), entropy=SystemEntropy())
+    with pytest.raises(PrivacyError, match="not for release"):
+        releases.noise("gradients", 5)
+
+
+def test_a_use_of_the_system_s_words_is_given_away_once() -> None:
+    entropy = SystemEntropy()
+    first = entropy.keystream(0, "noise of gram").words(4)
+    assert not np.array_equal(first, entropy.keystream(0, "noise of targets").words(4))
+    assert not np.array_equal(first, entropy.keystream(1, "noise of gram").words(4))
+    with pytest.raises(PrivacyError, match="given away before"):
+        entropy.keystream(0, "noise of gram")
+    assert entropy.part(0, "trial 0") != entropy.part(0, "trial 1")
+    with pytest.raises(PrivacyError, match="given away before"):
+        entropy.part(0, "trial 0")
+
+
+def test_no_word_of_the_system_s_key_shows() -> None:
+    entropy = SystemEntropy()
+    shown = repr(entropy) + repr(vars(entropy)) + repr(entropy.keystream(0, "noise"))
+    key = entropy._root._key
+    assert key.hex() not in shown
+    assert str(key) not in shown
+
+
+def test_seeded_entropy_is_what_benchmarks_have_always_drawn() -> None:
+    from dpprobe.privacy.keystream import Keystream
+    from dpprobe.privacy.randomness import derived_seed, stream
+
+    assert np.array_equal(SEEDED.keystream(7, "a").words(3), Keystream.seeded(7, "a").words(3))
+    assert SEEDED.generator(7, "init").random() == stream(7, "init").random()
+    assert SEEDED.part(7, "trial 1") == derived_seed(7, "trial 1")
+
+
+KINDS = [
+    Selection(mean=10, shape=0.0, repeated=("score",)),
+    Selection(mean=10, shape=0.5, repeated=("score",)),
+    Selection(mean=10, shape=1.0, repeated=("score",)),
+    Selection(mean=30, shape=4.0, repeated=("score",)),
+    Selection(mean=900, shape=100.0, repeated=("score",)),
+    Selection(mean=10, shape=math.inf, repeated=("score",)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.distribution} {kind.shape}")
+def test_the_number_of_trials_of_a_release_has_the_priced_distribution(kind: Selection) -> None:
+    at = (np.arange(20_000) + 0.5) / 20_000
+    inverted = np.array([runs_at(kind, each) for each in at])
+    assert (np.diff(inverted) >= 0).all()
+    generator = np.random.default_rng(5)
+    drawn = np.array([draw_runs(kind, generator) for _ in range(20_000)])
+    assert inverted.mean() == pytest.approx(kind.mean, rel=0.01)
+    edges = np.unique(np.quantile(drawn, np.linspace(0, 1, 12)))
+    counts = [np.histogram(values, [*edges[:-1], np.inf])[0] for values in (inverted, drawn)]
+    assert stats.chi2_contingency(np.array(counts) + 1).pvalue > 1e-4
+
+
+def test_a_uniform_number_is_inside_and_even() -> None:
+    stream = SystemEntropy().keystream(0, "number of trials")
+    drawn = [stream.uniform() for _ in range(4000)]
+    assert 0 < min(drawn) < max(drawn) < 1
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-6
