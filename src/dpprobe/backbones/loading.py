@@ -24,11 +24,7 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
         the features have another dimension than the options say.
     """
     options.check()
-    device = resolve_device(runtime.device)
-    precision = runtime.precision
-    if precision == "auto":
-        precision = "float16" if device == "cuda" else "float32"
-    resolved = replace(runtime, device=device, precision=precision)
+    resolved = resolve_runtime(runtime)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
     if options.dimension not in (None, backbone.dimension):
         raise ConfigError(
@@ -36,3 +32,12 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
             f"{backbone.dimension} come out; correct it, or the model's options"
         )
     return backbone
+
+
+def resolve_runtime(runtime: Runtime) -> Runtime:
+    """Returns the runtime with the device and the precision that "auto" stands for here."""
+    device = resolve_device(runtime.device)
+    precision = runtime.precision
+    if precision == "auto":
+        precision = "float16" if device == "cuda" else "float32"
+    return replace(runtime, device=device, precision=precision)

@@ -18,7 +18,6 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.probe import take_probe
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
-from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.header import ShardHeader, row_range
 from dpprobe.features.pipeline import Array, Clock, Features, extract_rows
@@ -88,8 +87,9 @@ def extract_shard(
     described = read_info(info)
     source = _open_table(table, described, split)
     start, stop = row_range(source.rows, shard, shards)
-    where = resolve_device(device)
-    runtime = Runtime(device=where, precision=precision, compiled=compiled)
+    runtime = loading.resolve_runtime(
+        Runtime(device=device, precision=precision, compiled=compiled)
+    )
     loaded = loading.load(backbone, runtime=runtime)
     header = ShardHeader(
         split=split,
@@ -109,6 +109,7 @@ def extract_shard(
         shard=shard,
         shards=shards,
         versions={name: version(name) for name in LIBRARIES},
+        precision=runtime.precision,
     )
     clock = Clock()
     parts = extract_rows(
@@ -119,7 +120,7 @@ def extract_shard(
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        on_gpu=where == "cuda",
+        on_gpu=runtime.device == "cuda",
         clock=clock,
     )
     _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)

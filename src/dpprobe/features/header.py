@@ -14,7 +14,7 @@ FORMAT = "dpprobe-features"
 FORMAT_VERSION = 2
 REMEDY = "delete it and run again"
 # Fields of a header in which the shards of one split differ.
-OF_ONE_SHARD = frozenset({"shard", "shards", "versions"})
+OF_ONE_SHARD = frozenset({"shard", "shards", "versions", "precision"})
 
 
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
@@ -55,6 +55,7 @@ class ShardHeader:
       preprocessing: resolved.
       shard, shards: the part's number and the number of parts.
       versions: of the libraries used.
+      precision: of the forward pass; None in a shard that was written before shards said it.
     """
 
     split: str
@@ -74,6 +75,7 @@ class ShardHeader:
     shard: int
     shards: int
     versions: Mapping[str, str] = field(default_factory=dict)
+    precision: str | None = None
 
     @property
     def start(self) -> int:
@@ -101,6 +103,7 @@ class ShardHeader:
             "start": self.start,
             "stop": self.stop,
             "versions": artifacts.canonical_json(dict(self.versions)),
+            **({} if self.precision is None else {"precision": self.precision}),
         }
         for name, value in self.common().items():
             stored = isinstance(value, str | int) and not isinstance(value, bool)
@@ -140,6 +143,8 @@ def _plain(value: Any) -> Any:
 
 def _decoded(name: str, attributes: Mapping[str, Any]) -> Any:
     """Reads one field of a header as `ShardHeader.attributes` writes it."""
+    if name == "precision":
+        return attributes.get(name)
     value = attributes[name]
     if name in ("rows", "shard", "shards"):
         return int(value)

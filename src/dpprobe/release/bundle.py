@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from dpprobe.artifacts import read_json, sha256_file, write_json, write_text
+from dpprobe.artifacts import atomic_path, read_json, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
@@ -168,7 +168,8 @@ def write_bundle(
         {name: np.ascontiguousarray(values) for name, values in tensors.items()},
         metadata=marked(cell, facts.head.options),
     )
-    (folder / HEAD_FILE).write_bytes(content)
+    with atomic_path(folder / HEAD_FILE) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_sums(folder: Path) -> None:

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from dpprobe.options import Name, Options
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+
+Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
@@ -47,6 +50,52 @@ class PrivacyOptions(Options):
         description="The unit of privacy of datasets that do not say theirs: patient (every "
         "dataset then needs a unit_column) or image. Absent, patient where a dataset has a "
         "unit_column, image where it has none.",
+    )
+    max_epsilon: Budget | dict[Name, Budget] | None = Field(
+        None,
+        description="The most that all releases of a dataset may cost one unit together, at its "
+        "delta: for every dataset, or by name. A release beyond it is refused.",
+    )
+
+
+class EvaluateOptions(Options):
+    """A noisy test result in a release's bundle, with a budget from the test units."""
+
+    epsilon: Budget = Field(description="Its price; test units pay it, training units do not.")
+    metric: Literal["accuracy", "auc"] | None = Field(
+        None, description="Absent, what tables and figures show of the dataset."
+    )
+
+
+class CardOptions(Options):
+    """A person's words for the model card of a release."""
+
+    license: str | None = Field(
+        None, min_length=1, description="Of the head, as the Hub spells it, such as apache-2.0."
+    )
+    intended_use: str | None = Field(None, min_length=1)
+    limits: str | None = Field(None, min_length=1)
+    contact: str | None = Field(None, min_length=1, description="Who answers questions on it.")
+
+
+class ReleaseOptions(Options):
+    """One head to hand out, trained with noise that nobody can repeat."""
+
+    dataset: Name = Field(description="A private dataset of the study.")
+    backbone: Name
+    method: Name = Field(description="With all its options fixed, or a priced search (tuned).")
+    epsilon: Budget
+    delta: float | None = Field(
+        None, ge=SMALLEST_DELTA, lt=1, description="The dataset's where absent."
+    )
+    evaluate: EvaluateOptions | None = Field(
+        None, description="Publish a test result; nothing is said of the head's quality without."
+    )
+    card: CardOptions = CardOptions()
+    sign_key: str | None = Field(
+        None,
+        min_length=1,
+        description="An Ed25519 private key in PEM, which signs the bundle.",
     )
 
 

@@ -32,6 +32,7 @@ from dpprobe.study.options import (
     OverlapOptions,
     PaperOptions,
     PrivacyOptions,
+    ReleaseOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -110,7 +111,7 @@ class Study(Options):
     mode: Literal["benchmark"] = Field(
         "benchmark",
         description="Seeded and reproducible, so the noise can be recomputed: not for release. "
-        "There is no other mode yet.",
+        "What is to be published stands under `releases`.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
@@ -125,6 +126,11 @@ class Study(Options):
     )
     few_shot: FewShotOptions | None = Field(
         None, description="Linear probes on a few images a class, not private; none where absent."
+    )
+    releases: dict[Name, ReleaseOptions] = Field(
+        {},
+        description="Heads to hand out, each made once by the target release_<name>, or all by "
+        "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
     tracking: TrackingOptions = TrackingOptions()
@@ -156,8 +162,19 @@ class Study(Options):
             raise ValueError(
                 "no cell to train: the methods are all non-private, or epsilons is empty"
             )
+        self._check_releases()
         self._check_tracking()
         return self
+
+    def _check_releases(self) -> None:
+        for name, release in self.releases.items():
+            where = f"releases.{name}"
+            self._check_names(f"{where}.dataset", [release.dataset], self.datasets)
+            self._check_names(f"{where}.backbone", [release.backbone], self.backbones)
+            self._check_names(f"{where}.method", [release.method], self.methods)
+        limits = self.privacy.max_epsilon
+        if isinstance(limits, Mapping):
+            self._check_names("privacy.max_epsilon", limits, self.datasets)
 
     def _check_overlap(self, overlap: OverlapOptions) -> None:
         for name in overlap.public:
@@ -217,6 +234,16 @@ class Study(Options):
         """Returns the delta of a dataset: the study's where the dataset has none."""
         delta = self.datasets[dataset].delta
         return self.delta if delta is None else delta
+
+    def release_delta(self, release: str) -> float:
+        """Returns the delta of a release: its dataset's where it has none."""
+        options = self.releases[release]
+        return self.dataset_delta(options.dataset) if options.delta is None else options.delta
+
+    def max_epsilon(self, dataset: str) -> float | None:
+        """Returns the most that a dataset's releases may cost a unit; None for no limit."""
+        limits = self.privacy.max_epsilon
+        return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
     def dataset_unit(self, dataset: str) -> Unit:
         """Returns the unit of privacy of a dataset: the study's where the dataset says none."""

@@ -84,17 +84,16 @@ def write_plans(
     entries: dict[str, dict[str, Any]] = {}
     for name, options in methods.items():
         try:
-            plan = calibrate(
-                options.mechanisms(n),
+            plan = plan_method(
+                options,
                 n=n,
                 epsilon=epsilon,
                 delta=delta,
                 accountant=accountant,
                 cache=cache,
-                selection=options.selection(n),
                 unit=unit,
+                patients=patients,
             )
-            plan = replace(plan, patients=_priced(plan, patients))
             cost = _together(plan, seeds)
             together = "inf" if math.isinf(cost) else cost
             entries[name] = {"plan": plan.to_dict(), "together": together}
@@ -111,6 +110,35 @@ def write_plans(
         "methods": entries,
     }
     write_json(output, {**record, "sha256": fingerprint(record)})
+
+
+def plan_method(
+    options: MethodOptions,
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+    unit: str,
+    patients: Patients | None,
+) -> Plan:
+    """Calibrates one method's mechanisms; see `write_plans`.
+
+    Raises:
+      DpprobeError: when the method cannot meet the target.
+    """
+    plan = calibrate(
+        options.mechanisms(n),
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        cache=cache,
+        selection=options.selection(n),
+        unit=unit,
+    )
+    return replace(plan, patients=_priced(plan, patients))
 
 
 def read_plans(path: Path) -> Plans:
