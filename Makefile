@@ -58,6 +58,7 @@ format: $(READY)
 schema: $(READY)
 	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
 	$(BIN)/python -m dpprobe schema catalog > workflow/schemas/catalog.schema.json
+	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
 
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url --quiet --upgrade

@@ -28,6 +28,7 @@ include: "workflow/rules/analysis.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/targets.smk"
+include: "workflow/rules/releases.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/tracking.smk"
 

@@ -1,4 +1,4 @@
-"""`python -m dpprobe results [DIR]`, `... catalog [NAME]`, `... schema [catalog]`: print them."""
+"""Shows results and the catalog; uses, checks and hands out releases."""
 
 from __future__ import annotations
 
@@ -11,36 +11,52 @@ from typing import Any
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DpprobeError
+from dpprobe.release.bundle import bundle_schema
+from dpprobe.release.commands import add_commands
 from dpprobe.study import catalog
 from dpprobe.study.schema import study_schema
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m dpprobe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dpprobe", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     schema = commands.add_parser("schema", help="print the JSON schema of a study")
     schema.add_argument(
-        "of", nargs="?", choices=["study", "catalog"], default="study", help="what is described"
+        "of",
+        nargs="?",
+        choices=["study", "catalog", "bundle"],
+        default="study",
+        help="what is described",
     )
     results = commands.add_parser("results", help="print accuracies, and where to look further")
     results.add_argument("folder", nargs="?", type=Path, default=Path("results"))
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
+    add_commands(commands)
     arguments = parser.parse_args()
+    status = 0
     try:
-        _print(arguments)
+        if "run" in arguments:
+            status = arguments.run(arguments)
+        else:
+            _print(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has what it wanted. Python would flush once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
+    sys.exit(status)
 
 
 def _print(arguments: argparse.Namespace) -> None:
     """Prints the output of a command."""
     if arguments.command == "schema":
-        schemas = {"study": study_schema, "catalog": catalog.json_schema}
+        schemas = {
+            "study": study_schema,
+            "catalog": catalog.json_schema,
+            "bundle": bundle_schema,
+        }
         print(json.dumps(schemas[arguments.of](), indent=2))
     elif arguments.command == "catalog":
         print(describe_dataset(arguments.name) if arguments.name else list_catalog())

@@ -32,6 +32,7 @@ VERSIONS = {
     "tracking": 6,
     "report": 5,
     "tsne_page": 2,
+    "release": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -16,6 +16,7 @@ from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
+from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
     CELL_FILES,
     HISTORY_FILE,
@@ -85,6 +86,7 @@ wildcard_constraints:
     method=names(STUDY.methods),
     split="train|test",
     epsilon=names(STUDY.job_epsilons()),
+    release=names(STUDY.releases),
 
 
 def dumped(options):
@@ -190,6 +192,31 @@ def privacy_params(wildcards):
         "unit": STUDY.dataset_unit(wildcards.dataset),
         "patients": STUDY.dataset_patients(wildcards.dataset),
     }
+
+
+def released_features(release):
+    """The dataset and the backbone of a release."""
+    options = STUDY.releases[release]
+    return options.dataset, options.backbone
+
+
+def released_files(wildcards):
+    """Public files that the method of a release starts from."""
+    options = STUDY.releases[wildcards.release]
+    return (
+        STUDY.methods[options.method]
+        .located(dataset=options.dataset, backbone=options.backbone)
+        .input_files()
+    )
+
+
+def release_paths(release):
+    """All that a release makes: its bundle, the mark of its job, and its version in MLflow's registry."""
+    return [
+        *(f"<results>/releases/{release}/{name}" for name in BUNDLE_FILES),
+        f"<results>/releases/.{release}.done",
+        f"<results>/tracking/releases/{release}.json",
+    ]
 
 
 def private_methods():
@@ -351,7 +378,7 @@ def record_difference(path, cell):
 
 def lost_receipts():
     """The receipts of runs that are gone with their MLflow store."""
-    names = [*STUDY.datasets, "_study"]
+    names = [*STUDY.datasets, *(f"releases/{name}" for name in STUDY.releases), "_study"]
     files = [f"{STUDY.results_dir}/tracking/{name}.json" for name in names]
     return [file for file in files if store_missing(Path(file))]
 

@@ -18,18 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from dpprobe.artifacts import atomic_path, read_json, sha256_file, write_json, write_text
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 FORMAT = "dpprobe-bundle"
 FORMAT_VERSION = 1
@@ -154,6 +153,12 @@ def write_bundle(
       weights: float32 [classes, d + 1].
       arrays: what the normalisation released, without a dimension of seeds.
     """
+    # heavy, as elsewhere here: a start of Snakemake imports this module
+    import numpy as np
+    from safetensors.numpy import save
+
+    from dpprobe.heads.private_mark import marked
+
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
     write_json(folder / STATEMENT_FILE, dict(statement))
     tensors = {WEIGHTS: weights, **arrays}
@@ -221,6 +226,10 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
       DataError: naming the file that is missing, damaged or of another format.
     """
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     if damaged := damaged_files(folder):
         raise DataError(
             f"{folder}: {', '.join(damaged)}: missing, or not as {SUMS_FILE} says; fetch the "

@@ -31,6 +31,9 @@ def check_study(study: Study) -> list[str]:
     for name, dataset in study.datasets.items():
         with report.part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
+    for name in study.releases:
+        with report.part(f"releases.{name}"):
+            report.errors += _check_release(study, name)
     public_files = PublicFiles(study)
     for name in study.methods:
         with report.part(f"methods.{name}"):
@@ -86,6 +89,42 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     if warning := delta_warning(delta, n):
         report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
+
+
+def _check_release(study: Study, name: str) -> list[str]:
+    """Lists the reasons why a release cannot be made."""
+    release = study.releases[name]
+    dataset, method = study.datasets[release.dataset], study.methods[release.method]
+    multi_label = dataset.multi_label()
+    unit = study.dataset_unit(release.dataset)
+    faults = []
+    if not method.private:
+        faults.append(f"method {release.method}: it is not private; name another")
+    elif not method.exact:
+        faults.append(
+            f"method {release.method}: its releases are not exact, which is for benchmarks alone; "
+            "write engine: exact in it, or name another"
+        )
+    if multi_label and not method.multi_label:
+        faults.append(f"method {release.method}: it takes one label a row; name another")
+    if fault := dataset.release_fault():
+        faults.append(f"dataset {release.dataset}: {fault}")
+    if release.evaluate:
+        classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
+        headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
+    if release.sign_key and not resolve_path(release.sign_key).is_file():
+        faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
+    rows = dataset.count_rows()
+    n = dataset.count_units() if unit == "patient" else rows and rows[0]
+    if n is not None and (fault := delta_fault(study.release_delta(name), n, unit=unit)):
+        faults.append(fault)
+    limit = study.max_epsilon(release.dataset)
+    if limit is not None and release.epsilon > limit:
+        faults.append(
+            f"epsilon {release.epsilon:g} is above privacy.max_epsilon {limit:g} of "
+            f"{release.dataset}; write a smaller one"
+        )
+    return [f"config: releases.{name}: {fault}" for fault in faults]
 
 
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:

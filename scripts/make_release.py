@@ -1,0 +1,21 @@
+"""Makes one release, or keeps the one that is made."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.devices import limit_threads
+        from dpprobe.release.make import make_release
+
+        limit_threads(snakemake.threads)
+        make_release(
+            run_study(snakemake.config),
+            snakemake.wildcards.release,
+            train=Path(snakemake.input.train),
+            test=Path(snakemake.input.test),
+            output=Path(snakemake.output.bundle[0]).parent,
+            cache=Path(snakemake.params.calibration),
+        )

@@ -1,0 +1,502 @@
+"""Makes a release: one head with fresh noise, booked in the ledger, packed into a bundle.
+
+The order is what makes it safe against a crash at any moment:
+
+1. all that can be checked is checked, and nothing is written;
+2. the release is booked in the ledger of its dataset, which is on the disk before
+3. the first random word is drawn: the head is trained, and tested where that was asked for;
+4. the bundle is written into a hidden folder that names the entry, then renamed to `.staged`;
+5. the ledger closes the entry, with the digest of the staged bundle;
+6. the staged folder is renamed to its place.
+
+After a crash between 2 and 4 the entry is open, and no head of it is left: the next run refuses,
+for a new head would be a second one, until a person abandons the entry. After one between 4 and 6
+the next run finds the staged bundle, and goes on from there without drawing anything. A release
+that is made is final: a run that finds its bundle keeps it, whatever has changed since.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpprobe.artifacts import fingerprint, sha256_file, sync
+from dpprobe.data.options import headline_metric
+from dpprobe.disk import require_room, when_there_is_room
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.features.shard_file import read_header
+from dpprobe.features.store import FeatureStore
+from dpprobe.features.text import check_classes
+from dpprobe.heads.fit import check_plan, fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.units import Units
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.release import bundle as files
+from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
+from dpprobe.release.card import write_card
+from dpprobe.release.choice import choice_block
+from dpprobe.release.evaluation import evaluate, evaluation_mechanisms
+from dpprobe.release.ledger import Booking, Entry, Ledger, Part
+from dpprobe.release.page import write_page
+from dpprobe.release.signing import read_private_key, sign
+from dpprobe.release.statement import published_options, release_statement
+from dpprobe.results.units import count_units, unit_codes
+from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.study import Study
+from dpprobe.training.features import JobFeatures, read_job_features, units_of
+from dpprobe.training.plans import plan_method
+from dpprobe.training.public_files import PrivateData
+
+logger = logging.getLogger("dpprobe")
+
+# The one head of a release; heads are told apart by such numbers, and nothing derives from this.
+_HEAD = 0
+DOCUMENTS_BYTES = 1_000_000  # of a bundle without its weights
+
+
+def make_release(
+    study: Study,
+    name: str,
+    *,
+    train: Path,
+    test: Path,
+    output: Path,
+    cache: Path,
+) -> None:
+    """Makes a release of a study, or keeps the one that is made, or ends one that was cut short.
+
+    Args:
+      study: as it was planned.
+      name: of the release.
+      train, test: manifests of the two splits' features.
+      output: the folder of the bundle, in the folder of all releases.
+      cache: the folder of noise multipliers.
+
+    Raises:
+      PrivacyError: for a release that exceeds the dataset's budget, whose entry is open, that was
+        made of other data or options, or whose bundle is gone.
+      DpprobeError: for anything else that is wrong; nothing is booked where it shows beforehand.
+    """
+    task = _Task(study=study, name=name, train=train, test=test, output=output, cache=cache)
+    if not task.finish():
+        task.make()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """One release: its inputs, its folders, and what is computed of them once."""
+
+    study: Study
+    name: str
+    train: Path
+    test: Path
+    output: Path
+    cache: Path
+
+    @cached_property
+    def options(self) -> ReleaseOptions:
+        return self.study.releases[self.name]
+
+    @cached_property
+    def method(self) -> MethodOptions:
+        options = self.options
+        return self.study.methods[options.method].located(
+            dataset=options.dataset, backbone=options.backbone
+        )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger.of(Path(self.study.data_dir), self.options.dataset)
+
+    @cached_property
+    def stores(self) -> tuple[FeatureStore, FeatureStore]:
+        return FeatureStore(self.train), FeatureStore(self.test)
+
+    @cached_property
+    def unit(self) -> Literal["image", "patient"]:
+        return self.study.dataset_unit(self.options.dataset)
+
+    @cached_property
+    def units(self) -> Units | None:
+        return units_of(self.stores[0], self.unit)
+
+    @cached_property
+    def delta(self) -> float:
+        return self.study.release_delta(self.name)
+
+    @cached_property
+    def metric(self) -> Literal["accuracy", "auc"]:
+        dataset = self.study.datasets[self.options.dataset]
+        chosen = self.options.evaluate.metric if self.options.evaluate else None
+        store = self.stores[0]
+        return headline_metric(
+            chosen or dataset.metric, num_classes=store.num_classes, multi_label=store.multi_label
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the head, calibrated on the training units."""
+        patients = self.study.dataset_patients(self.options.dataset)
+        plan = plan_method(
+            self.method,
+            n=self.stores[0].rows if self.units is None else self.units.count,
+            epsilon=self.options.epsilon,
+            delta=self.delta,
+            accountant=self.study.accountant,
+            cache=self.cache,
+            unit=self.unit,
+            patients=Patients(images=patients["images"]) if patients else None,
+        )
+        check_plan(self.method, plan)
+        return plan
+
+    @cached_property
+    def test_plan(self) -> Plan | None:
+        """The plan of the test result, calibrated on the test units; None without one."""
+        if self.options.evaluate is None:
+            return None
+        store = self.stores[1]
+        units = count_units(unit_codes(store.units)) if self.unit == "patient" else None
+        return calibrate(
+            evaluation_mechanisms(
+                self.metric, classes=store.num_classes, multi_label=store.multi_label
+            ),
+            n=store.rows if units is None else units,
+            epsilon=self.options.evaluate.epsilon,
+            delta=self.delta,
+            accountant=self.study.accountant,
+            cache=self.cache,
+            unit=self.unit,
+        )
+
+    @cached_property
+    def identity(self) -> str:
+        """The hashes of the options and of the data of a release: private, so they stay here."""
+        train, test = self.stores
+        options = {
+            "release": self.options.model_dump(mode="json", exclude={"card", "sign_key"}),
+            "options": self.method.identity(),
+            "public": [sha256_file(Path(path)) for path in self.method.input_files()],
+            "unit": self.unit,
+            "delta": self.delta,
+            "accountant": self.study.accountant,
+            "split": self.split_key,
+        }
+        return f"{fingerprint(options)} {fingerprint([train.fingerprint, test.fingerprint])}"
+
+    @cached_property
+    def split_key(self) -> str:
+        return self.study.datasets[self.options.dataset].split_key()
+
+    def booking(self) -> Booking:
+        """Returns what the ledger notes down of the release."""
+        sides: list[tuple[Literal["train", "test"], Plan]] = [("train", self.plan)]
+        if self.test_plan is not None:
+            sides.append(("test", self.test_plan))
+        return Booking(
+            release=self.name,
+            study=self.study.study,
+            unit=self.unit,
+            split=self.split_key,
+            parts=tuple(
+                Part(
+                    side=side,
+                    mechanisms=plan.mechanisms,
+                    selection=plan.selection,
+                    epsilon=plan.realised_epsilon,
+                    delta=plan.delta,
+                )
+                for side, plan in sides
+            ),
+            identity=self.identity,
+        )
+
+    # what an earlier run left
+
+    def finish(self) -> bool:
+        """Ends what an earlier run began, or keeps what it made.
+
+        Returns:
+          False where there is nothing, and a release is to be made.
+
+        Raises:
+          PrivacyError: where what is there can neither be kept nor ended.
+        """
+        entry = self.ledger.entry_of(self.name)
+        if entry is None:
+            if (self.output / files.SUMS_FILE).exists():
+                raise PrivacyError(
+                    f"{self.output}: a bundle that {self.ledger.path} does not list; put the "
+                    "ledger back, or move the bundle elsewhere and give the release another name"
+                )
+            return False
+        self._check_same(entry)
+        if entry.state == "closed" and _is(self.output, entry.digest):
+            logger.info("release %s: kept, it is final (entry %d)", self.name, entry.number)
+            self._touch()
+            return True
+        staged = self._staged(entry)
+        if _whole(staged) and entry.state == "open":
+            self.ledger.close(entry.number, files.bundle_digest(staged))
+            logger.info("release %s: staged by an earlier run, closed", self.name)
+            self._publish(staged)
+            return True
+        if entry.state == "closed" and _is(staged, entry.digest):
+            self._publish(staged)
+            return True
+        raise PrivacyError(self._stuck(entry))
+
+    def _check_same(self, entry: Entry) -> None:
+        options, data = entry.booking.identity.split()
+        if options != self.identity.split()[0]:
+            raise PrivacyError(
+                f"release {self.name}: entry {entry.number} of {self.ledger.path} was made with "
+                "other options; a release is final: give this one another name"
+            )
+        if data != self.identity.split()[1]:
+            logger.warning(
+                "release %s: its data or features have changed since it was made; it is final: a "
+                "head of the data as it is now would be another release, with another name",
+                self.name,
+            )
+
+    def _stuck(self, entry: Entry) -> str:
+        if entry.state == "closed":
+            return (
+                f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
+                f"bundle is not at {self.output}, or not as it was: restore a copy whose "
+                f"{files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release another "
+                "name: it costs anew"
+            )
+        return (
+            f"release {self.name}: entry {entry.number} of {self.ledger.path} is open: its job is "
+            "still running, or died before it had a head. It counts as spent. If it is dead, run "
+            f"`dpprobe ledger {self.ledger.path.parent} --abandon {entry.number} --reason TEXT`, "
+            "then run again"
+        )
+
+    def _touch(self) -> None:
+        for path in self.output.iterdir():
+            os.utime(path)
+
+    def _staged(self, entry: Entry) -> Path:
+        return self.output.with_name(f".{self.name}.entry-{entry.number}.staged")
+
+    def _publish(self, staged: Path) -> None:
+        """Moves a closed bundle to its place, where an altered one may lie."""
+        if self.output.exists():
+            if any(self.output.iterdir()):
+                raise PrivacyError(
+                    f"{self.output}: holds other files than the bundle of release {self.name}, "
+                    f"which is ready in {staged}; move them elsewhere and run again"
+                )
+            self.output.rmdir()
+        staged.rename(self.output)
+        sync(self.output.parent)
+        self._touch()
+        logger.info("release %s: %s", self.name, self.output)
+
+    # a new one
+
+    def make(self) -> None:
+        """Checks, books, trains, packs and publishes."""
+        choice = choice_block(
+            self.study,
+            dataset=self.options.dataset,
+            plan=self.plan,
+            n=self.plan.n,
+            cache=self.cache,
+        )
+        key = read_private_key(Path(self.options.sign_key)) if self.options.sign_key else None
+        self._check_public()
+        features = read_job_features(
+            self.stores,
+            device="cpu",
+            memory_mb=self.study.features.memory_mb,
+            headline=self.metric if self.options.evaluate else "accuracy",
+            units=self.units,
+        )
+        backbone = self._backbone()
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        require_room(self.output.parent, DOCUMENTS_BYTES)
+        entry = self.ledger.book(
+            self.booking(),
+            delta=self.delta,
+            max_epsilon=self.study.max_epsilon(self.options.dataset),
+        )
+        logger.info("release %s: booked as entry %d", self.name, entry.number)
+        with self._told_of(entry):
+            heads, evaluation = self._draw(features)
+            staged = self._staged(entry)
+
+            def stage() -> None:
+                partial = staged.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                self._write(partial, backbone, heads, evaluation, choice=choice, entry=entry)
+                if key is not None:
+                    sign(partial, key)
+                sync(partial)
+                partial.rename(staged)
+                sync(staged.parent)
+
+            when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage)
+            self.ledger.close(entry.number, files.bundle_digest(staged))
+            self._publish(staged)
+
+    def _check_public(self) -> None:
+        """Checks the files that the method declares public against the study's private data."""
+        for path in self.method.input_files():
+            check_classes(Path(path), self.stores[0].class_names)
+        private = PrivateData(
+            dataset=self.options.dataset,
+            backbone=self.options.backbone,
+            manifests=(self.train, self.test),
+            datasets=tuple(self.study.datasets),
+            results=Path(self.study.results_dir),
+            tables=Path(self.study.data_dir),
+        )
+        private.check(self.method)
+        private.check_rows(self.method)
+
+    @contextmanager
+    def _told_of(self, entry: Entry) -> Iterator[None]:
+        """Adds to an error that the release is booked, and stays so."""
+        try:
+            yield
+        except DpprobeError as error:
+            told = type(error)(
+                f"{error}. Entry {entry.number} of {self.ledger.path} stays open, and counts"
+            )
+            told.passes = False  # another try would refuse
+            raise told from error
+
+    def _draw(self, features: JobFeatures) -> tuple[Heads, dict[str, Any] | None]:
+        """Draws the head, and its test result where there is one: all that is random."""
+        entropy = SystemEntropy()
+        heads = fit_heads(self.method, features.train, self.plan, [_HEAD], entropy=entropy)
+        if self.test_plan is None:
+            return heads, None
+        return heads, evaluate(
+            heads,
+            features,
+            self.test_plan,
+            SystemEntropy(),
+            metric=self.metric,
+            link=self.method.link_on(features.multi_label),
+        )
+
+    def _write(
+        self,
+        folder: Path,
+        backbone: BackboneFacts,
+        heads: Heads,
+        evaluation: Mapping[str, Any] | None,
+        *,
+        choice: Mapping[str, Any],
+        entry: Entry,
+    ) -> None:
+        """Writes every file of the bundle but the signature."""
+        store = self.stores[0]
+        facts = BundleFacts(
+            name=self.name,
+            study=self.study.study,
+            dataset=self.options.dataset,
+            dpprobe=version("dpprobe"),
+            class_names=store.class_names,
+            multi_label=store.multi_label,
+            dimension=store.dimension,
+            backbone=backbone,
+            head=HeadFacts(
+                options=published_options(self.method),
+                method=self.options.method,
+                chosen=dict(heads.chosen[0]) if heads.chosen else None,
+                link=self.method.link_on(store.multi_label),
+            ),
+            card=CardFacts(**self.options.card.model_dump()),
+        )
+        spent = self.ledger.spent(self.delta)
+        statement = release_statement(
+            self.plan,
+            method=self.options.method,
+            options=self.method,
+            study=self.study.study,
+            public_data={
+                "backbone": backbone.name,
+                "backbone_options": backbone.options,
+                "trained": backbone.trained,
+                "weights_sha256": backbone.weights_sha256,
+            },
+            file_hashes={path: sha256_file(Path(path)) for path in self.method.input_files()},
+            evaluation=evaluation,
+            choice=choice,
+            ledger={
+                "entry": entry.number,
+                "releases": spent.entries,
+                "unit": self.unit,
+                "delta": self.delta,
+                "epsilon": spent.epsilon,
+                "exact": spent.exact,
+            },
+        )
+        arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
+        files.write_bundle(
+            folder, facts, weights=heads.weights[0], arrays=arrays, statement=statement
+        )
+        write_card(folder, facts, statement)
+        write_page(folder, facts, statement)
+        files.write_sums(folder)
+
+    def _backbone(self) -> BackboneFacts:
+        """Returns the reference of the backbone, from its features.
+
+        Raises:
+          DataError: for features that do not say how they were computed.
+        """
+        store = self.stores[0]
+        first = store.shards[0]
+        header = read_header(store.path.with_name(first.file))
+        if header.precision is None or first.probe is None:
+            raise DataError(
+                f"{store.path.with_name(first.file)}: an earlier dpprobe wrote it, without the "
+                "precision of its forward pass; delete it and run again"
+            )
+        options = self.study.backbones[self.options.backbone]
+        checkpoint = getattr(options, "checkpoint", None)
+        return BackboneFacts(
+            name=self.options.backbone,
+            options=dict(store.backbone_options),
+            checkpoint=checkpoint and Path(checkpoint).name,
+            weights_sha256=store.weights_sha256,
+            architecture=store.architecture,
+            pretrained_tag=store.pretrained_tag,
+            trained=store.trained,
+            preprocessing=dict(store.preprocessing),
+            precision=header.precision,
+            dtype=header.dtype,
+            probe=dict(first.probe),
+            versions=dict(header.versions),
+        )
+
+
+def _whole(folder: Path) -> bool:
+    """Returns True for a folder that holds a bundle, every file as its sums say."""
+    return (folder / files.SUMS_FILE).is_file() and not files.damaged_files(folder)
+
+
+def _is(folder: Path, digest: str | None) -> bool:
+    """Returns True for a folder that holds the whole bundle of a digest."""
+    return _whole(folder) and files.bundle_digest(folder) == digest

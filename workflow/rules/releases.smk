@@ -1,0 +1,66 @@
+# One job makes a release. A release is final and costs its epsilon for good, so nothing that is made of it is deleted
+# before or after a job (`update`), and a job that finds it made keeps it. The ledger beside the data decides what is
+# made; the mark only tells Snakemake that the job is done.
+rule make_release:
+    input:
+        train=lambda wildcards: manifest_path(
+            *released_features(wildcards.release), "train"
+        ),
+        test=lambda wildcards: manifest_path(
+            *released_features(wildcards.release), "test"
+        ),
+        shards=lambda wildcards: [
+            path
+            for split in ("train", "test")
+            for path in shard_paths(*released_features(wildcards.release), split)
+        ],
+        public=released_files,
+    output:
+        bundle=update(
+            expand(
+                "<results>/releases/{release}/{file}",
+                file=BUNDLE_FILES,
+                allow_missing=True,
+            )
+        ),
+        done=touch("<results>/releases/.{release}.done"),
+    log:
+        "<logs>/make_release/{release}.log",
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=training_memory,
+        runtime=minutes(240),
+    params:
+        options=lambda wildcards: dumped(STUDY.releases[wildcards.release]),
+        method=lambda wildcards: dumped(
+            STUDY.methods[STUDY.releases[wildcards.release].method]
+        ),
+        privacy=lambda wildcards: privacy_params(STUDY.releases[wildcards.release]),
+        limit=lambda wildcards: STUDY.max_epsilon(
+            STUDY.releases[wildcards.release].dataset
+        ),
+        calibration=f"{STUDY.results_dir}/calibration",
+        version=VERSIONS["release"],
+    message:
+        "release {wildcards.release}"
+    script:
+        "../../scripts/make_release.py"
+
+
+# Not a part of `all`: a release is made where somebody asks for it.
+rule releases:
+    input:
+        lambda wildcards: [
+            path for release in STUDY.releases for path in release_paths(release)
+        ],
+
+
+for release in STUDY.releases:
+
+    rule:
+        name:
+            f"release_{release}"
+        input:
+            later(release_paths, release),
