@@ -378,7 +378,11 @@ def record_difference(path, cell):
 
 def lost_receipts():
     """The receipts of runs that are gone with their MLflow store."""
-    names = [*STUDY.datasets, *(f"releases/{name}" for name in STUDY.releases), "_study"]
+    names = [
+        *STUDY.datasets,
+        *(f"releases/{name}" for name in STUDY.releases),
+        "_study",
+    ]
     files = [f"{STUDY.results_dir}/tracking/{name}.json" for name in names]
     return [file for file in files if store_missing(Path(file))]
 
