@@ -41,6 +41,7 @@ from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.units import Units
+from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.privacy.plan import Patients, Plan
@@ -320,7 +321,7 @@ class _Task:
             n=self.plan.n,
             cache=self.cache,
         )
-        key = read_private_key(Path(self.options.sign_key)) if self.options.sign_key else None
+        key = self._signing_key()
         self._check_public()
         features = read_job_features(
             self.stores,
@@ -356,6 +357,10 @@ class _Task:
             when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage)
             self.ledger.close(entry.number, files.bundle_digest(staged))
             self._publish(staged)
+
+    def _signing_key(self) -> Any:
+        path = self.options.sign_key
+        return None if path is None else read_private_key(resolve_path(path))
 
     def _check_public(self) -> None:
         """Checks the files that the method declares public against the study's private data."""

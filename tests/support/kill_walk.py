@@ -1,0 +1,195 @@
+"""Kills a release with SIGKILL before each of its steps in turn, and says what the next runs do.
+
+    python -m tests.support.kill_walk FOLDER [METHOD]
+
+A step is a call that changes the disk (a file opened for writing, a rename, a folder made or
+removed), a lock, or a draw of random words. For each step one line of JSON: its name, what the
+killed run left, what the next run did, and what the one after a person's `abandon` did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.keystream import Keystream
+from dpprobe.release.ledger import Ledger
+from dpprobe.study.study import Study
+from tests.support.release_study import release, study, write_features
+
+EVENTS = {
+    "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "shutil.rmtree",
+    "fcntl.lockf",
+}  # fmt: skip
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
+    """A step's name; None for an event that changes nothing in the folder."""
+    if event not in EVENTS:
+        return None
+    if event == "fcntl.lockf":
+        return "lock"
+    if event == "open" and not arguments[2] & WRITES:
+        return None
+    place = str(arguments[0])
+    if not place.startswith(str(folder)):
+        return None
+    name = ".".join(
+        part
+        for part in Path(place).name.split(".")
+        if len(part) != 8 or not set(part) <= set("0123456789abcdef")  # random tokens
+    )
+    return f"{event} {name}"
+
+
+def watch(folder: Path, reached: Callable[[str], None]) -> None:
+    """Calls `reached` before each step of this process."""
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if name := step_name(event, arguments, folder):
+            reached(name)
+
+    fill = Keystream.fill
+
+    def drawn(self: Keystream, out: Any) -> None:
+        reached("draw")
+        fill(self, out)
+
+    Keystream.fill = drawn  # type: ignore[method-assign]
+    sys.addaudithook(hook)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Runs something in a forked process; returns its exit status, negative for a signal."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except PrivacyError as error:
+            Path(os.environ["KILL_WALK_SAID"]).write_text(str(error))
+            status = 2
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def unbooked(folder: Path) -> bool:
+    """True if no open entry of the release is on the disk."""
+    entry = Ledger.of(folder / "data", "toy").entry_of("first")
+    return entry is None or entry.state != "open"
+
+
+def run(folder: Path, made: Study, *, kill_at: int | None, names: Path | None = None) -> int:
+    """Makes the release in a process that dies before step `kill_at`, counted from 0."""
+
+    def work() -> None:
+        count, inside = 0, False
+
+        def reached(name: str) -> None:
+            nonlocal count, inside
+            if inside:
+                return
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+            inside = True
+            if name == "draw" and unbooked(folder):
+                (folder / "UNBOOKED").touch()
+            if names is not None:
+                with names.open("a") as stream:
+                    stream.write(f"{name}\n")
+            inside = False
+
+        watch(folder, reached)
+        release(folder, made)
+
+    return in_child(work)
+
+
+def heads(folder: Path) -> dict[str, str]:
+    """Every whole head file on the disk: digest by place."""
+    places = folder.glob("results/releases/**/head.safetensors")
+    return {
+        str(path.parent.name): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        for path in sorted(places)
+    }
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The ledger's entries and the heads on the disk."""
+    entries = Ledger.of(folder / "data", "toy").entries()
+    return {"entries": [entry.state for entry in entries], "heads": heads(folder)}
+
+
+def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[str, Any]]:
+    """Kills at every step of a release; one record each."""
+    prepare()
+    names = folder / "names.txt"
+    assert run(folder, made, kill_at=None, names=names) == 0
+    steps = names.read_text().splitlines()
+    names.unlink()
+    records = []
+    for index, name in enumerate(steps):
+        prepare()
+        killed = run(folder, made, kill_at=index)
+        record: dict[str, Any] = {"step": index, "before": name, "killed": killed}
+        record["left"] = state(folder)
+        record["next"] = run(folder, made, kill_at=None)
+        said = Path(os.environ["KILL_WALK_SAID"])
+        record["said"] = said.read_text() if record["next"] == 2 else None
+        record["then"] = state(folder)
+        if record["next"] == 2:
+            entry = Ledger.of(folder / "data", "toy").entry_of("first")
+            assert entry is not None
+            Ledger.of(folder / "data", "toy").abandon(entry.number, "killed by the walk")
+            record["after abandon"] = run(folder, made, kill_at=None)
+            record["in the end"] = state(folder)
+        record["unbooked draw"] = (folder / "UNBOOKED").exists()
+        records.append(record)
+    return records
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    root = Path(sys.argv[1])
+    method = sys.argv[2] if len(sys.argv) > 2 else "covariance"
+    folder = root / "release"
+    os.environ["KILL_WALK_SAID"] = str(root / "said.txt")
+    made = study(folder, method=method, evaluate={"epsilon": 1})
+    calibration = Path(tempfile.mkdtemp(dir=root))
+    template = root / "template"
+    write_features(template)
+
+    def prepare() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copytree(calibration, folder / "results/calibration")
+
+    # plans are found once
+    prepare()
+    assert in_child(lambda: (release(folder, made), None)[1]) == 0
+    shutil.rmtree(calibration)
+    shutil.copytree(folder / "results/calibration", calibration)
+    for record in walk(folder, made, prepare):
+        print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A study with a release, and small stored features for it: what `make_release` needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.release.make import make_release
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+
+ROWS = {"train": 300, "test": 120}
+CLASSES, DIMENSION = ("a", "b", "c"), 6
+PROBE = {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}
+
+METHODS: dict[str, Any] = {
+    "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
+    "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
+    "search": {
+        "head": "tuned",
+        "base": {"head": "prototypes", "normalize": "l2"},
+        "search": {"max_row_norm": [0.5, 1.0]},
+        "trials": 3,
+    },
+}
+
+
+def study(folder: Path, **release: Any) -> Study:
+    """A study whose release `first` is of the method `covariance`, but for what is given."""
+    named = release.pop("name", "first")
+    limit = release.pop("max_epsilon", None)
+    return load_study(
+        {
+            "study": "unit",
+            "datasets": {"toy": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+            "backbones": {"pixels": {"family": "pixels"}},
+            "methods": METHODS,
+            "epsilons": [1],
+            "seeds": 1,
+            "delta": 1e-4,
+            "privacy": {"max_epsilon": limit},
+            "releases": {
+                named: {
+                    "dataset": "toy",
+                    "backbone": "pixels",
+                    "method": "covariance",
+                    "epsilon": 2,
+                    **release,
+                }
+            },
+            "data_dir": str(folder / "data"),
+            "results_dir": str(folder / "results"),
+        }
+    )
+
+
+def write_features(folder: Path, *, shift: float = 0.0) -> None:
+    """Writes two small splits of three classes that can be told apart."""
+    for number, (split, rows) in enumerate(ROWS.items()):
+        generator = np.random.default_rng(number)
+        labels = (np.arange(rows) % len(CLASSES)).astype(np.int64)
+        features = generator.normal(size=(rows, DIMENSION)) + shift
+        features[np.arange(rows), labels] += 4.0
+        header = ShardHeader(
+            split=split, rows=rows, shard=0, shards=1, class_names=CLASSES, multi_label=False,
+            dtype="float32", dataset_fingerprint="secret-fingerprint", backbone="pixels",
+            backbone_options={"family": "pixels", "color": "gray", "size": None, "mean": 0.0,
+                              "std": 1.0},
+            backbone_fingerprint="b", weights_sha256=None, preprocessing={"color": "gray"},
+            precision="float32",
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        ids = [f"secret-id-{split}-{row}" for row in range(rows)]
+        write_shard(shard, header, features=features, labels=labels, ids=ids, probe=PROBE)
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="secret-fingerprint",
+        )  # fmt: skip
+
+
+def release(folder: Path, made: Study, name: str = "first") -> Path:
+    """Makes a release of the study from the features in the folder; returns the bundle's."""
+    output = folder / "results/releases" / name
+    make_release(
+        made,
+        name,
+        train=folder / "train/manifest.json",
+        test=folder / "test/manifest.json",
+        output=output,
+        cache=folder / "results/calibration",
+    )
+    return output

@@ -1,0 +1,273 @@
+"""A release is made once, booked before it is drawn, and holds nothing that it must not hold."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.fitted import Heads
+from dpprobe.privacy.keystream import Keystream
+from dpprobe.release import bundle, make
+from dpprobe.release.ledger import Ledger
+from dpprobe.release.verify import verify
+from tests.support.release_study import METHODS, release, study, write_features
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_features(tmp_path)
+    return tmp_path
+
+
+def ledger(folder: Path) -> Ledger:
+    return Ledger.of(folder / "data", "toy")
+
+
+def contents(output: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_release_is_whole_verified_and_booked(folder: Path, method: str) -> None:
+    made = study(folder, method=method, evaluate={"epsilon": 1})
+    output = release(folder, made)
+    assert {path.name for path in output.iterdir()} == set(bundle.BUNDLE_FILES)
+    read = bundle.read_bundle(output)
+    assert read.statement["mode"] == "release"
+    assert read.statement["epsilon_realised"] <= 2
+    assert read.statement["ledger"]["entry"] == 1
+    assert read.statement["evaluation"]["n"] == 120
+    (entry,) = ledger(folder).entries()
+    assert (entry.state, entry.digest) == ("closed", bundle.bundle_digest(output))
+    assert [part.side for part in entry.booking.parts] == ["train", "test"]
+    report = verify(output)
+    assert report.passed, [check for check in report.checks if check.passed is False]
+    assert not list(output.parent.glob(".first.*")), "nothing else is left"
+
+
+def test_a_made_release_is_final(folder: Path) -> None:
+    output = release(folder, study(folder))
+    before = contents(output)
+    release(folder, study(folder))
+    assert contents(output) == before
+    with pytest.raises(PrivacyError, match=r"release first: entry 1 .* another name"):
+        release(folder, study(folder, epsilon=1))
+    assert contents(output) == before
+    assert len(ledger(folder).entries()) == 1
+
+
+def test_a_release_outlives_a_change_of_the_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = release(folder, study(folder))
+    before = contents(output)
+    write_features(folder, shift=0.5)
+    release(folder, study(folder))
+    assert contents(output) == before
+    assert "its data or features have changed" in caplog.text
+
+
+def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
+    output = release(folder, study(folder))
+    before = contents(output)
+    (output / bundle.HEAD_FILE).write_bytes(before[bundle.HEAD_FILE][:-1] + b"?")
+    with pytest.raises(PrivacyError, match="restore a copy whose SHA256SUMS has the SHA-256"):
+        release(folder, study(folder))
+    for path in output.iterdir():
+        path.unlink()
+    output.rmdir()
+    with pytest.raises(PrivacyError, match="restore a copy"):
+        release(folder, study(folder))
+    output.mkdir()
+    for name, content in before.items():
+        (output / name).write_bytes(content)
+    release(folder, study(folder))
+    assert len(ledger(folder).entries()) == 1
+
+
+def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
+    output = release(folder, study(folder))
+    ledger(folder).path.unlink()
+    with pytest.raises(PrivacyError, match="put the ledger back"):
+        release(folder, study(folder))
+    assert bundle.read_bundle(output)
+
+
+def test_releases_add_up_to_a_limit(folder: Path) -> None:
+    release(folder, study(folder, max_epsilon=3))
+    with pytest.raises(PrivacyError, match="max_epsilon"):
+        release(folder, study(folder, name="second", max_epsilon=3), "second")
+    assert len(ledger(folder).entries()) == 1
+    assert not (folder / "results/releases/second").exists()
+    output = release(folder, study(folder, name="second", max_epsilon=8), "second")
+    spent = bundle.read_bundle(output).statement["ledger"]
+    assert spent["releases"] == 2
+    assert 2 < spent["epsilon"] < 4
+
+
+def test_heads_of_two_releases_differ(folder: Path) -> None:
+    first = bundle.read_bundle(release(folder, study(folder)))
+    second = bundle.read_bundle(release(folder, study(folder, name="second"), "second"))
+    assert not np.array_equal(first.weights, second.weights)
+
+
+def test_an_error_after_the_booking_says_that_the_entry_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: Any, **__: Any) -> Heads:
+        raise DataError("training diverged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(make, "fit_heads", diverge)
+        with pytest.raises(DataError, match=r"diverged. Entry 1 of .*ledger.jsonl stays open"):
+            release(folder, study(folder))
+    with pytest.raises(PrivacyError, match="--abandon 1 --reason"):
+        release(folder, study(folder))
+    ledger(folder).abandon(1, "it diverged, and nothing was written")
+    release(folder, study(folder))
+    assert [entry.state for entry in ledger(folder).entries()] == ["abandoned", "closed"]
+
+
+def test_nothing_is_booked_where_something_is_wrong_beforehand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = folder / "key.pem"
+    key.write_text("no key")
+    for wrong in ({"sign_key": str(key)}, {"sign_key": str(folder / "none.pem")}):
+        with pytest.raises(Exception, match=r"key"):
+            release(folder, study(folder, **wrong))
+    monkeypatch.setattr(make, "check_plan", _refuse)
+    with pytest.raises(PrivacyError, match="not this method's"):
+        release(folder, study(folder))
+    assert not ledger(folder).path.exists()
+
+
+def _refuse(*_: Any) -> None:
+    raise PrivacyError("the plan is not this method's")
+
+
+def test_no_random_word_is_drawn_from_a_seed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeded(*_: Any) -> Keystream:
+        pytest.fail("a release drew from a seed")
+
+    monkeypatch.setattr(Keystream, "seeded", seeded)
+    for method in METHODS:
+        made = study(folder, name=method, method=method, evaluate={"epsilon": 1})
+        release(folder, made, method)
+
+
+# what a bundle must not hold
+
+
+def test_a_bundle_holds_nothing_that_it_must_not_hold(folder: Path) -> None:
+    made = study(folder, method="search", evaluate={"epsilon": 1})
+    output = release(folder, made)
+    stores = [FeatureStore(folder / split / "manifest.json") for split in ("train", "test")]
+    forbidden = {
+        "secret-id": "an id of a private row",
+        "secret-fingerprint": "the fingerprint of the dataset",
+        str(folder): "a path",
+        folder.name: "a part of a path",
+        getpass.getuser() if getpass.getuser() != "root" else str(Path.home()) + "/": "a user",
+        socket.gethostname() if len(socket.gethostname()) > 3 else "\0": "a host",
+        "near_duplicates": "the check's name",
+        '"seeds"': "seeds",
+    }
+    for store in stores:
+        forbidden[store.fingerprint] = "a fingerprint of features"
+        for record in store.shards:
+            forbidden |= dict.fromkeys(
+                [record.sha256, record.features_sha256, record.rows_sha256], "a private hash"
+            )
+    entry = ledger(folder).entries()[0]
+    forbidden |= dict.fromkeys(entry.booking.identity.split(), "the identity")
+    forbidden[entry.booked] = "a time"
+    for name, content in contents(output).items():
+        for text, what in forbidden.items():
+            assert text.encode() not in content, f"{name}: {what} ({text!r})"
+        if name != bundle.HEAD_FILE:
+            text = content.decode()
+            assert not re.search(r"\b20\d\d-\d\d-\d\d\b", text), f"{name}: a date"
+            assert not re.search(r"(?<![\w.:/])/(home|tmp|root|usr|var|work|data)/", text), name
+    numbers = _numbers(json.loads((output / bundle.STATEMENT_FILE).read_text()))
+    labels = np.bincount(stores[0].labels)
+    assert not {int(count) for count in labels} & numbers - {100, 40}, "exact counts of classes"
+    assert {300, 120} <= numbers
+
+
+def _numbers(value: Any) -> set[int]:
+    if isinstance(value, dict):
+        return set().union(*(_numbers(item) for item in value.values()), set())
+    if isinstance(value, list):
+        return set().union(*(_numbers(item) for item in value), set())
+    return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
+
+
+def test_public_files_are_named_without_their_places(folder: Path) -> None:
+    from safetensors.numpy import save_file
+
+    place = folder / "public-place"
+    place.mkdir()
+    path = place / "start.safetensors"
+    save_file({"weights": np.zeros((3, 7), np.float32)}, path, metadata={"classes": "a, b, c"})
+    made = study(folder)
+    method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
+    made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
+    output = release(folder, made)
+    for name, content in contents(output).items():
+        assert b"public-place" not in content, name
+    statement = bundle.read_bundle(output).statement
+    assert list(statement["public_files"]) == ["start.safetensors"]
+
+
+# SIGKILL
+
+
+@pytest.mark.parametrize("method", ["covariance", "steps"])
+def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
+    tmp_path: Path, method: str, repository: Path
+) -> None:
+    words = [sys.executable, "-m", "tests.support.kill_walk", str(tmp_path), method]
+    result = subprocess.run(
+        words, cwd=repository, capture_output=True, text=True, check=False, timeout=500,
+        env=os.environ | {"PYTHONPATH": f"{repository}/src"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {"draw", "lock"} <= {record["before"] for record in records}
+    assert len(records) > 25
+    outcomes = set()
+    for record in records:
+        where = f"before step {record['step']}, {record['before']}"
+        assert record["killed"] == -9, where
+        assert not record["unbooked draw"], where
+        left, then = record["left"], record["then"]
+        assert len(left["entries"]) <= 1, where
+        assert len({*left["heads"].values(), *then["heads"].values()}) <= 1 or (
+            left["entries"] == []
+        ), f"{where}: two heads for one entry"
+        if record["next"] == 0:
+            assert then["entries"] == ["closed"], where
+            assert list(then["heads"]) == ["first"], where
+        else:
+            assert record["next"] == 2, where
+            assert "is open" in record["said"], where
+            assert left["entries"] == then["entries"] == ["open"], where
+            assert record["after abandon"] == 0, where
+            assert record["in the end"]["entries"] == ["abandoned", "closed"], where
+            assert "first" in record["in the end"]["heads"], where
+        outcomes.add((record["next"], tuple(left["entries"])))
+    # nothing booked: made; open: refused, or ended where a whole bundle is staged; closed: ended
+    assert {(0, ()), (2, ("open",)), (0, ("open",)), (0, ("closed",))} <= outcomes
