@@ -1,0 +1,705 @@
+"""The ledger of a dataset: every release from it, booked before its noise is drawn, and their sum.
+
+    <data_dir>/<dataset>/ledger.jsonl    one record a line, in the order of time; mode 0600
+    <data_dir>/<dataset>/ledger.lock     what writers lock (POSIX locks, which NFS has too)
+
+Nothing here is released but the sum, which is computed from plans alone, never from rows. The file
+itself is private: it holds hashes of private data, and times.
+
+**What an entry counts.** A release is booked, and on the disk, before a single random word of its
+noise is drawn: `book` returns after that. So whatever leaves this computer has an entry. Open and
+closed entries count; an abandoned one does not, on the word of the person who says that nothing it
+made was seen.
+
+**The sum.** Fix one unit, and the sides that it is on: in each split its rows are training rows or
+test rows, never both. Null rows in their place change the sums of that side's mechanisms, each by
+its sensitivity. The mechanisms of the other side read other units' rows and what was released
+before: post-processing. So the unit pays for the composition of its sides' mechanisms over all
+releases, and every unit for no more than the worst choice of a side in each split; what is on
+neither side pays less. Within one split that is the larger of the two sides' compositions.
+With more than `MOST_SPLITS` splits of two sides all parts are composed: an upper bound.
+
+- No mechanism samples or is repeated: exact, one Gaussian of mu^2 = sum of count / sigma^2. It
+  holds also where a plan was chosen after looking at earlier releases, as long as `max_epsilon`
+  was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
+- Some sample: privacy loss distributions, an upper bound; for plans fixed without looking at what
+  was released, as far as theorems go.
+- Some are repeated with only the best run released: one such fit alone has its plan's price; beside
+  others the sum is by Renyi divergences, a looser upper bound.
+
+**Damage.** Each line holds the hash of the line before, and of itself, so an edited, missing or
+inserted line is noticed, and then nothing is booked. A last line that is cut short is what a crash
+within `book` leaves: no noise was drawn for it, and the next writer removes it. A line that lacks
+only its newline counts. What cannot be seen: that whole lines were deleted at the end, that an
+older copy was put in place, or that somebody wrote the whole file anew. Guard it as the images.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import json
+import logging
+import math
+import os
+import shlex
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dpprobe.artifacts import canonical_json, fingerprint, sync
+from dpprobe.disk import unwritable
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.privacy.accountants import Fits, all_together, epsilon, pld_interval
+from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.limits import SMALLEST_DELTA
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-ledger"
+FORMAT_VERSION = 1
+LEDGER_FILE = "ledger.jsonl"
+LOCK_FILE = "ledger.lock"
+
+# Up to so many splits of two sides, 64 compositions, the worst choice of sides is searched.
+MOST_SPLITS = 6
+SHORTEST_REASON = 5
+BEFORE_THE_FIRST = "0" * 64
+
+Side = Literal["train", "test"]
+State = Literal["open", "closed", "abandoned"]
+
+# A process has its lock for all of its threads, and loses it when any of them closes the file.
+_one_thread = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The mechanisms of a release that read one side of a split.
+
+    Attributes:
+      side: "train" or "test".
+      mechanisms: with absolute noise multipliers.
+      selection: names those that are repeated, with only the best run released.
+      epsilon: the price of this part alone, at `delta`.
+      delta: of that price.
+    """
+
+    side: Side
+    mechanisms: tuple[Mechanism, ...]
+    selection: Selection | None = None
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        where = f"part {self.side!r} of a release"
+        if self.side not in ("train", "test"):
+            raise PrivacyError(f"{where}: write train or test")
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise PrivacyError(f"{where}: epsilon {self.epsilon!r} must be positive and finite")
+        check_delta(self.delta)
+        if not self.mechanisms or any(item.noise_multiplier == 0 for item in self.mechanisms):
+            raise PrivacyError(f"{where}: a mechanism without noise, or none; it has no price")
+        repeated = self.selection.repeated if self.selection else ()
+        if unknown := set(repeated) - {item.name for item in self.mechanisms}:
+            raise PrivacyError(f"{where}: no mechanism {min(unknown)!r}, which is repeated")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary."""
+        return {
+            "side": self.side,
+            "mechanisms": [asdict(item) for item in self.mechanisms],
+            "selection": self.selection.to_dict() if self.selection else None,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Part:
+        """Reads the dictionary that `to_dict` returns."""
+        selection = values["selection"]
+        return cls(
+            side=values["side"],
+            mechanisms=tuple(Mechanism(**item) for item in values["mechanisms"]),
+            selection=Selection.from_dict(selection) if selection else None,
+            epsilon=values["epsilon"],
+            delta=values["delta"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Booking:
+    """All that is known of a release before its noise is drawn.
+
+    Attributes:
+      release: its name.
+      study: that asks for it.
+      unit: of privacy, a key of `Plan.UNITS`.
+      split: the public key of how units are split. Releases of one key split all units alike.
+      parts: at most one for each side.
+      identity: a hash of everything that decides the release; private, it stays here.
+    """
+
+    release: str
+    study: str
+    unit: str
+    split: str
+    parts: tuple[Part, ...]
+    identity: str
+
+    def __post_init__(self) -> None:
+        if self.unit not in Plan.UNITS:
+            raise PrivacyError(
+                f"release {self.release!r}: unit {self.unit!r}; write one of "
+                f"{', '.join(Plan.UNITS)}"
+            )
+        sides = [part.side for part in self.parts]
+        if not sides or len(set(sides)) < len(sides):
+            raise PrivacyError(
+                f"release {self.release!r}: parts {sides}; give one for each side that it reads"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary."""
+        parts = [part.to_dict() for part in self.parts]
+        return {**{key: getattr(self, key) for key in _TEXTS}, "parts": parts}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Booking:
+        """Reads the dictionary that `to_dict` returns."""
+        parts = tuple(Part.from_dict(part) for part in values["parts"])
+        return cls(**{key: values[key] for key in _TEXTS}, parts=parts)
+
+
+_TEXTS = ("release", "study", "unit", "split", "identity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A booked release.
+
+    Attributes:
+      number: from 1, in the order of booking.
+      booking: what was booked.
+      state: "open" from booking on, then "closed" or "abandoned" for good.
+      digest: of the bundle, where closed.
+      reason: that a person gave, where abandoned.
+      booked: the time, UTC.
+    """
+
+    number: int
+    booking: Booking
+    state: State
+    digest: str | None
+    reason: str | None
+    booked: str
+
+    @property
+    def counts(self) -> bool:
+        """True unless it was abandoned."""
+        return self.state != "abandoned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """The sum of a ledger for one unit.
+
+    Attributes:
+      epsilon: rounded up to six digits.
+      exact: False for an upper bound.
+      entries: the number of releases that it is the sum of.
+    """
+
+    epsilon: float
+    exact: bool
+    entries: int
+
+
+class _Content(NamedTuple):
+    """The records of a file, and its end.
+
+    Attributes:
+      entries: by number.
+      last: the hash of the last record.
+      size: the bytes up to the end of the last record.
+      end: "torn" where a piece of a line follows, "unended" where the last newline is missing.
+    """
+
+    entries: dict[int, Entry]
+    last: str
+    size: int
+    end: Literal["whole", "torn", "unended"]
+
+
+class Ledger:
+    """The releases of one dataset."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, data_dir: Path, dataset: str) -> Ledger:
+        """Returns the ledger of a dataset; its file need not be there yet."""
+        return cls(data_dir / dataset / LEDGER_FILE)
+
+    def entries(self) -> list[Entry]:
+        """Reads all entries and checks every line.
+
+        Raises:
+          DataError: for a damaged line.
+        """
+        with self._explained():
+            return list(self._read().entries.values())
+
+    def entry_of(self, release: str) -> Entry | None:
+        """Returns the entry of a release that is not abandoned; None without one."""
+        return _named(self.entries(), release)
+
+    def book(self, booking: Booking, *, delta: float, max_epsilon: float | None) -> Entry:
+        """Books a release; its noise may be drawn once this returns, not before.
+
+        Args:
+          delta: at which all releases together must not exceed `max_epsilon`.
+          max_epsilon: None for no limit.
+
+        Raises:
+          PrivacyError: when the limit would be exceeded, the name is taken, or the unit is another
+            than the ledger's.
+          DataError: for a damaged line.
+        """
+        check_delta(delta)
+        self._make_folder()
+        with self._locked() as content:
+            counting = [entry for entry in content.entries.values() if entry.counts]
+            self._refuse_taken(counting, booking)
+            self._refuse_other_unit(counting, booking)
+            if max_epsilon is not None:
+                bookings = [entry.booking for entry in counting]
+                self._refuse_excess(bookings, booking, delta, max_epsilon)
+            number = len(content.entries) + 1
+            time = self._append(content, "book", number, booking=booking.to_dict())
+        return Entry(
+            number=number, booking=booking, state="open", digest=None, reason=None, booked=time
+        )
+
+    def close(self, number: int, digest: str) -> None:
+        """Closes an entry whose bundle is whole; again with the same digest it does nothing.
+
+        Raises:
+          PrivacyError: for an entry that is abandoned, or closed with another digest.
+          DataError: for a damaged line.
+        """
+        with self._locked() as content:
+            entry = self._entry(content, number)
+            if entry.state == "closed" and entry.digest == digest:
+                return
+            if entry.state == "closed":
+                raise PrivacyError(
+                    f"{self.path}: entry {number} is closed with bundle {entry.digest}, not "
+                    f"{digest}; an entry has one bundle: delete the other"
+                )
+            if entry.state == "abandoned":
+                raise PrivacyError(
+                    f"{self.path}: entry {number} was abandoned ({entry.reason}); delete what was "
+                    "made under it, and run the release again"
+                )
+            self._append(content, "close", number, digest=digest)
+
+    def abandon(self, number: int, reason: str) -> None:
+        """Takes an open entry out of the sum: nothing that was made under it has been seen.
+
+        Raises:
+          PrivacyError: for an entry that is not open, or a reason that says nothing.
+          DataError: for a damaged line.
+        """
+        if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
+            raise PrivacyError(
+                f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
+            )
+        with self._locked() as content:
+            entry = self._entry(content, number)
+            if entry.state == "closed":
+                raise PrivacyError(
+                    f"{self.path}: entry {number} is closed: its bundle may have been seen, so it "
+                    "counts; only an open entry can be abandoned"
+                )
+            if entry.state == "abandoned":
+                raise PrivacyError(
+                    f"{self.path}: entry {number} was abandoned before ({entry.reason}); there is "
+                    "nothing to do"
+                )
+            self._append(content, "abandon", number, reason=reason.strip())
+
+    def spent(self, delta: float, *, extra: Sequence[Booking] = ()) -> Spent:
+        """Computes the sum of all entries that count, for one unit.
+
+        Args:
+          delta: of the sum; those of the entries may differ.
+          extra: releases to count beside the entries.
+
+        Raises:
+          PrivacyError: for an extra of another unit than the ledger's, or a delta out of range.
+          DataError: for a damaged line.
+        """
+        counting = [entry for entry in self.entries() if entry.counts]
+        for booking in extra:
+            self._refuse_other_unit(counting, booking)
+        return composed([*(entry.booking for entry in counting), *extra], delta)
+
+    def _refuse_taken(self, counting: Sequence[Entry], booking: Booking) -> None:
+        entry = _named(counting, booking.release)
+        if entry is None:
+            return
+        place = f"release {booking.release!r}: entry {entry.number} of {self.path}"
+        if entry.state == "closed":
+            raise PrivacyError(
+                f"{place} is closed, its bundle was made; a rerun with fresh noise is another "
+                "release: give it another name"
+            )
+        raise PrivacyError(
+            f"{place} is open: its job is at work, or died; if it died and nothing that it made "
+            f"has been seen: {abandon_command(self.path.parent, entry.number)}"
+        )
+
+    def _refuse_other_unit(self, counting: Sequence[Entry], booking: Booking) -> None:
+        for entry in counting:
+            if entry.booking.unit != booking.unit:
+                raise PrivacyError(
+                    f"release {booking.release!r}: its unit of privacy is {booking.unit}, but that "
+                    f"of entry {entry.number} of {self.path} ({entry.booking.release}) is "
+                    f"{entry.booking.unit}, and prices to different units do not add up; set the "
+                    f"unit to {entry.booking.unit}"
+                )
+
+    def _refuse_excess(
+        self, booked: Sequence[Booking], booking: Booking, delta: float, limit: float
+    ) -> None:
+        spent = composed([*booked, booking], delta)
+        if not spent.epsilon <= limit:
+            before = composed(booked, delta).epsilon
+            raise PrivacyError(
+                f"release {booking.release!r}: with it a unit's rows would cost epsilon "
+                f"{spent.epsilon:g} at delta {delta:g} (without it {before:g}, by {self.path}), "
+                f"above max_epsilon {limit:g}; ask for a smaller epsilon, or raise max_epsilon"
+            )
+
+    def _entry(self, content: _Content, number: int) -> Entry:
+        if number not in content.entries:
+            raise PrivacyError(
+                f"{self.path}: no entry {number!r}; it has {len(content.entries)}: "
+                f"`dpprobe ledger {shlex.quote(str(self.path.parent))}` lists them"
+            )
+        return content.entries[number]
+
+    def _read(self) -> _Content:
+        """Reads the file, and checks each line; a piece of a line at the end is left out."""
+        try:
+            written = self.path.read_bytes()
+        except FileNotFoundError:
+            written = b""
+        *lines, rest = written.split(b"\n")
+        end: Literal["whole", "torn", "unended"] = "whole"
+        if rest:
+            end = "torn" if _is_torn(rest) else "unended"
+            lines += [rest] if end == "unended" else []
+        entries: dict[int, Entry] = {}
+        last = BEFORE_THE_FIRST
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = _checked(line, last)
+                if record["format_version"] != FORMAT_VERSION:
+                    raise DataError(
+                        f"{self.path}, line {number}: format version {record['format_version']!r}, "
+                        f"not {FORMAT_VERSION}; use the dpprobe that wrote it"
+                    )
+                _enter(entries, record)
+            except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
+                raise DataError(
+                    f"{self.path}, line {number}: damaged ({error}); restore the file from a "
+                    "backup: nothing is released from this dataset until then"
+                ) from error
+            last = record["hash"]
+        return _Content(entries, last, len(written) - len(rest) * (end == "torn"), end)
+
+    def _make_folder(self) -> None:
+        folder = self.path.parent
+        with self._explained():
+            if not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=True)
+                sync(folder.parent)
+
+    @contextmanager
+    def _locked(self) -> Iterator[_Content]:
+        """Keeps other writers out from before the file is read until after a line is appended."""
+        with _one_thread, self._explained():
+            lock = os.open(self.path.with_name(LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                try:
+                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except (BlockingIOError, PermissionError):  # another has it; which, systems differ
+                    logger.info("%s: another process writes to it; waiting", self.path)
+                    fcntl.lockf(lock, fcntl.LOCK_EX)
+                content = self._read()
+                self._mend(content)
+                yield content
+            finally:
+                os.close(lock)
+
+    def _mend(self, content: _Content) -> None:
+        """Removes a torn last line, and flushes what a process wrote that died before it could."""
+        if not self.path.exists():
+            return
+        if content.end == "torn":
+            logger.warning(
+                "%s: removed a last line that a crash cut short, before it had any effect",
+                self.path,
+            )
+            os.truncate(self.path, content.size)
+        elif content.end == "unended":
+            self._write(b"\n")
+        sync(self.path)
+
+    def _append(self, content: _Content, event: str, number: int, **values: Any) -> str:
+        """Appends a record, flushed to the disk when this returns; returns its time."""
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "event": event,
+            "number": number,
+            "time": time,
+            "previous": content.last,
+            **values,
+        }
+        self._write(_line(record, fingerprint(record)) + b"\n")
+        sync(self.path.parent)
+        return time
+
+    def _write(self, text: bytes) -> None:
+        """Appends bytes by one write; a write that is cut short is mended by the next writer."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            if os.write(descriptor, text) < len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns an error of the system into one line."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            raise unwritable(error) or DataError(
+                f"{error.filename}: {os.strerror(error.errno or 0)}; the ledger of a dataset needs "
+                "a folder that you may read and write, on a file system with POSIX locks"
+            ) from error
+
+
+def _named(entries: Sequence[Entry], release: str) -> Entry | None:
+    """Returns the newest entry of a release that counts; None without one."""
+    named = [entry for entry in entries if entry.counts and entry.booking.release == release]
+    return named[-1] if named else None
+
+
+def _line(record: Mapping[str, Any], digest: str) -> bytes:
+    """Returns a record with its hash as the one text that it may have."""
+    return canonical_json({**record, "hash": digest}).encode()
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Returns True for a piece of a line; False where a whole record stands, if damaged."""
+    try:
+        json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
+    except ValueError:
+        return True
+    return False
+
+
+def _checked(line: bytes, previous: str) -> dict[str, Any]:
+    """Reads a line.
+
+    Raises:
+      ValueError: when it is not, byte for byte, a record that follows the one before.
+    """
+    record = json.loads(line)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ValueError(f"no record of {FORMAT}")
+    content = {key: value for key, value in record.items() if key != "hash"}
+    if fingerprint(content) != record["hash"] or _line(content, record["hash"]) != line:
+        raise ValueError("altered: its hash is of another text")
+    if record["previous"] != previous:
+        raise ValueError("does not follow the line before: one is missing, or came in between")
+    return record
+
+
+def _enter(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
+    """Adds what a record says to the entries.
+
+    Raises:
+      ValueError: when it does not fit the entries.
+    """
+    event, number = record["event"], record["number"]
+    if event == "book" and number == len(entries) + 1:
+        entries[number] = Entry(
+            number=number,
+            booking=Booking.from_dict(record["booking"]),
+            state="open",
+            digest=None,
+            reason=None,
+            booked=record["time"],
+        )
+    elif event == "close" and entries[number].state == "open":
+        entries[number] = replace(entries[number], state="closed", digest=record["digest"])
+    elif event == "abandon" and entries[number].state == "open":
+        entries[number] = replace(entries[number], state="abandoned", reason=record["reason"])
+    else:
+        raise ValueError(f"event {event!r} of entry {number!r} does not fit the lines before")
+
+
+def check_delta(delta: float) -> None:
+    """Raises PrivacyError for a delta at which nothing can be priced."""
+    if not SMALLEST_DELTA <= delta < 1:
+        raise PrivacyError(
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write one slightly below "
+            "1 / (training units)"
+        )
+
+
+def composed(bookings: Sequence[Booking], delta: float) -> Spent:
+    """Computes the sum of releases from one dataset, for the unit that pays most."""
+    check_delta(delta)
+    sides = [list(split.values()) for split in _by_split(bookings).values()]
+    searched = sum(len(choices) > 1 for choices in sides) <= MOST_SPLITS
+    if not searched:
+        sides = [[list(itertools.chain(*choices))] for choices in sides]
+    prices = [
+        _price([part for side in choice for part in side], delta)
+        for choice in itertools.product(*sides)
+    ]
+    most, exact = max(prices)
+    return Spent(epsilon=round_up(most), exact=exact and searched, entries=len(bookings))
+
+
+def _by_split(bookings: Sequence[Booking]) -> dict[str, dict[Side, list[Part]]]:
+    """Groups parts by split and side."""
+    splits: dict[str, dict[Side, list[Part]]] = {}
+    for booking in bookings:
+        for part in booking.parts:
+            splits.setdefault(booking.split, {}).setdefault(part.side, []).append(part)
+    return splits
+
+
+def _price(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
+    """Bounds the epsilon of parts that read the same rows; True where it is exact."""
+    if len(parts) == 1:
+        # On the grid of its plan, so that a release that meets a limit alone is not refused.
+        grid = pld_interval(max(parts[0].epsilon, delta))
+        mechanisms, selection = parts[0].mechanisms, parts[0].selection
+        price = epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
+        return price, selection is None and all(item.sample_rate == 1 for item in mechanisms)
+    if any(part.selection for part in parts):
+        fits = [
+            Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
+        ]
+        return all_together(fits, delta)
+    # Mechanisms that are priced alike are composed at once: each that differs takes time.
+    alike: Counter[Mechanism] = Counter()
+    for item in (item for part in parts for item in part.mechanisms):
+        key = replace(item, name="", released="", sensitivity=1.0, count=1)
+        alike[key] += item.count
+    merged = [item.repeated(count) for item, count in alike.items()]
+    return epsilon(merged, delta, "pld"), all(item.sample_rate == 1 for item in merged)
+
+
+def abandon_command(folder: Path, number: int) -> str:
+    """Returns the command that abandons an entry."""
+    return f'dpprobe ledger {shlex.quote(str(folder))} --abandon {number} --reason "..."'
+
+
+def describe(ledger: Ledger, *, delta: float | None) -> str:
+    """Lists the entries of a ledger, their sum, and what to do about open ones.
+
+    Args:
+      delta: of the sum; None for the largest of the entries that count.
+
+    Raises:
+      PrivacyError: for a delta out of range.
+      DataError: for a damaged line.
+    """
+    entries = ledger.entries()
+    if not entries:
+        return f"{ledger.path}: no release is booked"
+    bookings = [entry.booking for entry in entries if entry.counts]
+    lines = [str(ledger.path), "", *_table(entries), ""]
+    if bookings:
+        largest = max(part.delta for booking in bookings for part in booking.parts)
+        lines += _sums(bookings, largest if delta is None else delta)
+    else:
+        lines += ["Nothing is spent: all entries are abandoned."]
+    for entry in entries:
+        if entry.state == "open":
+            lines += ["", *_open_entry(ledger, entry)]
+    return "\n".join(lines)
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    """Returns a line of titles and one for each entry, in columns."""
+    titles = ("entry", "release", "state", "booked", "training unit", "test unit", "reason")
+    rows = [titles, *(_row(entry) for entry in entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    prices = {
+        part.side: f"epsilon {part.epsilon:g}, delta {part.delta:g}" for part in entry.booking.parts
+    }
+    return (
+        str(entry.number),
+        entry.booking.release,
+        entry.state,
+        entry.booked,
+        prices.get("train", "-"),
+        prices.get("test", "-"),
+        entry.reason or "",
+    )
+
+
+def _sums(bookings: Sequence[Booking], delta: float) -> list[str]:
+    """Returns lines with the sum for a unit of each side of each split, and for any unit."""
+    total = composed(bookings, delta)
+    units = {"train": "a training unit", "test": "a test unit"}
+    lines = [
+        f"Sum at delta {delta:g} of the {total.entries} that count, for one {bookings[0].unit}:"
+    ]
+    for split, sides in _by_split(bookings).items():
+        for side, parts in sides.items():
+            price, exact = _price(parts, delta)
+            lines.append(f"  {units[side]} of split {split}: {_bound(round_up(price), exact)}")
+    return [*lines, f"  any unit: {_bound(total.epsilon, total.exact)}"]
+
+
+def _bound(price: float, exact: bool) -> str:
+    return f"epsilon {price:g} ({'exact' if exact else 'upper bound'})"
+
+
+def _open_entry(ledger: Ledger, entry: Entry) -> list[str]:
+    return [
+        f"Entry {entry.number} is open: the job of {entry.booking.release} is at work, or died. "
+        "It counts, as its noise may have been drawn.",
+        "If its job is dead and nothing that it made has been seen by anyone, abandon it:",
+        f"  {abandon_command(ledger.path.parent, entry.number)}",
+    ]
