@@ -196,7 +196,7 @@ def statement(
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
         "n": plan.n,
-        "mechanisms": [_mechanism(mechanism, plan) for mechanism in plan.mechanisms],
+        "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
         "selection": _selection(plan.selection),
         "method": method,
         "options": dict(options),
@@ -329,7 +329,7 @@ def _selection(selection: Selection | None) -> dict[str, Any] | None:
     }
 
 
-def _mechanism(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
+def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
     return {

@@ -1,0 +1,366 @@
+"""The noisy result of a released head: sensitivity, noise, and what its interval covers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy.special import ndtr
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SEEDED, SystemEntropy
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.release import evaluation
+from dpprobe.release.evaluation import (
+    accuracy_estimate,
+    area_estimate,
+    evaluate,
+    evaluation_mechanisms,
+    hit_sum,
+    label_counts,
+)
+from dpprobe.results import metrics
+from dpprobe.results.units import row_weights
+from dpprobe.training.features import JobFeatures
+
+Metric = Literal["accuracy", "auc"]
+NULL = math.nan
+
+
+def planned(
+    folder: Path, metric: Metric, n: int, epsilon: float, *, classes: int = 2,
+    multi_label: bool = False, unit: str = "image",
+) -> Plan:  # fmt: skip
+    return calibrate(
+        evaluation_mechanisms(metric, classes=classes, multi_label=multi_label),
+        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder / "calibration", unit=unit,
+    )  # fmt: skip
+
+
+def head(classes: int, seed: int = 1) -> Heads:
+    """A head that shows a row of `classes` features as its scores."""
+    weights = np.eye(classes, classes + 1, dtype=np.float32)[None]
+    return Heads(
+        weights=weights, seeds=(seed,), transforms=(Transform(NoNormalisation()),), steps=0
+    )
+
+
+def of_test_rows(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], units: npt.NDArray[Any] | None = None
+) -> JobFeatures:
+    classes = scores.shape[1]
+    rows = torch.from_numpy(scores.astype(np.float32))
+    return JobFeatures(
+        train=TrainingSet(
+            rows, torch.from_numpy(labels), num_classes=classes, device="cpu", units=None
+        ),
+        test=rows,
+        test_labels=labels,
+        test_ids=[str(index) for index in range(len(rows))],
+        test_groups={},
+        test_accepted=None,
+        test_units=units,
+        class_names=tuple("abcdefgh"[:classes]),
+    )
+
+
+def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
+    """Margins of two normals, with the area under their ROC curve."""
+    labels = generator.integers(0, 2, n)
+    margins = generator.normal(labels * apart, 1)
+    return np.stack([np.zeros(n), margins], 1), labels, float(ndtr(apart / math.sqrt(2)))
+
+
+def neighbours(units: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]]:
+    """Which rows stay, for each unit that null rows replace."""
+    return [units != unit for unit in np.unique(units)]
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("units", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
+def test_no_unit_moves_a_released_sum_by_more_than_its_sensitivity(
+    multi_label: bool, units: list[int]
+) -> None:
+    generator = np.random.default_rng(5)
+    whose = np.array(units)
+    weights = row_weights(whose)
+    weights = np.ones(6) if weights is None else weights
+    classes = 3 if multi_label else 2
+    bound = math.sqrt(classes) if multi_label else 1.0
+    worst = {"hits": 0.0, "counts": 0.0, "ranges": 0.0}
+    for _ in range(60):
+        scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
+        labels = (
+            generator.integers(0, 2, (6, classes)) if multi_label else generator.integers(0, 2, 6)
+        )
+        if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
+            scores[:], labels[:] = scores[0], labels[0]
+        link: metrics.Link = "sigmoid" if multi_label else "softmax"
+        whole = _sums(scores, labels, weights, link, len(np.unique(whose)))
+        for stays in neighbours(whose):
+            without = np.where(stays[:, None], scores, NULL)
+            less = _sums(without, labels, weights, link, len(np.unique(whose)))
+            for name, value in whole.items():
+                change = float(np.linalg.norm((value - less[name]).ravel()))
+                worst[name] = max(worst[name], change)
+    assert worst["hits"] <= 1.0
+    assert worst["counts"] <= bound + 1e-12
+    assert worst["ranges"] <= bound + 1e-12
+    # the bounds are tight, but for weights rounded down to the grid
+    assert worst["hits"] > 1 - 1e-6
+    assert worst["counts"] > bound * (1 - 1e-6)
+
+
+def _sums(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], weights: npt.NDArray[Any],
+    link: metrics.Link, n: int,
+) -> dict[str, npt.NDArray[Any]]:  # fmt: skip
+    usable = evaluation._usable(scores)
+    margins, present = evaluation._ranked(scores, labels)
+    places = np.arcsinh(np.where(usable[:, None], margins, 0.0) / evaluation.SCORE_UNIT)
+    units, step = evaluation._in_steps(weights * usable, n)
+    edges = [np.linspace(-12, 12, 9)] * places.shape[1]
+    return {
+        "hits": hit_sum(scores, labels, weights, link, n).values.numpy(),
+        "counts": label_counts(places, present, units, edges) * step,
+        "ranges": label_counts(places, None, units, edges) * step,
+    }
+
+
+def test_the_mechanisms_state_these_sensitivities() -> None:
+    cases: list[tuple[Metric, bool, int]] = [
+        ("accuracy", False, 9), ("accuracy", True, 9), ("auc", False, 2), ("auc", True, 9),
+    ]  # fmt: skip
+    stated = {
+        (metric, multi_label): [
+            item.sensitivity
+            for item in evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
+        ]
+        for metric, multi_label, classes in cases
+    }
+    assert stated == {
+        ("accuracy", False): [1.0],
+        ("accuracy", True): [1.0],
+        ("auc", False): [1.0, 1.0],
+        ("auc", True): [3.0, 3.0],
+    }
+    with pytest.raises(ConfigError, match="auc with 3 classes"):
+        evaluation_mechanisms("auc", classes=3, multi_label=False)
+
+
+def test_without_noise_it_is_the_benchmarks_accuracy() -> None:
+    generator = np.random.default_rng(0)
+    units = generator.integers(0, 40, 200)
+    weights = cast(npt.NDArray[np.float64], row_weights(units))
+    n = len(np.unique(units))
+    scores = generator.normal(size=(200, 3))
+    for labels, link in (
+        (generator.integers(0, 3, 200), "softmax"),
+        (generator.integers(0, 2, (200, 3)), "sigmoid"),
+        (generator.integers(0, 2, (200, 3)), "none"),
+    ):
+        total = hit_sum(scores, labels, weights, cast(metrics.Link, link), n)
+        bench = metrics.evaluate(scores, labels, link=cast(metrics.Link, link), units=units)
+        assert float(total.values) / n == pytest.approx(bench["accuracy"], abs=1e-6)
+
+
+def test_without_noise_the_area_is_the_benchmarks() -> None:
+    generator = np.random.default_rng(0)
+    scores, labels, _ = two_classes(20_000, generator)
+    bench = metrics.evaluate(scores, labels)["auc"]
+    plan = Plan(
+        mechanisms=tuple(
+            item.scaled(1e-3) for item in evaluation_mechanisms("auc", classes=2, multi_label=False)
+        ),
+        n=20_000, epsilon=1e9, delta=1e-5, accountant="pld", realised_epsilon=1e8,
+    )  # fmt: skip
+    # a bias added to all scores, and another scale, change ranks as little as bins may
+    for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
+        moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
+        result = evaluate(
+            head(2), of_test_rows(moved, labels), plan, SEEDED,
+            metric="auc", link="softmax", composition="",
+        )  # fmt: skip
+        assert result["value"] == pytest.approx(bench, abs=1e-3)
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(40, 0.5), (300, 0.2), (300, 8.0), (20_000, 0.2)])
+def test_the_interval_of_an_accuracy_covers_sampling_and_noise(
+    tmp_path: Path, n: int, epsilon: float
+) -> None:
+    plan = planned(tmp_path, "accuracy", n, epsilon, classes=3)
+    for chance in (0.5, 0.9, 0.995):
+        generator = np.random.default_rng(3)
+        inside = 0
+        for repetition in range(250):
+            releases = Releases(plan, (repetition,), torch.device("cpu"))
+            right = float(generator.binomial(n, chance))
+            noisy = releases.gaussian(
+                "accuracy", GridSum(torch.tensor([[right]], dtype=torch.float64))
+            )
+            value = min(max(float(noisy) / n, 0.0), 1.0)
+            estimate = accuracy_estimate(value, n, releases.deviation("accuracy"))
+            assert 0 <= estimate.low < estimate.high <= 1
+            assert estimate.low <= value <= estimate.high
+            inside += estimate.low <= chance <= estimate.high
+        assert inside >= 250 * 0.95 - 3 * math.sqrt(250 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize(
+    ("n", "epsilon", "apart"),
+    [(60, 8.0, 1.5), (400, 0.2, 1.5), (400, 8.0, 3.5), (2500, 0.5, 1.5), (20_000, 2.0, 1.5)],
+)
+def test_the_interval_of_an_area_covers_sampling_and_noise(
+    tmp_path: Path, n: int, epsilon: float, apart: float
+) -> None:
+    plan = planned(tmp_path, "auc", n, epsilon)
+    generator = np.random.default_rng(4)
+    inside = 0
+    for repetition in range(200):
+        scores, labels, area = two_classes(n, generator, apart)
+        result = evaluate(
+            head(2, repetition), of_test_rows(scores, labels), plan, SEEDED,
+            metric="auc", link="softmax", composition="",
+        )  # fmt: skip
+        low, high = result["interval"]
+        assert 0 <= low < high <= 1
+        inside += low <= area <= high
+    assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
+
+
+def test_the_interval_covers_the_mean_area_of_labels_of_which_one_is_rare(tmp_path: Path) -> None:
+    n, share = 3000, np.array([0.05, 0.3, 0.5])
+    plan = planned(tmp_path, "auc", n, 4.0, classes=3, multi_label=True)
+    generator = np.random.default_rng(4)
+    inside = 0
+    for repetition in range(200):
+        labels = (generator.random((n, 3)) < share).astype(np.uint8)
+        scores = generator.normal(labels * [1.0, 1.5, 2.0], 1)
+        result = evaluate(
+            head(3, repetition), of_test_rows(scores, labels), plan, SEEDED,
+            metric="auc", link="sigmoid", composition="",
+        )  # fmt: skip
+        area = np.mean(ndtr(np.array([1.0, 1.5, 2.0]) / math.sqrt(2)))
+        inside += result["interval"][0] <= area <= result["interval"][1]
+    assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
+
+
+def test_the_noise_has_the_plans_variance(tmp_path: Path) -> None:
+    n = 400
+    plan = planned(tmp_path, "accuracy", n, 0.5)
+    scores, labels, _ = two_classes(n, np.random.default_rng(0))
+    features = of_test_rows(scores, labels)
+    exact = metrics.evaluate(scores, labels)["accuracy"]
+    values = [
+        evaluate(
+            head(2, seed), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
+        )["value"]
+        for seed in range(800)
+    ]
+    deviation = plan.mechanism("accuracy").noise_multiplier / n
+    assert np.std(np.array(values) - exact) == pytest.approx(deviation, rel=0.1)
+    assert np.mean(values) == pytest.approx(exact, abs=4 * deviation / math.sqrt(800))
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auc"])
+def test_null_rows_count_nothing(tmp_path: Path, metric: Metric) -> None:
+    n = 300
+    plan = planned(tmp_path, metric, n, 8.0)
+    scores = np.full((n, 2), NULL)
+    labels = np.zeros(n, dtype=np.int64)
+    result = evaluate(
+        head(2), of_test_rows(scores, labels), plan, SEEDED,
+        metric=metric, link="softmax", composition="",
+    )  # fmt: skip
+    if metric == "accuracy":
+        assert result["value"] < 0.02
+    else:
+        assert (result["value"], result["interval"]) == (0.5, [0.0, 1.0])
+        assert "Too few rows of one kind" in result["released"]
+
+
+def test_the_block_says_its_price_and_when_units_are_few(tmp_path: Path) -> None:
+    scores, labels, _ = two_classes(50, np.random.default_rng(0))
+    plan = planned(tmp_path, "accuracy", 50, 0.1)
+    result = evaluate(
+        head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
+        metric="accuracy", link="softmax", composition="other units than those of the head",
+    )  # fmt: skip
+    assert (result["epsilon"], result["epsilon_target"]) == (plan.realised_epsilon, 0.1)
+    assert (result["n"], result["delta"]) == (50, 1e-5)
+    assert [item["name"] for item in result["mechanisms"]] == ["accuracy"]
+    assert "50 test units are few for an epsilon of 0.1" in result["released"]
+    assert result["composition"] == "other units than those of the head"
+
+
+def test_entropy_of_the_system_repeats_nothing(tmp_path: Path) -> None:
+    scores, labels, _ = two_classes(3000, np.random.default_rng(0))
+    plan = planned(tmp_path, "auc", 3000, 1.0)
+    values = {
+        evaluate(
+            head(2), of_test_rows(scores, labels), plan, SystemEntropy(),
+            metric="auc", link="softmax", composition="",
+        )["value"]
+        for _ in range(5)
+    }  # fmt: skip
+    assert len(values) == 5
+
+
+def test_patients_count_once_each(tmp_path: Path) -> None:
+    units = np.repeat(np.arange(200), 5)
+    labels = np.repeat(np.arange(200) % 2, 5)
+    scores = np.stack([np.zeros(1000), labels * 2.0 - 1], 1)  # all right
+    plan = planned(tmp_path, "accuracy", 200, 8.0, unit="patient")
+    result = evaluate(
+        head(2), of_test_rows(scores, labels, units), plan, SEEDED,
+        metric="accuracy", link="softmax", composition="",
+    )  # fmt: skip
+    assert result["value"] > 0.97
+    with pytest.raises(PrivacyError, match="n = 200 test units of kind patient"):
+        evaluate(
+            head(2), of_test_rows(scores, labels), plan, SEEDED,
+            metric="accuracy", link="softmax", composition="",
+        )  # fmt: skip
+
+
+def test_another_plan_is_refused(tmp_path: Path) -> None:
+    scores, labels, _ = two_classes(100, np.random.default_rng(0))
+    features = of_test_rows(scores, labels)
+    auc, short = planned(tmp_path, "auc", 100, 1.0), planned(tmp_path, "accuracy", 99, 1.0)
+    for plan, message in ((auc, "not that of metric accuracy"), (short, "n = 99 test units")):
+        with pytest.raises(PrivacyError, match=message):
+            evaluate(
+                head(2), features, plan, SEEDED, metric="accuracy", link="softmax", composition=""
+            )
+
+
+def test_more_test_units_or_more_epsilon_narrow_the_interval() -> None:
+    def width(n: int, deviation: float) -> float:
+        estimate = accuracy_estimate(0.8, n, deviation)
+        return estimate.high - estimate.low
+
+    for n, deviation in itertools.product((50, 500, 5000), (1.0, 5.0)):
+        assert width(10 * n, deviation) < width(n, deviation)
+        assert width(n, deviation) < width(n, 3 * deviation)
+
+
+def test_negative_counts_give_an_area_in_range() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        counts = generator.normal(0, 20, (2, 2, 16)) + generator.choice([0, 5, 50])
+        estimate, _ = area_estimate(counts, 20.0)
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+        assert estimate.high > estimate.low
