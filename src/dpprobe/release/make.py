@@ -402,6 +402,17 @@ class _Task:
             SystemEntropy(),
             metric=self.metric,
             link=self.method.link_on(features.multi_label),
+            composition=self._composition(self.test_plan),
+        )
+
+    def _composition(self, tested: Plan) -> str:
+        """Says what training and test units pay for head and test result."""
+        units = {"image": "images", "patient": "patients"}[self.unit]
+        return (
+            f"Test {units} are other {units} than training {units} (split: {self.split_key}), so "
+            f"nobody pays both prices: the head costs training {units} epsilon "
+            f"{self.plan.realised_epsilon:g} and test {units} nothing, the test result costs test "
+            f"{units} epsilon {tested.realised_epsilon:g} and training {units} nothing."
         )
 
     def _write(
