@@ -169,8 +169,8 @@ class ManifestOptions(UnitOptions):
         0.2,
         gt=0,
         lt=1,
-        description="The part of each class, or of the patients, tested on, where there is no "
-        "test split.",
+        description="The part of the rows, or of the patients, tested on, where there is no test "
+        "split.",
     )
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
@@ -253,6 +253,35 @@ class ManifestOptions(UnitOptions):
 
     def row_limit(self) -> Limit:
         return self.limit
+
+    def side_options(self, *, own_test: bool) -> set[str]:
+        made = {"extract", "joins"}
+        if own_test:
+            files = {"train", "test"}
+            values = {"split_column", "train_values", "test_values"}
+            return files if self.split_column is None else {*files, *values, *made}
+        if self.unit_column is not None:
+            return {"unit_column", *made}
+        names = {"path_column", "path_template"} if self.id_column is None else {"id_column"}
+        return {*names, *made}
+
+    def split_fault(self, *, own_test: bool) -> str | None:
+        """Returns why a unit can move another: by the split, or by a limit after other choices."""
+        if fault := super().split_fault(own_test=own_test):
+            return fault
+        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
+        chosen = {
+            "filters": bool(self.filters),
+            "missing: drop": self.missing == "drop",
+            "uncertain: drop": "drop" in policies,
+        }
+        options = " and ".join(name for name, chooses in chosen.items() if chooses)
+        if not options or self.limit == Limit():
+            return None
+        return (
+            f"limit takes the first rows that {options} leave, so that one row left out lets "
+            "another in; remove limit, or write a file of the rows to use"
+        )
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, without the images: a changed one is refused by its hash."""

@@ -63,7 +63,8 @@ def count(options: ManifestOptions) -> tuple[int, int]:
       ConfigError: when a file cannot be read as it should.
     """
     needed = _columns_that_decide(options)
-    if options.unit_column is None and not options.has_test():
+    by_class = options.split_by == "class"
+    if by_class and options.unit_column is None and not options.has_test():
         # Sizes of classes are enough: no id is needed, and no row is chosen.
         strata = _strata(options, load(options, needed, quiet=True)["train"])
         return split.count_rows(Counter(strata).values(), options.test_fraction)
@@ -82,6 +83,8 @@ def _columns_that_decide(options: ManifestOptions) -> set[str]:
     """Returns the columns that say which rows are used, and in which table."""
     single = {options.label_column, options.split_column, options.unit_column}
     named = {column for column in single if column is not None}
+    if options.split_by == "id" and options.unit_column is None and not options.has_test():
+        named |= {options.id_column} if options.id_column else {*options.path_columns()}
     return named | {*options.filters, *(options.label_columns or ())}
 
 
@@ -312,15 +315,16 @@ def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
 
 
 def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
-    """Chooses the test rows, bool [rows], by a stratified split of the rows or of the patients."""
+    """Chooses the test rows, bool [rows], by a split of the rows or of the patients."""
     strata = _strata(options, rows)
-    fraction, seed = options.test_fraction, options.split_seed
+    fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
     if options.unit_column is None:
-        return np.array(
-            split.choose_test(_ids(options, rows), strata, fraction=fraction, seed=seed), dtype=bool
-        )
-    patients = rows.frame[options.unit_column].tolist()
-    return np.array(units.choose_test(patients, strata, fraction=fraction, seed=seed), dtype=bool)
+        ids = _ids(options, rows)
+        tested = split.choose_test(ids, strata, fraction=fraction, seed=seed, by=by)
+    else:
+        patients = rows.frame[options.unit_column].tolist()
+        tested = units.choose_test(patients, strata, fraction=fraction, seed=seed, by=by)
+    return np.array(tested, dtype=bool)
 
 
 def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:

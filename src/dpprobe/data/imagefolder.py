@@ -2,11 +2,15 @@
 
 Either `train/<class>/...` and `test/<class>/...`, or `<class>/...` alone, which is then split.
 Class names are the sorted names of the folders; they are published with the weights.
+
+A row's id is its path under the folder. That holds the class, but is a function of that row alone:
+split by id, an image in another folder may itself be on the other side, and moves no other image.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -17,6 +21,7 @@ from pydantic import Field
 
 from dpprobe.data import split
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -32,7 +37,7 @@ BATCH_ROWS = 128
 BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 
 
-class Options(DatasetOptions):
+class Options(SplitOptions):
     """Images in folders: `train/<class>/...` and `test/<class>/...`, or `<class>/...`."""
 
     paths: ClassVar = {"path": "moves"}
@@ -46,7 +51,7 @@ class Options(DatasetOptions):
         "which must then stay where they are, unchanged.",
     )
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part of each class tested on, without train/ and test/."
+        0.2, gt=0, lt=1, description="The part tested on, without train/ and test/."
     )
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
@@ -76,6 +81,10 @@ class Options(DatasetOptions):
                 )
         return hashlib.sha256(os.fsencode("\n".join(sorted(states)))).hexdigest()
 
+    def has_test(self) -> bool:
+        root = resolve_path(self.path)
+        return (root / "train").is_dir() and (root / "test").is_dir()
+
     def count_rows(self) -> tuple[int, int]:
         listing = list_images(self)
         sizes = {
@@ -84,7 +93,10 @@ class Options(DatasetOptions):
         }
         if "test" in sizes:
             return sum(sizes["train"]), sum(sizes["test"])
-        return split.count_rows(sizes["train"], self.test_fraction)
+        if self.split_by == "class":
+            return split.count_rows(sizes["train"], self.test_fraction)
+        ids = itertools.chain.from_iterable(listing.files["train"].values())
+        return split.count_by_id(ids, fraction=self.test_fraction, seed=self.split_seed)
 
     def count_classes(self) -> int:
         return len(list_images(self).class_names)
@@ -225,7 +237,11 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     if "test" not in rows:
         ids, labels = zip(*rows["train"], strict=True)
         tested = split.choose_test(
-            ids, labels, fraction=options.test_fraction, seed=options.split_seed
+            ids,
+            labels,
+            fraction=options.test_fraction,
+            seed=options.split_seed,
+            by=options.split_by,
         )
         everything = rows["train"]
         for name in table.SPLITS:

@@ -40,7 +40,7 @@ DATASET_NOTES = frozenset(
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
-    "several_labels", "split_seed", "test_fraction", "uncertain", "unit_column",
+    "several_labels", "split_by", "split_seed", "test_fraction", "uncertain", "unit_column",
 }  # fmt: skip
 
 
@@ -135,6 +135,31 @@ class DatasetOptions(Options, ABC):
     def has_test(self) -> bool:
         """Returns True if the source says which rows are tested on; else a rule splits them."""
         return True
+
+    def release_fault(self) -> str | None:
+        """Returns why a release cannot take this dataset's split, in words with the remedy.
+
+        None where one unit cannot move another: each is on its side, and within a limit, by its
+        id, by its place in the files, or as the source itself says.
+        """
+        return None
+
+    def split_key(self) -> str:
+        """Returns a short public text that names how units come to be on the two sides.
+
+        The same for equal splits and different for different ones, as far as options say: `source`
+        where the source itself has both sides, or such as `id, seed 0, fraction 0.2`. Files that
+        change under the same names do not change it: see `split_follows_names`.
+        """
+        return "source"
+
+    def split_follows_names(self) -> bool:
+        """Returns True if a unit's side follows from its name, whatever becomes of the files.
+
+        Equal `split_key`s then mean equal sides for good; else only while the files stay as they
+        are, as places in them, or the files themselves, say who is on which side.
+        """
+        return False
 
     def expected(self) -> Expected:
         """Returns `expect`, as far as a limit leaves it."""

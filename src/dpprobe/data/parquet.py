@@ -3,6 +3,10 @@
 An image column (struct of bytes and path), a label column (integers, or lists of 0 and 1 for
 multi-label sets), class names in the schema's metadata. Files are streamed: images are never all
 in memory.
+
+A row without an `id_column` has its place in the files for an id. Places are fixed where null rows
+stand in for a unit, so that split by id no unit moves another; a row added before others would. A
+`limit` takes rows by their places too, before the split.
 """
 
 from __future__ import annotations
@@ -66,9 +70,7 @@ class ColumnOptions(UnitOptions):
         "weights, so the list must be public, not read off the labels.",
     )
     limit: Limit = Limit()
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part of each class tested on, without `test`."
-    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part tested on, without `test`.")
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
     @field_validator("group_columns")
@@ -79,6 +81,16 @@ class ColumnOptions(UnitOptions):
 
     def row_limit(self) -> Limit:
         return self.limit
+
+    def side_options(self, *, own_test: bool) -> set[str]:
+        if not own_test and self.unit_column is not None:
+            return {"unit_column"}
+        if not own_test and self.id_column is not None:
+            return {"id_column"}
+        return {"repo", "revision", "train", "test"}  # places in the files
+
+    def names_rows(self) -> bool:
+        return self.unit_column is not None or self.id_column is not None
 
 
 class Options(ColumnOptions):
@@ -128,7 +140,8 @@ class Options(ColumnOptions):
         return self.test is not None
 
     def count_rows(self) -> tuple[int, int]:
-        if self.unit_column is not None:
+        hashed = self.test is None and self.split_by == "id"
+        if self.unit_column is not None or hashed:
             sides = _sides(self, _all_ids(self), _patients(self))
             counts = Counter(side for part in sides.values() for side in part)
             return counts["train"], counts["test"]
@@ -389,14 +402,15 @@ def _sides(
     }
     if options.test is None:
         strata = [0] * len(ids["train"])
-        if not options.multi_label():
+        if options.split_by == "class" and not options.multi_label():
             labels = _column(options, "train", options.label_column)
             strata = [-1 if label is None else label for label in labels]
-        fraction, seed = options.test_fraction, options.split_seed
+        fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
         if patients is None:
-            tested = split.choose_test(ids["train"], strata, fraction=fraction, seed=seed)
+            tested = split.choose_test(ids["train"], strata, fraction=fraction, seed=seed, by=by)
         else:
-            tested = units.choose_test(patients["train"], strata, fraction=fraction, seed=seed)
+            names = patients["train"]
+            tested = units.choose_test(names, strata, fraction=fraction, seed=seed, by=by)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if patients is not None:
         # A patient's rows lie on one side, so test rows do not count as training rows here.

@@ -1,4 +1,7 @@
-"""Images that ship inside scikit-learn: no download."""
+"""Images that ship inside scikit-learn: no download.
+
+A row's id is its place in scikit-learn's fixed order.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.data import split
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,24 +27,34 @@ CLASS_ROWS: dict[str, tuple[int, ...]] = {
 DIGITS_MAX = 16
 
 
-class Options(DatasetOptions):
+class Options(SplitOptions):
     """A dataset of scikit-learn: `digits`, 1,797 handwritten digits of 8 x 8 grey pixels."""
 
     source: Literal["sklearn"] = "sklearn"
     name: Literal["digits"] = Field("digits", description="Which of scikit-learn's datasets.")
-    test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part of each class that is tested on."
-    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part that is tested on.")
     split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
 
     def check(self) -> None:
         """Passes: the images come with scikit-learn."""
 
+    def has_test(self) -> bool:
+        return False
+
     def count_rows(self) -> tuple[int, int]:
-        return split.count_rows(CLASS_ROWS[self.name], self.test_fraction)
+        sizes = CLASS_ROWS[self.name]
+        if self.split_by == "class":
+            return split.count_rows(sizes, self.test_fraction)
+        return split.count_by_id(
+            _ids(sum(sizes)), fraction=self.test_fraction, seed=self.split_seed
+        )
 
     def count_classes(self) -> int:
         return len(CLASS_ROWS[self.name])
+
+
+def _ids(rows: int) -> list[str]:
+    return [f"digits-{row:04d}" for row in range(rows)]
 
 
 def prepare(options: Options, directory: Path) -> None:
@@ -62,8 +75,14 @@ def prepare(options: Options, directory: Path) -> None:
             f"scikit-learn's digits have {rows} rows a class where {CLASS_ROWS['digits']} were "
             "expected; install the version of scikit-learn that the lock names"
         )
-    ids = [f"digits-{row:04d}" for row in range(len(labels))]
-    tested = split.choose_test(ids, labels, fraction=options.test_fraction, seed=options.split_seed)
+    ids = _ids(len(labels))
+    tested = split.choose_test(
+        ids,
+        labels,
+        fraction=options.test_fraction,
+        seed=options.split_seed,
+        by=options.split_by,
+    )
 
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for name in table.SPLITS:

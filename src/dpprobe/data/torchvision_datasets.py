@@ -1,7 +1,8 @@
 """Datasets that torchvision knows: its addresses and checksums, and its parsing; our transfer.
 
 Arrays (MNIST, FashionMNIST, CIFAR10, CIFAR100) become PNG, which loses nothing; of EuroSAT and
-Places365 the JPEG files are kept as they are.
+Places365 the JPEG files are kept as they are. An image of EuroSAT, the one set that is split here,
+has its path for an id, and so a function of that image alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import archives, split
-from dpprobe.data.options import DATASET_NOTES, DatasetOptions
+from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
@@ -57,7 +58,7 @@ BATCH_ROWS = 128
 Name = Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100", "EuroSAT", "Places365"]
 
 
-class Options(DatasetOptions):
+class Options(SplitOptions):
     """A dataset of torchvision."""
 
     source: Literal["torchvision"] = "torchvision"
@@ -77,7 +78,7 @@ class Options(DatasetOptions):
         "EuroSAT's are and those of Places365 stay where they are.",
     )
     test_fraction: float = Field(
-        0.2, gt=0, lt=1, description="The part of each class tested on, of EuroSAT alone."
+        0.2, gt=0, lt=1, description="The part tested on, of EuroSAT alone."
     )
     split_seed: int = Field(0, ge=0, description="Another seed gives another split of EuroSAT.")
 
@@ -121,16 +122,23 @@ class Options(DatasetOptions):
 
     def preparation_params(self) -> dict[str, Any]:
         # Where the bytes come from decides nothing: torchvision's checksums do.
-        return self.model_dump(mode="json", exclude={*DATASET_NOTES, "mirror"})
+        params = super().preparation_params()
+        del params["mirror"]
+        return params
 
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(folder) for folder in self._folders())
 
-    def count_rows(self) -> tuple[int, int]:
+    def has_test(self) -> bool:
+        return self.name != "EuroSAT"
+
+    def count_rows(self) -> tuple[int, int] | None:
         if self.expect.train is not None and self.expect.test is not None:
             return self.expect.train, self.expect.test
         if self.name == "EuroSAT":
-            return split.count_rows(EUROSAT_ROWS, self.test_fraction)
+            # By id only the files' names tell.
+            by_class = self.split_by == "class"
+            return split.count_rows(EUROSAT_ROWS, self.test_fraction) if by_class else None
         return SIZES[self.name][:2]
 
     def count_classes(self) -> int:
@@ -319,7 +327,13 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
     folder = root / "eurosat" / "2750"
     rows = sorted(_relative(dataset.samples, str(folder)))
     ids, labels = zip(*rows, strict=True)
-    tested = split.choose_test(ids, labels, fraction=options.test_fraction, seed=options.split_seed)
+    tested = split.choose_test(
+        ids,
+        labels,
+        fraction=options.test_fraction,
+        seed=options.split_seed,
+        by=options.split_by,
+    )
     parts = {
         name: _Files(folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
         for name, chosen in (("train", False), ("test", True))

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.data import split
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.split_options import SplitOptions
 
 Unit = Literal["image", "patient"]
 
 
-class UnitOptions(DatasetOptions):
+class UnitOptions(SplitOptions):
     """Options of a source that has a column which says whose an image is."""
 
     unit_column: str | None = Field(
@@ -70,17 +70,25 @@ class UnitOptions(DatasetOptions):
 
 
 def choose_test(
-    units: Sequence[str], strata: Sequence[int], *, fraction: float, seed: int
+    units: Sequence[str],
+    strata: Sequence[int],
+    *,
+    fraction: float,
+    seed: int,
+    by: split.SplitBy = "class",
 ) -> list[bool]:
-    """Chooses test rows by a stratified split of the units: all rows of one are on one side.
+    """Chooses test rows by a split of the units: all rows of one are on one side.
 
-    A unit's stratum is the class that most of its rows have, the first of these.
+    By class, a unit's stratum is the class that most of its rows have, the first of these. By id,
+    the hash is of the unit's name.
 
     Args:
       units: the name of each row's unit.
       strata: each row's class, or one constant.
-      fraction, seed: as in `split.choose_test`.
+      fraction, seed, by: as in `split.choose_test`.
     """
+    if by == "id":
+        return split.choose_by_id(units, fraction=fraction, seed=seed)
     classes: dict[str, Counter[int]] = {}
     for unit, label in zip(units, strata, strict=True):
         classes.setdefault(unit, Counter())[label] += 1

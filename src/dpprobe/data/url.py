@@ -16,10 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from dpprobe import artifacts
 from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.registry import SOURCES, dataset_options
+from dpprobe.data.split_options import SplitOptions
 from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
@@ -155,8 +157,22 @@ class Options(DatasetOptions):
         return self._layout().row_limit()
 
     def has_test(self) -> bool:
-        # Of an image folder only the files tell; it has no limit, of which this is asked.
-        return self._layout().has_test()
+        """Returns the layout's answer; False for image folders, of which only the files tell."""
+        layout = self._layout()
+        return layout.source != "imagefolder" and layout.has_test()
+
+    def release_fault(self) -> str | None:
+        fault = self._layout().split_fault(own_test=self.has_test())
+        return None if fault is None else f"layout: {fault}"
+
+    def split_key(self) -> str:
+        """Returns the layout's key, and the files by a short hash: their places name rows."""
+        key = self._layout().key_of_split(own_test=self.has_test())
+        return f"{key}, files {artifacts.fingerprint(self.download_params())[:12]}"
+
+    def split_follows_names(self) -> bool:
+        layout = self._layout()
+        return layout.source != "imagefolder" and layout.split_follows_names()
 
     def count_rows(self) -> tuple[int, int] | None:
         return self.expected_rows()
@@ -181,8 +197,10 @@ class Options(DatasetOptions):
     def images_per_patient(self) -> int | None:
         return self._layout().images_per_patient()
 
-    def _layout(self) -> DatasetOptions:
-        return dataset_options(self.layout)
+    def _layout(self) -> SplitOptions:
+        options = dataset_options(self.layout)
+        assert isinstance(options, SplitOptions)  # each of LAYOUTS is
+        return options
 
     def _known_labels(self) -> bool | None:
         """Returns True if rows have several labels; None where only the files tell."""

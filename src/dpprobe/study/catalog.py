@@ -19,7 +19,7 @@ from dpprobe.options import Options
 
 # Options that choose rows or make another split: the sizes are then not the catalog's. A `limit` is
 # not among them, since the sizes that it leaves are known.
-_RESIZE = ("exclude", "filters", "layout", "test_fraction")
+_RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
 # Such options of the entry's source; with another source they name the files of that source.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
 # Options that say how -1 and blank labels are read, which may drop rows.

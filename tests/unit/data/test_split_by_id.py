@@ -1,0 +1,501 @@
+"""A split by id: a unit's side is a function of its name, so that no unit moves another."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dpprobe.data import csv_rows, sources, split, units
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import DataError
+from dpprobe.study.load import load_study
+from tests.support.small_study import STUDY
+
+CLASSES = ["cat", "dog"]
+FRACTIONS = st.floats(0.01, 0.99)
+UNITS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2)), max_size=40)
+# (unit, class) of each image: units have one to three.
+Rows = list[tuple[str, int]]
+ROWS: Rows = [(f"u{n}", n % 2) for n in range(60) for _ in range(1 + n % 3)]
+
+
+def below(name: str, *, fraction: float, seed: int) -> bool:
+    """The rule in other words: a digest as a number in [0, 1), compared exactly."""
+    digest = hashlib.sha256(f"{seed}\n{name}".encode()).hexdigest()
+    return Fraction(int(digest, 16), 2**256) < Fraction(fraction)
+
+
+# The rule
+
+
+@given(
+    name=st.text(st.characters(exclude_categories=["Cs"])),
+    fraction=FRACTIONS,
+    seed=st.integers(0, 9),
+)
+def test_a_side_is_the_hash_of_a_name_below_the_fraction(
+    name: str, fraction: float, seed: int
+) -> None:
+    chosen = split.choose_by_id([name], fraction=fraction, seed=seed)
+    assert chosen == [below(name, fraction=fraction, seed=seed)]
+
+
+def test_the_split_is_the_same_on_every_machine() -> None:
+    # Golden: the digests of rows 0, 6 and 7 begin with 0x53, 0x57 and 0x48 by sha256sum, the others
+    # with 0x70 and more; 0.3, 0.33 and 0.35 are 0x4c, 0x54 and 0x59.
+    names = [f"row-{row}" for row in range(10)]
+    chosen = {
+        fraction: [
+            row
+            for row, tested in enumerate(split.choose_by_id(names, fraction=fraction, seed=0))
+            if tested
+        ]
+        for fraction in (0.3, 0.33, 0.35)
+    }
+    assert chosen == {0.3: [7], 0.33: [0, 7], 0.35: [0, 6, 7]}
+
+
+@given(rows=UNITS, fraction=FRACTIONS, change=st.sampled_from("+-~"), unit=st.sampled_from("abz"))
+def test_no_unit_moves_another(
+    rows: list[tuple[str, int]], fraction: float, change: str, unit: str
+) -> None:
+    """One unit is added, left out, or gets other labels: all others stay on their sides."""
+    others = [row for row in rows if row[0] != unit]
+    changed = {
+        "+": [(unit, 0), *rows, (unit, 1)],
+        "-": others,
+        "~": [(name, 2 - label if name == unit else label) for name, label in rows],
+    }[change]
+
+    def sides(of: list[tuple[str, int]]) -> list[tuple[str, bool]]:
+        names, labels = [name for name, _ in of], [label for _, label in of]
+        tested = units.choose_test(names, labels, fraction=fraction, seed=3, by="id")
+        assert tested == split.choose_test(names, labels, fraction=fraction, seed=3, by="id")
+        return [pair for pair in zip(names, tested, strict=True) if pair[0] != unit]
+
+    assert sides(changed) == sides(rows)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.9])
+def test_the_fraction_is_met_in_expectation(fraction: float) -> None:
+    n = 20_000
+    for seed in (0, 1):
+        names = [f"patient {number}" for number in range(n)]
+        train, test = split.count_by_id(names, fraction=fraction, seed=seed)
+        assert train + test == n
+        # A binomial count lies beyond five deviations with a chance below 1e-6.
+        assert abs(test - fraction * n) < 5 * math.sqrt(n * fraction * (1 - fraction))
+
+
+def test_sides_of_two_seeds_are_independent() -> None:
+    n, fraction = 20_000, 0.2
+    one, other = (
+        split.choose_by_id(map(str, range(n)), fraction=fraction, seed=seed) for seed in (0, 1)
+    )
+    both = sum(a and b for a, b in zip(one, other, strict=True))
+    assert abs(both - fraction**2 * n) < 5 * math.sqrt(n * fraction**2 * (1 - fraction**2))
+
+
+# The sources
+
+
+def png(number: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (3, 3), (number % 256, number // 256, 2)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def content(unit: str, nth: int) -> bytes:
+    return png(8 * int(unit[1:]) + nth)
+
+
+def named(rows: Rows) -> list[tuple[str, str, int, bytes]]:
+    """(id, unit, class, image) of each row; neither depends on the other units."""
+    seen: dict[str, int] = {}
+    made = []
+    for unit, label in rows:
+        nth = seen[unit] = seen.get(unit, -1) + 1
+        made.append((f"{unit}-{nth}.png", unit, label, content(unit, nth)))
+    return made
+
+
+def write_folder(folder: Path, rows: Rows) -> dict[str, Any]:
+    for name, _, label, image in named(rows):
+        path = folder / CLASSES[label] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image)
+    return {"source": "imagefolder", "path": str(folder)}
+
+
+def write_csv(folder: Path, rows: Rows) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    with (folder / "a.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["path", "kind", "who"])
+        for name, unit, label, image in named(rows):
+            (folder / name).write_bytes(image)
+            writer.writerow([name, CLASSES[label], unit])
+    return {
+        "source": "csv", "root": str(folder), "train": "a.csv", "label_column": "kind",
+        "class_names": CLASSES,
+    }  # fmt: skip
+
+
+def write_parquet(folder: Path, rows: Rows) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    names, whose, labels, images = zip(*named(rows), strict=True)
+    columns = {
+        "image": [{"bytes": image, "path": None} for image in images],
+        "label": list(labels),
+        "who": list(whose),
+        "name": list(names),
+    }
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns["image"] = pa.array(columns["image"], kind)
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+    return {"source": "parquet", "train": str(folder / "a.parquet"), "class_names": CLASSES}
+
+
+CASES: dict[str, tuple[Callable[[Path, Rows], dict[str, Any]], dict[str, Any]]] = {
+    "imagefolder": (write_folder, {}),
+    "csv": (write_csv, {}),
+    "csv, patients": (write_csv, {"unit_column": "who"}),
+    "csv, patients, at most two images": (
+        write_csv,
+        {"unit_column": "who", "max_images_per_patient": 2},
+    ),
+    "parquet": (write_parquet, {"id_column": "name"}),
+    "parquet, patients": (write_parquet, {"unit_column": "who", "id_column": "name"}),
+}
+BY_ID = {"split_by": "id", "test_fraction": 0.3}
+
+
+def prepare(case: str, folder: Path, rows: Rows, **more: Any) -> dict[str, tuple[str, str]]:
+    """Prepares rows and holds them against what was counted; returns image -> (side, unit)."""
+    write, values = CASES[case]
+    options = dataset_options(write(folder / "in", rows) | values | BY_ID | more)
+    options.check()
+    sources.prepare(options, folder / "out")
+    info = read_info(folder / "out/dataset.json")
+    assert options.count_rows() == (info.train_rows, info.test_rows)
+    if options.names_units():
+        assert info.units is not None
+        assert options.count_units() == info.units["train"]
+    sides: dict[str, tuple[str, str]] = {}
+    for name in ("train", "test"):
+        table = SplitTable(folder / "out" / f"{name}.parquet")
+        keys = [key.hex() for key in table.image_hashes()]
+        sides |= {key: (name, unit) for key, unit in zip(keys, names_in(table), strict=True)}
+    return sides
+
+
+def names_in(table: SplitTable) -> list[str]:
+    """The name that each row's side is the hash of."""
+    return table.units() or table.ids()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tables_hold_each_unit_on_the_side_of_its_hash(case: str, tmp_path: Path) -> None:
+    sides = prepare(case, tmp_path, ROWS, split_seed=5)
+    assert {side for side, _ in sides.values()} == {"train", "test"}
+    for side, name in sides.values():
+        assert (side == "test") == below(name, fraction=0.3, seed=5)
+    if "at most" not in case:
+        assert len(sides) == len(ROWS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_unit_added_left_out_or_relabelled_moves_no_other(case: str, tmp_path: Path) -> None:
+    before = prepare(case, tmp_path / "before", ROWS)
+    for number, unit in enumerate(["u0", "u31", "u59", "u99"]):
+        theirs = {hashlib.sha256(content(unit, nth)).hexdigest() for nth in range(4)}
+        others = {key: side for key, side in before.items() if key not in theirs}
+        rest = [row for row in ROWS if row[0] != unit]
+        count = len(ROWS) - len(rest) or 3
+        for change, rows in {
+            "out": rest,
+            "more": [(unit, 0), *ROWS],
+            "other labels": [(unit, 1 - int(unit[1:]) % 2)] * count + rest,
+        }.items():
+            after = prepare(case, tmp_path / f"{number} {change}", rows)
+            assert {key: side for key, side in after.items() if key not in theirs} == others
+
+
+def test_null_rows_in_a_unit_s_place_move_no_numbered_row(tmp_path: Path) -> None:
+    """Rows of a parquet file without ids are named by their places, which stay."""
+    replaced = [(unit, 1 if unit == "u4" else label) for unit, label in ROWS]
+    for name, rows_of_file in (("one", ROWS), ("two", replaced)):
+        written = write_parquet(tmp_path / name / "in", rows_of_file)
+        dataset = dataset_options(written | {"split_by": "id", "limit": {"train": 50}})
+        sources.prepare(dataset, tmp_path / name)
+        tested = SplitTable(tmp_path / name / "test.parquet").ids()
+        rows = [f"row-{row:08d}" for row in range(50)]
+        assert tested == [row for row in rows if below(row, fraction=0.2, seed=0)]
+        assert dataset.count_rows() == (50 - len(tested), len(tested))
+
+
+def test_digits_are_split_by_their_places(tmp_path: Path) -> None:
+    options = dataset_options({"source": "sklearn"} | BY_ID)
+    sources.prepare(options, tmp_path)
+    tested = SplitTable(tmp_path / "test.parquet").ids()
+    rows = [f"digits-{row:04d}" for row in range(1797)]
+    assert tested == [row for row in rows if below(row, fraction=0.3, seed=0)]
+    assert options.count_rows() == (1797 - len(tested), len(tested))
+
+
+def test_several_labels_a_row_are_split_alike(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "path,cat,dog\n" + "".join(f"{n}.png,{n % 2},1\n" for n in range(40)), encoding="utf-8"
+    )
+    for n in range(40):
+        (tmp_path / f"{n}.png").write_bytes(png(n))
+    values = {"source": "csv", "root": str(tmp_path), "train": "a.csv", "label_columns": CLASSES}
+    options = dataset_options(values | BY_ID)
+    sources.prepare(options, tmp_path / "out")
+    tested = SplitTable(tmp_path / "out/test.parquet").ids()
+    names = [f"{n}.png" for n in range(40)]
+    assert tested == [name for name in names if below(name, fraction=0.3, seed=0)]
+    assert options.count_rows() == (40 - len(tested), len(tested))
+
+
+def test_a_class_that_chance_leaves_out_of_one_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without test rows it is warned of, as with any split made here; else it is an error."""
+    alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
+    rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
+    write, _ = CASES["csv"]
+    options = dataset_options(write(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID)
+    sources.prepare(options, tmp_path / "out")
+    assert read_info(tmp_path / "out/dataset.json").untested == ("dog",)
+    assert "test: no row of 1 of 2 classes (dog): they are not tested" in caplog.text
+    tested = next(f"u{n}" for n in range(99) if below(f"u{n}-0.png", fraction=0.3, seed=0))
+    rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != tested]
+    options = dataset_options(write(tmp_path / "other", [*rows, (tested, 1)]) | BY_ID)
+    with pytest.raises(DataError, match="train: no row of class dog"):
+        sources.prepare(options, tmp_path / "out")
+
+
+# What a release asks
+
+CSV: dict[str, Any] = {
+    "source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES,
+}  # fmt: skip
+PARQUET: dict[str, Any] = {"source": "parquet", "train": "a.parquet", "class_names": CLASSES}
+HUB: dict[str, Any] = {
+    "source": "huggingface",
+    "repo": "a/b",
+    "revision": "0" * 40,
+    "train": "a.parquet",
+}
+FILES: list[dict[str, Any]] = [{"url": "https://example.org/a.zip", "sha256": "0" * 64}]
+
+
+def in_archive(**layout: Any) -> dict[str, Any]:
+    return {"source": "url", "files": FILES, "layout": layout}
+
+
+SPLIT_HERE: list[dict[str, Any]] = [
+    {"source": "sklearn"},
+    {"source": "imagefolder", "path": "nowhere"},
+    {"source": "torchvision", "name": "EuroSAT"},
+    CSV,
+    CSV | {"unit_column": "who"},
+    PARQUET | {"limit": {"train": 5}},
+    HUB,
+    in_archive(source="imagefolder", path="a"),
+    in_archive(**CSV),
+]
+OWN_TEST: list[dict[str, Any]] = [
+    {"source": "torchvision", "name": "CIFAR10"},
+    CSV | {"test": "b.csv", "limit": {"train": 9, "test": 5}},
+    CSV | {"split_column": "part"},
+    PARQUET | {"test": "b.parquet"},
+    HUB | {"test": "b.parquet", "limit": {"test": 5}},
+    in_archive(**PARQUET, test="b.parquet"),
+]
+
+
+def options_by(by: str, values: dict[str, Any]) -> Any:
+    if "layout" in values:
+        return dataset_options(values | {"layout": values["layout"] | {"split_by": by}})
+    return dataset_options(values | {"split_by": by})
+
+
+@pytest.mark.parametrize("values", SPLIT_HERE)
+def test_a_release_takes_a_split_by_id_alone(values: dict[str, Any]) -> None:
+    refused = options_by("class", values).release_fault()
+    assert refused is not None
+    assert "\n" not in refused
+    assert refused.endswith("write split_by: id")
+    assert dataset_options(values).release_fault() == refused  # class is the default
+    assert options_by("id", values).release_fault() is None
+
+
+@pytest.mark.parametrize("values", OWN_TEST)
+def test_a_release_takes_a_source_s_test_set(values: dict[str, Any]) -> None:
+    options = dataset_options(values)
+    assert options.has_test()
+    assert options.release_fault() is None
+    assert options.split_key().startswith("source")
+
+
+def test_a_folder_s_test_set_is_seen_on_disk_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = {"source": "imagefolder", "path": "images"}
+    monkeypatch.chdir(tmp_path)
+    assert not dataset_options(folder).has_test()
+    for name in ("train", "test"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+    assert dataset_options(folder).release_fault() is None
+    assert dataset_options(folder).split_key() == "source"
+    # The archive's folder of that name is another one.
+    assert dataset_options(in_archive(**folder)).release_fault() is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"filters": {"view": ["frontal"]}}, "filters"),
+        ({"missing": "drop"}, "missing: drop"),
+        ({"label_columns": CLASSES, "uncertain": {"cat": "drop"}}, "uncertain: drop"),
+    ],
+)
+def test_a_limit_after_a_choice_by_values_is_refused(more: dict[str, Any], said: str) -> None:
+    values = {name: value for name, value in CSV.items() if name != "label_column"}
+    values |= {"split_by": "id"} | ({} if "label_columns" in more else {"label_column": "kind"})
+    assert dataset_options(values | more).release_fault() is None
+    for limited in ({"limit": {"train": 9}}, {"limit": {"test": 9}, "test": "b.csv"}):
+        fault = dataset_options(values | more | limited).release_fault()
+        assert fault is not None
+        assert f"limit takes the first rows that {said} leave" in fault
+
+
+def test_such_a_limit_does_let_another_row_in(tmp_path: Path) -> None:
+    def used(rows: Rows, folder: Path) -> set[str]:
+        more = BY_ID | {"filters": {"kind": ["cat"]}, "limit": {"train": 10}}
+        parts = csv_rows.read(dataset_options(write_csv(folder, rows) | more))  # type: ignore[arg-type]
+        return {path for part in parts.values() for path in part.frame["path"]}
+
+    before = used(ROWS, tmp_path / "before")
+    after = used([("u0", 1), *ROWS[1:]], tmp_path / "after")
+    assert before - after == {"u0-0.png"}
+    assert len(after - before) == 1
+
+
+def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
+    equal: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"source": "sklearn"}, {"source": "sklearn", "verify": "hash", "delta": 1e-4}),
+        (CSV | {"unit_column": "who"}, CSV | {"unit_column": "who", "embed": True}),
+        (PARQUET | {"id_column": "id"}, PARQUET | {"id_column": "id", "train": "b.parquet"}),
+        (HUB | {"id_column": "id"}, HUB | {"id_column": "id", "limit": {"train": 5}}),
+    ]
+    for one, other in equal:
+        assert options_by("id", one).split_key() == options_by("id", other).split_key()
+    different: list[dict[str, Any]] = [
+        {"source": "sklearn"},
+        {"source": "sklearn", "split_seed": 1},
+        {"source": "sklearn", "test_fraction": 0.25},
+        CSV | {"unit_column": "who"},
+        CSV | {"unit_column": "site"},
+        CSV | {"path_column": "file"},
+        CSV | {"id_column": "file"},
+        CSV | {"extract": {"who": {"column": "path", "pattern": "(p[0-9])"}}, "unit_column": "who"},
+        CSV | {"test": "b.csv"},
+        CSV | {"train": "b.csv", "test": "a.csv"},
+        CSV | {"split_column": "fold", "train_values": [1, 2], "test_values": [3]},
+        CSV | {"split_column": "fold", "train_values": [1, 3], "test_values": [2]},
+        PARQUET,
+        PARQUET | {"train": "b.parquet"},
+        PARQUET | {"id_column": "id"},
+        PARQUET | {"test": "b.parquet"},
+        HUB,
+        HUB | {"revision": "1" * 40},
+        in_archive(**CSV),
+        in_archive(**CSV) | {"files": [FILES[0] | {"sha256": "1" * 64}]},
+        {"source": "torchvision", "name": "CIFAR10"},
+    ]
+    keys = [options_by("id", values).split_key() for values in different]
+    assert len(set(keys)) == len(keys)
+    assert keys[:3] == [
+        "id, seed 0, fraction 0.2",
+        "id, seed 1, fraction 0.2",
+        "id, seed 0, fraction 0.25",
+    ]
+    assert keys[-1] == "source"
+    assert options_by("class", {"source": "sklearn"}).split_key() == "class, seed 0, fraction 0.2"
+    # Short and public: no path, no name of a column.
+    for key in keys:
+        assert len(key) < 80
+        assert not any(word in key for word in ("a.csv", "parquet", "who", "http", "/"))
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"source": "sklearn"}, True),
+        ({"source": "imagefolder", "path": "nowhere"}, True),
+        (CSV, True),
+        (CSV | {"unit_column": "who"}, True),
+        (CSV | {"test": "b.csv"}, False),
+        (PARQUET, False),
+        (PARQUET | {"id_column": "id"}, True),
+        (HUB | {"unit_column": "who"}, True),
+        (HUB | {"unit_column": "who", "test": "b.parquet"}, False),
+        (in_archive(**CSV), True),
+        (in_archive(source="imagefolder", path="a"), False),
+        ({"source": "torchvision", "name": "CIFAR10"}, False),
+    ],
+)
+def test_sides_follow_from_names_or_from_files(values: dict[str, Any], names: bool) -> None:
+    assert options_by("id", values).split_follows_names() == names
+    assert not dataset_options(values).split_follows_names()
+
+
+# The tables that are there
+
+
+@pytest.mark.parametrize("values", [*SPLIT_HERE, *OWN_TEST])
+def test_tables_made_before_there_was_the_option_are_current(values: dict[str, Any]) -> None:
+    params = dataset_options(values).preparation_params()
+    assert "split_by" not in params
+    if "layout" in values:
+        return
+    assert options_by("class", values).preparation_params() == params
+    by_id = options_by("id", values)
+    assert by_id.preparation_params() == params | {"split_by": "id"}
+    assert dataset_options(by_id.preparation_params()).preparation_params()["split_by"] == "id"
+    # However it is split, it is the same images.
+    assert by_id.image_params() == dataset_options(values).image_params()
+
+
+def test_rows_that_only_a_download_tells_are_not_guessed() -> None:
+    eurosat = {"source": "torchvision", "name": "EuroSAT"}
+    assert dataset_options(eurosat).count_rows() == (21_600, 5_400)
+    assert options_by("id", eurosat).count_rows() is None
+    assert options_by("id", HUB).count_rows() is None
+
+
+def test_a_split_by_id_gives_up_the_catalog_s_sizes() -> None:
+    def study(**more: Any) -> Any:
+        datasets = {"eurosat": {"catalog": "eurosat"} | more}
+        return load_study(STUDY | {"datasets": datasets}).datasets["eurosat"]
+
+    assert study().expect.train == 21_600
+    chosen = study(split_by="id")
+    assert (chosen.expect.train, chosen.expect.test, chosen.expect.classes) == (None, None, 10)
