@@ -139,6 +139,19 @@ def epsilon(
     return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
+def privacy_profile(mechanisms: Sequence[Mechanism], delta: float) -> Profile:
+    """Computes the privacy profile of a composition that runs once, of both directions the larger.
+
+    Exact where no mechanism samples; elsewhere `pld`'s upper bound, on the grid that `epsilon`
+    takes at this delta.
+    """
+    resolved = resolve(mechanisms, "pld")
+    interval = None
+    if not _closed_form(mechanisms, resolved, None):
+        interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
+    return _profile(mechanisms, resolved, interval)
+
+
 def rough_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
