@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of our HTML pages: they load nothing and run one script."""
+"""The Content-Security-Policy of our HTML pages: they load nothing and run one script or none."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import base64
 import hashlib
 
 
-def content_policy(style: str, script: str) -> str:
-    """Writes a policy that allows images within the page, this style and this script only."""
+def content_policy(style: str, script: str | None) -> str:
+    """Writes a policy that allows images within the page, this style and this script only.
+
+    Args:
+      script: None allows no script at all.
+    """
+    allowed = "'none'" if script is None else f"'sha256-{_digest(script)}'"
     return (
         "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"style-src 'sha256-{_digest(style)}'; script-src 'sha256-{_digest(script)}'"
+        f"style-src 'sha256-{_digest(style)}'; script-src {allowed}"
     )
 
 

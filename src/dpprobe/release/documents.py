@@ -1,0 +1,292 @@
+"""The facts that the documents of a release share: in words, in numbers, and safely in Markdown.
+
+Nothing is computed here but from bundle.json and privacy.json, which are public: the documents
+release nothing of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.trade_off import best_attack
+from dpprobe.release.bundle import BundleFacts
+from dpprobe.results.summary import rounded_up
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+# False positive rates of the table, and those that the curve is drawn through.
+RATES = (0.001, 0.01, 0.1)
+CURVE = (0.0, *(step / 400 for step in range(1, 40)), *(step / 40 for step in range(4, 41)))
+# An attack that is right about so many at 1 % false positives makes the promise a weak one.
+WEAK = 0.5
+
+UNITS = {"image": ("image", "images"), "patient": ("patient", "patients")}
+AN = {"image": "an image", "patient": "a patient"}
+METRICS = {"accuracy": "Accuracy", "auc": "AUC"}
+INTENDED_USE = (
+    "To classify images of the kind that it was trained on, as a help to people who check its "
+    "answers, and for research."
+)
+LIMITS = (
+    "Not a medical device, and not made for decisions about people without a person who decides. "
+    "Tested, if at all, on units of this dataset alone: on images of other places, devices or "
+    "groups it may do worse, and nobody has looked how much. Differential privacy costs accuracy, "
+    "and rare classes and small groups pay more of it than others. It answers with one of its "
+    "classes for every image, also for one that shows none of them."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """The best true positive rate of any test at one false positive rate.
+
+    Attributes:
+      false: the false positive rate.
+      trained: of tests of "was this unit trained on?".
+      tested: of tests of "was this unit tested on?"; None where nothing was measured.
+    """
+
+    false: float
+    trained: float
+    tested: float | None
+
+
+def unit_of(statement: Mapping[str, Any]) -> str:
+    """Returns the unit of privacy, a key of `UNITS`."""
+    words = statement["unit_of_privacy"]
+    return next(unit for unit, known in Plan.UNITS.items() if known == words)
+
+
+def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
+    """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
+    selection = statement["selection"]
+    trained = best_attack(
+        mechanisms_of(statement),
+        rates,
+        Selection.from_dict(selection) if selection else None,
+        delta=statement["delta"],
+        epsilon=statement["epsilon_realised"],
+    )
+    evaluation = statement["evaluation"]
+    tested: list[float | None] = [None for _ in rates]
+    if evaluation:
+        tested[:] = best_attack(
+            mechanisms_of(evaluation),
+            rates,
+            delta=evaluation["delta"],
+            epsilon=evaluation["epsilon"],
+        )
+    return [
+        Attack(false=rate, trained=one, tested=other)
+        for rate, one, other in zip(rates, trained, tested, strict=True)
+    ]
+
+
+def mechanisms_of(block: Mapping[str, Any]) -> list[Mechanism]:
+    """Reads the mechanisms of a statement, or of its evaluation."""
+    return [
+        Mechanism(
+            name=item["name"],
+            released=item["released"],
+            sensitivity=item["sensitivity"],
+            noise_multiplier=item["noise_multiplier"],
+            sample_rate=item["sample_rate"],
+            count=item["count"],
+        )
+        for item in block["mechanisms"]
+    ]
+
+
+def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
+    """Says in two sentences what is guaranteed, and what it is worth."""
+    one, many = UNITS[unit_of(statement)]
+    whose = "patient, with all of their images," if one == "patient" else one
+    first = (
+        f"Noise was added in training, so that what anybody can learn from these files about one "
+        f"{whose} is limited, even if they know all other {many}, every setting and the code."
+    )
+    middle = next(attack for attack in table if attack.false == 0.01)
+    second = (
+        f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
+        f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
+        "were; guessing is right about 1."
+    )
+    return first, second
+
+
+def formally(statement: Mapping[str, Any]) -> str:
+    """States epsilon, delta, unit and n in a line."""
+    _, many = UNITS[unit_of(statement)]
+    return (
+        f"epsilon {price(statement['epsilon_realised'])} at delta {small(statement['delta'])} for "
+        f"{statement['unit_of_privacy']}, with n = {statement['n']:,} training {many}"
+    )
+
+
+def is_weak(table: Sequence[Attack]) -> bool:
+    """Returns True if an attack may be right about most units at 1 % false positives."""
+    return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
+
+
+def measured(evaluation: Mapping[str, Any]) -> str:
+    """States the metric with its interval, such as "Accuracy 81.2 % (95 % interval ...)"."""
+    low, high = evaluation["interval"]
+    metric, value = evaluation["metric"], evaluation["value"]
+    if metric == "accuracy":
+        numbers = f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    else:
+        numbers = f"{value:.3f} (95 % interval {low:.3f} to {high:.3f})"
+    return f"{METRICS[metric]} {numbers}"
+
+
+def spent(ledger: Mapping[str, Any]) -> str:
+    """States in a sentence what all releases from the dataset cost together."""
+    one, _ = UNITS[ledger["unit"]]
+    if ledger["releases"] == 1:
+        return (
+            "When it was made, this was the only release from this dataset: it costs one "
+            f"{one} {_sum(ledger)}."
+        )
+    return (
+        f"When it was made, there were {ledger['releases']} releases from this dataset, this one "
+        f"included: together they cost one {one} {_sum(ledger)}."
+    )
+
+
+def ledger_sum(ledger: Mapping[str, Any]) -> str:
+    """States the ledger's sum in a few words."""
+    count = ledger["releases"]
+    return f"{_sum(ledger)} over {count} release{'s' if count != 1 else ''}"
+
+
+def _sum(ledger: Mapping[str, Any]) -> str:
+    bound = "" if ledger["exact"] else "at most "
+    return f"{bound}epsilon {price(ledger['epsilon'])} at delta {small(ledger['delta'])}"
+
+
+def base_model(facts: BundleFacts) -> str | None:
+    """Returns the Hub's name of the backbone; None for weights from a file, or of no known name."""
+    backbone = facts.backbone
+    model = str(backbone.options.get("model", ""))
+    if backbone.checkpoint is not None or not backbone.trained:
+        return None
+    if model.startswith("hf-hub:"):
+        return model.removeprefix("hf-hub:")
+    if backbone.options.get("family") == "timm" and backbone.pretrained_tag:
+        return f"timm/{backbone.architecture}.{backbone.pretrained_tag}"
+    return None
+
+
+def price(epsilon: float | str) -> str:
+    """Writes an epsilon with four digits, rounded up."""
+    return f"{rounded_up(float(epsilon)):g}"
+
+
+def small(value: float) -> str:
+    """Writes a small number such as a delta: 1e-5."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def percent_up(rate: float) -> str:
+    """Writes a rate in per cent, rounded up: one decimal, two below one per cent."""
+    return f"{per_hundred(rate)} %"
+
+
+def per_hundred(rate: float) -> str:
+    """Writes a rate as a number in a hundred, rounded up as in `percent_up`."""
+    scale = 10 if rate >= 0.01 else 100
+    # Six decimals of the rate are exact: the guard is against the product's round-off alone.
+    return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
+
+
+def one_line(text: str) -> str:
+    """Writes a text in one line, without characters that hide or turn others."""
+    line = " ".join(str(text).split())
+    joiners = "\u200c\u200d"  # Persian and Indian scripts need them
+    return "".join(c if c.isprintable() or c in joiners else "\ufffd" for c in line)
+
+
+def in_markdown(text: object) -> Markup:
+    """Escapes a text for Markdown: one line that shows as it is, and starts no block."""
+    if isinstance(text, Markup):
+        return text
+    line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", one_line(str(text)))
+    line = re.sub(r"^([-+#=]|\d+(?=[.)](\s|$)))", _quoted, line)
+    # Quotes need no entity outside of tags.
+    return Markup(str(escape(line)).replace("&#39;", "'").replace("&#34;", '"'))
+
+
+def _quoted(start: re.Match[str]) -> str:
+    """Quotes what would start a list, a heading or a line."""
+    text = start.group()
+    return f"{text}\\" if text[0].isdigit() else f"\\{text}"
+
+
+def in_paragraphs(text: str) -> Markup:
+    """Escapes a text of several paragraphs for Markdown."""
+    parts = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return Markup("\n\n").join(in_markdown(part) for part in parts)
+
+
+def as_code(text: str) -> Markup:
+    """Writes a text as code in Markdown; one that code cannot hold in a table as it is."""
+    line = one_line(text)
+    return in_markdown(line) if re.search(r"[`|\\]", line) or not line else Markup(f"`{line}`")
+
+
+def as_word(name: str) -> Markup:
+    """Writes a release's name in a command; BUNDLE in place of one that a shell would not take."""
+    return Markup(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else "BUNDLE")
+
+
+def markdown_environment() -> Environment:
+    """Makes the environment of the Markdown templates: every value is escaped for Markdown."""
+    environment = _environment(finalize=in_markdown)
+    environment.filters["paragraphs"] = in_paragraphs
+    environment.filters["code"] = as_code
+    environment.filters["word"] = as_word
+    return environment
+
+
+def html_environment() -> Environment:
+    """Makes the environment of the page: every value is escaped for HTML."""
+    return _environment(finalize=lambda value: value)
+
+
+def _environment(**options: Any) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **options,
+    )
+    environment.filters.update(
+        price=price,
+        small=small,
+        percent_up=percent_up,
+        per_hundred=per_hundred,
+        one_line=one_line,
+        count=lambda value: f"{value:,}",
+        percent=lambda rate: f"{100 * rate:g} %",
+        digits=lambda value: f"{value:.4g}",
+        sentence=as_sentence,
+    )
+    return environment
+
+
+def as_sentence(text: str) -> str:
+    """Writes a clause of the statement as a sentence, without its marks of code."""
+    line = one_line(text).replace("`", "").rstrip(".")
+    return f"{line[:1].upper()}{line[1:]}."

@@ -1,0 +1,86 @@
+"""The page of a release for a privacy officer: release.html, which opens offline and prints.
+
+It says nothing that is not in bundle.json or privacy.json, and computes from privacy.json alone:
+reading it gives away no more than reading those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from dpprobe.artifacts import write_text
+from dpprobe.release import documents
+from dpprobe.release.bundle import PAGE_FILE, BundleFacts
+from dpprobe.reporting.html_page import content_policy
+
+# Lists and texts are cut to these, so that the page prints on two sheets.
+CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
+# Of the drawing, in its own units: the square of the curve, and the space for its labels.
+SIDE, LEFT, TOP = 200, 44, 8
+
+
+def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -> None:
+    """Writes the page into a bundle's folder.
+
+    Args:
+      facts: bundle.json.
+      statement: privacy.json.
+    """
+    points = documents.attacks(statement, (*documents.RATES, *documents.CURVE))
+    table, curve = points[: len(documents.RATES)], points[len(documents.RATES) :]
+    evaluation = statement["evaluation"]
+    style = (documents.TEMPLATES / "style.css").read_text(encoding="utf-8")
+    page = documents.html_environment().get_template("page.html.j2").render(
+        facts=facts,
+        statement=statement,
+        style=Markup(style),
+        policy=content_policy(style, None),
+        table=table,
+        weak=documents.is_weak(table),
+        words=documents.in_plain_words(statement, table),
+        units=documents.UNITS[documents.unit_of(statement)],
+        drawing=_drawing(curve),
+        rows=_mechanisms(statement),
+        evaluation=evaluation,
+        measured=documents.measured(evaluation) if evaluation else None,
+        spent=documents.spent(statement["ledger"]),
+        use=documents.one_line(facts.card.intended_use or documents.INTENDED_USE),
+        limits=documents.one_line(facts.card.limits or documents.LIMITS),
+        classes=[documents.one_line(name) for name in facts.class_names[:CLASSES_SHOWN]],
+        classes_left=max(0, len(facts.class_names) - CLASSES_SHOWN),
+        name_length=NAME_LENGTH,
+        text_length=TEXT_LENGTH,
+    )  # fmt: skip
+    write_text(folder / PAGE_FILE, page)
+
+
+def _drawing(curve: Sequence[documents.Attack]) -> dict[str, Any]:
+    """Computes the points of the curve, of its marks and of its axes in the drawing's units."""
+
+    def place(rate: float, value: float) -> tuple[str, str]:
+        return f"{LEFT + SIDE * rate:.2f}", f"{TOP + SIDE * (1 - value):.2f}"
+
+    return {
+        "line": " ".join(",".join(place(item.false, item.trained)) for item in curve),
+        "marks": [
+            place(item.false, item.trained) for item in curve if item.false in documents.RATES
+        ],
+        "ticks": [(f"{100 * part:g}", *place(part, part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "left": LEFT,
+        "right": LEFT + SIDE,
+        "top": TOP,
+        "bottom": TOP + SIDE,
+    }
+
+
+def _mechanisms(statement: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Lists the mechanisms of the head, then those of the evaluation."""
+    evaluation = statement["evaluation"]
+    return [
+        *({**item, "of": "training"} for item in statement["mechanisms"]),
+        *({**item, "of": "test"} for item in (evaluation["mechanisms"] if evaluation else [])),
+    ]

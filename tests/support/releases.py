@@ -1,0 +1,161 @@
+"""Facts and statements of releases for tests of the documents of a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.privacy import statement as sentences
+from dpprobe.release.bundle import BundleFacts, CardFacts
+from tests.support.bundles import write_example
+
+# Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
+HOSTILE = (
+    "</style><script>alert(1)</script>",
+    '<img src=x onerror="alert(1)">',
+    "a | b",
+    "`code`",
+    "``` fence",
+    "---",
+    "- item",
+    "1. item",
+    "# heading",
+    "two\n\nlines\n---\nlicense: mit",
+    "[link](javascript:alert(1))",
+    "*bold* _it_ ~~gone~~ $x$",
+    "{{ 7 * 7 }}{% raw %}",
+    "key: value #",
+    "!!python/object:os.system",
+    "&amp; \\| end\\",
+    "\u202egnp.exe\u0000",
+    "x" * 500,
+)
+
+Release = tuple[BundleFacts, dict[str, Any]]
+
+
+def example(folder: Path, **options: Any) -> Release:
+    """bundle.json and privacy.json of the example bundle."""
+    bundle = write_example(folder, **options)
+    facts = BundleFacts.model_validate(read_json(bundle / "bundle.json"))
+    return facts, read_json(bundle / "privacy.json")
+
+
+def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
+    """An evaluation as a release's statement has it."""
+    return {
+        "metric": metric,
+        "value": value,
+        "interval": [value - 0.04, value + 0.04],
+        "standard_error": 0.0204,
+        "n": 375,
+        "epsilon": 0.2,
+        "epsilon_target": 0.2,
+        "delta": 1e-5,
+        "mechanisms": [
+            {
+                "name": "right_answers",
+                "released": "number of test units whose class is right",
+                "noise": "Gaussian",
+                "sensitivity": 1.0,
+                "sensitivity_of": "one row",
+                "noise_multiplier": 18.65,
+                "noise_standard_deviation": 18.65,
+                "sampling": "all rows",
+                "sample_rate": 1.0,
+                "count": 1,
+                "repeated": False,
+                "budget_share": 1.0,
+            }
+        ],
+        "released": "the accuracy with noise",
+        "composition": "test units are other units than training units: parallel composition, so "
+        "a training unit pays the epsilon of the head, 1, and a test unit that of the evaluation, "
+        "0.2; nobody pays both",
+    }
+
+
+def long_release(release: Release) -> Release:
+    """A release of all that makes its documents long."""
+    facts, statement = release
+    card = CardFacts(
+        license="cc-by-4.0",
+        intended_use="To help dermatologists of the clinic sort pictures. " * 12,
+        limits="Not for self-diagnosis. " * 40,
+        contact="privacy@clinic.example, Privacy office, 1 Long Street, " * 4,
+    )
+    names = tuple(f"pigmented lesion of kind {number:03d}" for number in range(1000))
+    more = (
+        " They depend on the rows through 1 noisy release of channel_means and 1 noisy release of "
+        "channel_deviations, and through each of a random number of trials (mean 10, geometric) of "
+        "1 noisy release of covariance, 6 noisy releases of gradients and 1 noisy release of "
+        "score, of which only the best one's outputs are released, and through nothing else."
+    )
+    return facts.model_copy(update={"class_names": names, "card": card}), {
+        **statement,
+        **_long_lists(statement),
+        "unit_of_privacy": "one patient (all of their training images together)",
+        "promise": statement["promise"] + more,
+        "selection": {
+            "released": "the outputs of the trial with the largest noisy score",
+            "trials": "geometric",
+            "mean": 10,
+            "shape": 1.0,
+            "repeated": ["covariance", "gradients", "score"],
+        },
+        "evaluation": measured(),
+        "choice": {
+            "cells": 18,
+            "epsilon": 7.31,
+            "words": "The study trains 18 private cells on this dataset, whose results were there "
+            "to be looked at before this release was named. Publishing what was looked at would "
+            "cost at most epsilon 7.31 at delta 1e-5 beside this release; the promise above does "
+            "not cover the choice.",
+        },
+        "ledger": {
+            "entry": 4,
+            "releases": 4,
+            "unit": "patient",
+            "delta": 1e-5,
+            "epsilon": 2.3127,
+            "exact": False,
+        },
+    }
+
+
+def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
+    """The mechanisms and sentences of a search on channel-normalised features of patients."""
+    released = {
+        "channel_means": "sum of the rows' channel means, each vector clipped",
+        "channel_deviations": "sum of the rows' channel deviations from the released means, each "
+        "vector clipped",
+        "covariance": "sum of the clipped rows' outer products; divided by the trial's norm",
+        "gradients": "sum of the rows' clipped gradients, one a step; divided by the trial's norm",
+        "score": "number of training rows whose label is right",
+    }
+    return {
+        "mechanisms": [
+            {
+                **statement["mechanisms"][0],
+                "name": name,
+                "released": words,
+                "repeated": not name.startswith("channel"),
+                "budget_share": None,
+            }
+            for name, words in released.items()
+        ],
+        "public": [
+            sentences.PUBLIC_N["patient"],
+            *sentences.PUBLIC_FACTS,
+            sentences.FIXED_OPTIONS,
+            sentences.PUBLIC_SEARCH,
+            sentences.PUBLIC_FILES,
+        ],
+        "not_covered": [
+            *sentences.RELEASE_NOT_COVERED,
+            *sentences.PATIENTS_NOT_COVERED,
+            *sentences.TRIALS_NOT_COVERED,
+        ],
+        "public_data": {**statement["public_data"], "assumption": sentences.PUBLIC_DATA},
+    }

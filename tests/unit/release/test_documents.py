@@ -1,0 +1,52 @@
+"""What the documents of a bundle share: numbers rounded up, texts that show as they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.release import documents
+from tests.support.releases import measured
+
+
+@given(st.floats(0, 1))
+def test_percentages_are_rounded_up(rate: float) -> None:
+    shown = float(documents.percent_up(rate).removesuffix(" %"))
+    assert 100 * rate - 1e-6 <= shown <= 100 * rate + 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("plain words, 3.5 % (of 12)", "plain words, 3.5 % (of 12)"),
+        ("a|b*c_d`e", "a\\|b\\*c\\_d\\`e"),
+        ("<b>&", "&lt;b&gt;&amp;"),
+        ("---", "\\---"),
+        ("12. twelve", "12\\. twelve"),
+        ("two\n\n lines", "two lines"),
+        ("\u202eturned", "\ufffdturned"),
+    ],
+)
+def test_markdown_shows_a_text_as_it_is(text: str, escaped: str) -> None:
+    assert documents.in_markdown(text) == escaped
+
+
+@pytest.mark.parametrize(
+    ("count", "exact", "words"),
+    [
+        (1, True, "the only release from this dataset: it costs one patient epsilon 2.001 at"),
+        (3, False, "there were 3 releases from this dataset, this one included: together they cost "
+                   "one patient at most epsilon 2.001 at"),
+    ],
+)  # fmt: skip
+def test_the_ledgers_sum_is_said_rounded_up(count: int, exact: bool, words: str) -> None:
+    ledger = {
+        "entry": count, "releases": count, "unit": "patient", "delta": 1e-6, "epsilon": 2.00002,
+        "exact": exact,
+    }  # fmt: skip
+    assert f"{words} delta 1e-6." in documents.spent(ledger)
+
+
+def test_an_auc_is_no_percentage() -> None:
+    assert documents.measured(measured("auc", 0.9)) == "AUC 0.900 (95 % interval 0.860 to 0.940)"
