@@ -1,0 +1,82 @@
+"""Signs a bundle, and checks a signature: Ed25519 over the bytes of SHA256SUMS.
+
+SHA256SUMS has the hash of every other file, so its signature stands for the whole bundle. The
+signature lies beside it, detached, the 64 bytes as they are; openssl checks it as well:
+
+    openssl pkeyutl -verify -pubin -inkey public_key.pem -rawin -in SHA256SUMS \
+        -sigfile SHA256SUMS.sig
+
+A bundle holds no public key: a key from the same hand as the files would prove nothing. Who
+verifies has it from elsewhere, such as a web page of the signer's.
+
+    openssl genpkey -algorithm ed25519 -out private_key.pem
+    openssl pkey -in private_key.pem -pubout -out public_key.pem
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.errors import ConfigError
+from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
+
+PRIVATE_REMEDY = "name a file that `openssl genpkey -algorithm ed25519` wrote"
+PUBLIC_REMEDY = "name a file that `openssl pkey -pubout` wrote"
+
+
+def sign(folder: Path, key_file: Path) -> None:
+    """Writes SHA256SUMS.sig: a signature of a bundle's SHA256SUMS.
+
+    Args:
+      key_file: an Ed25519 private key, PEM, without a passphrase.
+
+    Raises:
+      ConfigError: when the file is not such a key.
+    """
+    signature = read_private_key(key_file).sign((folder / SUMS_FILE).read_bytes())
+    with atomic_path(folder / SIGNATURE_FILE) as temporary:
+        temporary.write_bytes(signature)
+
+
+def read_private_key(path: Path) -> Ed25519PrivateKey:
+    """Reads an Ed25519 private key.
+
+    Raises:
+      ConfigError: when the file is missing or is something else.
+    """
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except TypeError as error:
+        raise ConfigError(
+            f"signing key {path}: has a passphrase, and nobody is there to type it; write it "
+            "without, readable by you alone"
+        ) from error
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"signing key {path}: unreadable; {PRIVATE_REMEDY}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"signing key {path}: not an Ed25519 key; {PRIVATE_REMEDY}")
+    return key
+
+
+def signature_holds(folder: Path, public_key: Path) -> bool:
+    """Returns True if SHA256SUMS.sig is the key's signature of SHA256SUMS.
+
+    Raises:
+      ConfigError: when the file of the key is missing or is something else.
+    """
+    try:
+        key = load_pem_public_key(public_key.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"public key {public_key}: unreadable; {PUBLIC_REMEDY}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"public key {public_key}: not an Ed25519 key; {PUBLIC_REMEDY}")
+    try:
+        key.verify((folder / SIGNATURE_FILE).read_bytes(), (folder / SUMS_FILE).read_bytes())
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,125 @@
+"""What choosing a release by a look at the benchmark costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy import accountants, calibration
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.release.choice import NO_CHOICE, choice_block
+from dpprobe.study.study import Study
+from tests.support.small_study import STUDY
+
+N, SEEDS = 1000, 3
+COVARIANCE = {"head": "feature_covariance"}
+SQUARES = {"head": "least_squares"}
+SMALL = {"head": "sgd", "batch_size": 50, "steps": 20, "learning_rate": 0.1}
+BACKBONES = {"pixels": {"family": "pixels"}, "small": {"family": "pixels", "size": 4}}
+
+
+def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
+    values = {"methods": methods, "epsilons": epsilons, "seeds": SEEDS}
+    return Study.model_validate({**STUDY, "backbones": BACKBONES, **values, **more})
+
+
+def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
+    method = method_options(options)
+    return calibrate(
+        method.mechanisms(N), n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=folder,
+        selection=method.selection(N),
+    )  # fmt: skip
+
+
+def test_without_sampling_it_is_the_exact_price_of_all_heads_and_the_release(
+    tmp_path: Path,
+) -> None:
+    methods = {"covariance": COVARIANCE, "squares": SQUARES}
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    block = choice_block(
+        study(methods, [0.5, 2]), dataset="digits", plan=release, n=N, cache=tmp_path
+    )
+    heads = [
+        accountants.gaussian_mu(plan_of(options, epsilon, tmp_path).mechanisms) ** 2
+        for options in methods.values()
+        for epsilon in (0.5, 2.0)
+    ]
+    square = SEEDS * len(BACKBONES) * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
+    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    assert block["cells"] == 8
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    assert f"at most epsilon {block['epsilon']:.4g} at delta 1e-05" in block["words"]
+    assert "nothing covers the test units" in block["words"]
+
+
+def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    chosen = study({"sgd": SMALL}, [1])
+    block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+    cell = plan_of(SMALL, 1.0, tmp_path)
+    heads = [item.repeated(SEEDS * len(BACKBONES)) for item in cell.mechanisms]
+    tight = accountants.epsilon([*heads, *release.mechanisms], 1e-5, "pld")
+    assert tight <= block["epsilon"] <= 1.3 * tight
+
+
+def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    cases: list[tuple[Study, str, int]] = [
+        (study({"covariance": COVARIANCE}, [1, "inf"]), "covariance at epsilon inf", 4),
+        (
+            study({"covariance": COVARIANCE, "ceiling": {"head": "nonprivate"}}, [1]),
+            "ceiling at epsilon inf", 4,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], few_shot={"backbones": ["small"]}),
+            "small/few-shot probes", 2,
+        ),
+    ]  # fmt: skip
+    for chosen, named, cells in cases:
+        block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
+        assert (block["cells"], block["epsilon"]) == (cells, None)
+        assert "not covered" in block["words"]
+        assert named in block["words"]
+        assert "Choose on public data, or leave these out" in block["words"]
+        assert "nothing covers the test units" in block["words"]
+
+
+def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    too_large = {**SMALL, "batch_size": 2 * N}
+    both = study({"covariance": COVARIANCE, "sgd": too_large}, [1])
+    alone = study({"covariance": COVARIANCE}, [1])
+    blocks = [
+        choice_block(each, dataset="digits", plan=release, n=N, cache=tmp_path)
+        for each in (both, alone)
+    ]
+    assert blocks[0] == blocks[1]
+    none = choice_block(
+        study({"sgd": too_large}, [1]), dataset="digits", plan=release, n=N, cache=tmp_path
+    )
+    assert none == {"cells": 0, "epsilon": None, "words": NO_CHOICE}
+
+
+def test_backbones_and_seeds_share_calibrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved: list[float] = []
+    solve = calibration._solve
+
+    def counted(mechanisms: Any, epsilon: float, *rest: Any) -> Any:
+        solved.append(epsilon)
+        return solve(mechanisms, epsilon, *rest)
+
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    monkeypatch.setattr(calibration, "_solve", counted)
+    backbones = {f"pixels_{size}": {"family": "pixels", "size": size} for size in range(2, 52)}
+    methods = {f"covariance_{index}": COVARIANCE for index in range(10)}
+    many = study(methods, [0.5, 2], backbones=backbones)
+    block = choice_block(many, dataset="digits", plan=release, n=N, cache=tmp_path)
+    assert block["cells"] == 1000
+    assert sorted(solved) == [0.5, 2]

@@ -1,0 +1,88 @@
+"""Signatures of bundles, by the library and by openssl."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from dpprobe.errors import ConfigError
+from dpprobe.release.bundle import SIGNATURE_FILE, SUMS_FILE
+from dpprobe.release.signing import sign, signature_holds
+
+
+def write_keys(
+    folder: Path, key: PrivateKeyTypes | None = None, passphrase: bytes | None = None
+) -> tuple[Path, Path]:
+    """Writes a private and a public key as openssl does; returns their files."""
+    key = key or Ed25519PrivateKey.generate()
+    private, public = folder / "private.pem", folder / "public.pem"
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / SUMS_FILE).write_text("00  bundle.json\n")
+    return tmp_path
+
+
+def test_a_signature_holds_for_these_bytes_and_this_key_alone(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    private, public = write_keys(folder)
+    _, other = write_keys(tmp_path_factory.mktemp("other"))
+    sign(folder, private)
+    assert len((folder / SIGNATURE_FILE).read_bytes()) == 64
+    assert signature_holds(folder, public)
+    assert not signature_holds(folder, other)
+    (folder / SUMS_FILE).write_text("01  bundle.json\n")
+    assert not signature_holds(folder, public)
+    (folder / SIGNATURE_FILE).write_bytes(b"short")
+    assert not signature_holds(folder, public)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_openssl_makes_keys_and_checks_signatures(folder: Path) -> None:
+    private, public = folder / "a.pem", folder / "b.pem"
+    verify = f"-verify -pubin -inkey {public} -rawin -in {SUMS_FILE} -sigfile {SIGNATURE_FILE}"
+    for command in (
+        f"genpkey -algorithm ed25519 -out {private}",
+        f"pkey -in {private} -pubout -out {public}",
+    ):
+        subprocess.run(["openssl", *command.split()], check=True, cwd=folder)
+    sign(folder, private)
+    assert signature_holds(folder, public)
+    checked = ["openssl", "pkeyutl", *verify.split()]
+    assert subprocess.run(checked, cwd=folder).returncode == 0
+    (folder / SUMS_FILE).write_text("01  bundle.json\n")
+    assert subprocess.run(checked, cwd=folder).returncode != 0
+
+
+def test_other_keys_are_refused_in_a_line(folder: Path) -> None:
+    private, public = write_keys(folder, generate_private_key(65537, 2048))
+    for key in (private, public, folder / "missing.pem", folder):
+        with pytest.raises(ConfigError, match="openssl genpkey") as caught:
+            sign(folder, key)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(ConfigError, match="openssl pkey"):
+            signature_holds(folder, key)
+    locked, _ = write_keys(folder, passphrase=b"secret")
+    with pytest.raises(ConfigError, match="has a passphrase"):
+        sign(folder, locked)
