@@ -33,6 +33,8 @@ EVENTS = {
     "open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "shutil.rmtree",
     "fcntl.lockf",
 }  # fmt: skip
+# The draws that are steps: how many more there are depends on what was drawn.
+DRAWS = 4
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -62,10 +64,13 @@ def watch(folder: Path, reached: Callable[[str], None]) -> None:
         if name := step_name(event, arguments, folder):
             reached(name)
 
-    fill = Keystream.fill
+    fill, draws = Keystream.fill, 0
 
     def drawn(self: Keystream, out: Any) -> None:
-        reached("draw")
+        nonlocal draws
+        draws += 1
+        if draws <= DRAWS:
+            reached(f"draw {draws}")
         fill(self, out)
 
     Keystream.fill = drawn  # type: ignore[method-assign]
@@ -109,7 +114,7 @@ def run(folder: Path, made: Study, *, kill_at: int | None, names: Path | None = 
                 os.kill(os.getpid(), signal.SIGKILL)
             count += 1
             inside = True
-            if name == "draw" and unbooked(folder):
+            if name.startswith("draw") and unbooked(folder):
                 (folder / "UNBOOKED").touch()
             if names is not None:
                 with names.open("a") as stream:

@@ -78,7 +78,8 @@ def write_features(folder: Path, *, shift: float = 0.0) -> None:
         ids = [f"secret-id-{split}-{row}" for row in range(rows)]
         write_shard(shard, header, features=features, labels=labels, ids=ids, probe=PROBE)
         write_manifest(
-            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="secret-fingerprint",
+            [shard], folder / split / "manifest.json", rows=rows,
+            dataset_fingerprint="secret-fingerprint",
         )  # fmt: skip
 
 

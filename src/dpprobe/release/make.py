@@ -211,7 +211,7 @@ class _Task:
             release=self.name,
             study=self.study.study,
             unit=self.unit,
-            split=self.split_key,
+            split=self._ledger_split(),
             parts=tuple(
                 Part(
                     side=side,
@@ -224,6 +224,15 @@ class _Task:
             ),
             identity=self.identity,
         )
+
+    def _ledger_split(self) -> str:
+        """Returns a key that two releases share only where each unit is on the same side in both.
+
+        Where sides follow from files, that is while the files are the same.
+        """
+        if self.study.datasets[self.options.dataset].split_follows_names():
+            return self.split_key
+        return f"{self.split_key}, data {self.stores[0].dataset_fingerprint}"
 
     # what an earlier run left
 
@@ -284,7 +293,7 @@ class _Task:
             )
         return (
             f"release {self.name}: entry {entry.number} of {self.ledger.path} is open: its job is "
-            "still running, or died before it had a head. It counts as spent. If it is dead, run "
+            "still running, or died before its bundle was whole. It counts. If it is dead, run "
             f"`dpprobe ledger {self.ledger.path.parent} --abandon {entry.number} --reason TEXT`, "
             "then run again"
         )
@@ -321,7 +330,7 @@ class _Task:
             n=self.plan.n,
             cache=self.cache,
         )
-        key = self._signing_key()
+        key = self.signing_key
         self._check_public()
         features = read_job_features(
             self.stores,
@@ -332,6 +341,7 @@ class _Task:
         )
         backbone = self._backbone()
         self.output.parent.mkdir(parents=True, exist_ok=True)
+        self._drop_abandoned()
         require_room(self.output.parent, DOCUMENTS_BYTES)
         entry = self.ledger.book(
             self.booking(),
@@ -358,9 +368,24 @@ class _Task:
             self.ledger.close(entry.number, files.bundle_digest(staged))
             self._publish(staged)
 
-    def _signing_key(self) -> Any:
-        path = self.options.sign_key
-        return None if path is None else read_private_key(resolve_path(path))
+    def _drop_abandoned(self) -> None:
+        """Removes what is left of entries that a person abandoned: their heads must not be seen."""
+        for folder in self.output.parent.glob(f".{self.name}.entry-*"):
+            logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
+            shutil.rmtree(folder)
+
+    @cached_property
+    def signing_key(self) -> Path | None:
+        """The file of the key that signs the bundle, which can be read; None without one.
+
+        Raises:
+          ConfigError: for a file that is not such a key.
+        """
+        if self.options.sign_key is None:
+            return None
+        path = resolve_path(self.options.sign_key)
+        read_private_key(path)
+        return path
 
     def _check_public(self) -> None:
         """Checks the files that the method declares public against the study's private data."""
