@@ -85,3 +85,34 @@ rule write_study_run:
         "MLflow run of study {params.study}"
     script:
         "../../scripts/write_study_run.py"
+
+
+# A release that is whole: its card, its bundle, its guarantee.
+rule track_release:
+    input:
+        bundle=expand(
+            "<results>/releases/{release}/{file}",
+            file=BUNDLE_FILES,
+            allow_missing=True,
+        ),
+        store=runs_again("releases/{release}"),
+    output:
+        "<results>/tracking/releases/{release}.json",
+    log:
+        "<logs>/track_release/{release}.log",
+    benchmark:
+        "<benchmarks>/track_release/{release}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1500),
+        runtime=minutes(80),
+    params:
+        uri=STUDY.tracking.uri,
+        study=STUDY.study,
+        version=VERSIONS["tracking"],
+    message:
+        "MLflow model of release {wildcards.release}"
+    script:
+        "../../scripts/track_release.py"

@@ -22,6 +22,7 @@ from dpprobe.tracking.runs import BEST, CURVES, RunContents
 VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
 PRIVATE_VIEW = "dpprobe-private"  # of the same with private cells alone
 STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
+RELEASES = "all releases"  # likewise, the experiment of releases
 STUDY_COLUMNS = 12  # of the view of all studies
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
 
@@ -108,6 +109,18 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
         location=location,
         note="One run a study: its report and tables, the best private result at each epsilon.",
         views=views,
+    )
+
+
+def releases_experiment(location: Path | None) -> ExperimentContents:
+    """Describes the experiment of all studies' releases."""
+    params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
+    metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
+    return ExperimentContents(
+        name=RELEASES,
+        location=location,
+        note="One run a release: its guarantee, what was measured of it under noise, its bundle.",
+        views=lambda _: {VIEW_KEY: _view(params, metrics, metrics[0], runs=())},
     )
 
 

@@ -25,6 +25,7 @@ from dpprobe.tracking.runs import RunContents, curve_metrics
 from dpprobe.tracking.store import search_all
 from dpprobe.tracking.views import (
     CURRENT,
+    RELEASES,
     STUDIES,
     VIEW_KEY,
     ExperimentContents,
@@ -54,8 +55,18 @@ class Writer:
         self.created = self.replaced = self.kept = 0
         self.runs: dict[str, str] = {}
 
-    def write(self, wanted: ExperimentContents, contents: Sequence[RunContents]) -> str:
+    def write(
+        self,
+        wanted: ExperimentContents,
+        contents: Sequence[RunContents],
+        *,
+        outdates: Callable[[str], bool] = lambda _: True,
+    ) -> str:
         """Brings one experiment up to date.
+
+        Args:
+          outdates: returns True for the keys of the study's other results that these put out of
+            date: all, where the contents are all that the study has in the experiment.
 
         Returns:
           The address of its page, below the address of the MLflow server.
@@ -66,8 +77,8 @@ class Writer:
             for item in contents:
                 self._write_run(experiment, item, present.pop(item.key, []))
                 progress.advance(1)
-        for left in present.values():
-            for run in left:
+        for key, left in present.items():
+            for run in left if outdates(key) else ():
                 self._mark(run, current=False)
         # After the runs: of two studies that are written at once, the last one sees both.
         now = self.client.get_experiment(experiment.experiment_id)
@@ -111,7 +122,7 @@ class Writer:
         Returns:
           The names of the retired datasets.
         """
-        kept = {STUDIES}
+        kept = {STUDIES, RELEASES}
         for dataset in datasets:
             kept |= {dataset, f"{dataset}/summary"}
         others = {
@@ -209,12 +220,12 @@ class Writer:
         target.write_text(text, encoding="utf-8")
 
 
-def fit_to_tag(note: str) -> str:
+def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
     """Returns a note that fits a tag: whole lines, and a word on the rest."""
-    if len(note) <= TAG_LENGTH:
+    if len(note) <= length:
         return note
-    whole, _, _ = note[:TAG_LENGTH].rpartition("\n")
-    return f"{whole or note[:TAG_LENGTH]}\n\nToo long for MLflow: the rest is in the artifacts."
+    whole, _, _ = note[:length].rpartition("\n")
+    return f"{whole or note[:length]}\n\nToo long for MLflow: the rest is in the artifacts."
 
 
 def _is_current(run: Run, item: RunContents) -> bool:

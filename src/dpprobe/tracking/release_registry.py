@@ -1,0 +1,288 @@
+"""Releases in MLflow: a run each, and a version of a registered model that holds the bundle.
+
+What is written is a function of the bundle, beside the time of writing and the place of the files:
+no seed, no time of training, no fingerprint of private data. So it costs no privacy beyond the
+release's, and whoever may read the store learns no more than whoever has the bundle.
+
+`<study>.release.<name>` has three parts and a benchmark head's model five or more, for no name
+holds a dot: neither can be registered as the other, not even for a dataset called "release".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient, pyfunc
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.models.model import MLMODEL_FILE_NAME
+from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+from dpprobe.artifacts import fingerprint, read_json
+from dpprobe.release.bundle import (
+    BUNDLE_FILES,
+    CARD_FILE,
+    SIGNATURE_FILE,
+    Bundle,
+    bundle_digest,
+    read_bundle,
+)
+from dpprobe.results.summary import rounded_up
+from dpprobe.tracking import served_release
+from dpprobe.tracking.receipt import write_receipt
+from dpprobe.tracking.runs import MetricValue, RunContents, run_name
+from dpprobe.tracking.store import (
+    checkpoint,
+    initialise,
+    is_server,
+    lock_file,
+    locked,
+    public_uri,
+    readable_errors,
+    search_all,
+)
+from dpprobe.tracking.views import releases_experiment
+from dpprobe.tracking.writer import Writer, fit_to_tag
+
+logger = logging.getLogger("dpprobe")
+
+ALIAS = "released"
+DIGEST = "bundle_digest"  # tag of runs and versions
+RELEASES_FOLDER = "_releases"  # of artifacts; no dataset may be called so
+FOLDER = "model"  # within the run's artifacts
+DATA = "bundle"  # the bundle's folder within the model's data
+DESCRIPTION_LENGTH = 4900  # PostgreSQL refuses descriptions above 5000 characters
+LOADER = served_release.__name__  # the module that MLflow imports to load a release
+REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safetensors", "torch")
+
+
+def register_release(
+    bundle: Path, *, uri: str, study: str, artifact_root: Path, receipt: Path, lock: Path
+) -> dict[str, Any]:
+    """Brings MLflow up to date with a release: its run, its model version, the alias `released`.
+
+    Each bundle digest has one run and one version; a second call makes nothing twice, and mends
+    what a crash left undone. An older bundle of the name keeps its version, without the alias.
+
+    Args:
+      bundle: its folder.
+      uri, artifact_root, receipt, lock: as for `dpprobe.tracking.ingest.ingest`.
+
+    Returns:
+      The receipt's content.
+
+    Raises:
+      DataError: when a file of the bundle is missing or altered.
+      TrackingError: when the store cannot be reached, opened or written.
+    """
+    content = read_bundle(bundle)
+    digest = bundle_digest(bundle)
+    name = content.facts.name
+    run = release_run(content, study=study, digest=digest)
+    with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
+        initialise(uri)
+        location = None if is_server(uri) else artifact_root / RELEASES_FOLDER
+        client = MlflowClient(tracking_uri=uri)
+        writer = Writer(client, study=study)
+        older = f"{_key(study, name)}/"
+        page = writer.write(
+            releases_experiment(location), [run], outdates=lambda key: key.startswith(older)
+        )
+        model = model_name(study, name)
+        version = _register(client, model, content, writer.runs[run.key], digest)
+        checkpoint(uri)
+    write_receipt(
+        receipt,
+        {
+            "uri": public_uri(uri),
+            "artifact_root": None if location is None else str(artifact_root),
+            "study": study,
+            "dataset": RELEASES_FOLDER,
+            "release": name,
+            DIGEST: digest,
+            "pages": {"releases": page, "model": f"#/models/{model}/versions/{version}"},
+            "created": writer.created,
+            "replaced": writer.replaced,
+            "kept": writer.kept,
+            "runs": writer.runs,
+            "models": {model: version},
+        },
+    )
+    record: dict[str, Any] = read_json(receipt)
+    return record
+
+
+def model_name(study: str, release: str) -> str:
+    """Returns the name of a release's registered model."""
+    return f"{study}.release.{release}"
+
+
+def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
+    """Describes the run of a release, from its bundle alone.
+
+    Args:
+      digest: of the bundle. What the run shows follows from it, so that a run and the version
+        that belongs to it stay as long as the bundle does.
+    """
+    facts, statement = bundle.facts, bundle.statement
+    epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
+    guarantee = f"({epsilon}, {delta})-DP"
+    named = {
+        "study": study,
+        "release": facts.name,
+        "dataset": facts.dataset,
+        "backbone": facts.backbone.name,
+        "method": facts.head.method,
+        "epsilon": epsilon,
+        "delta": delta,
+        "unit": statement["ledger"]["unit"],
+    }
+    options = {
+        f"option_{key}" if key in named else key: _text(value)
+        for key, value in facts.head.options.items()
+        if value is not None
+    }
+    return RunContents(
+        key=f"{_key(study, facts.name)}/{digest}",
+        content_hash=fingerprint(["release", digest]),
+        name=run_name(facts.name, "ε" + epsilon),
+        note=(
+            f"Release {facts.name}: {facts.head.method} on {facts.backbone.name} features of "
+            f"{facts.dataset}, {guarantee} for {statement['unit_of_privacy']}.\n\n"
+            f"{statement['promise']}\n\nThe bundle is under {FOLDER}/data/{DATA} in the artifacts."
+        ),
+        params={**named, **options},
+        tags={**named, "private": "true", "guarantee": guarantee, DIGEST: digest},
+        metrics=_metrics(statement),
+        artifacts=[],
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _key(study: str, release: str) -> str:
+    return f"{study}/release/{release}"
+
+
+def _metrics(statement: Any) -> list[MetricValue]:
+    values = {
+        "privacy/epsilon_target": statement["epsilon_target"],
+        "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
+    }
+    if (evaluation := statement["evaluation"]) is not None:
+        title = f"evaluation/{evaluation['metric']}"
+        low, high = evaluation["interval"]
+        values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
+    return [(name, value, 0) for name, value in values.items()]
+
+
+def _register(client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str) -> str:
+    """Returns the version of a bundle, made if there is none, and gives it the alias."""
+    _ensure_model(client, name, bundle)
+    search = partial(client.search_model_versions, f"name = '{name}'")
+    versions: list[ModelVersion] = [
+        version for version in search_all(search) if version.tags.get(DIGEST) == digest
+    ]
+    version = next((each for each in versions if each.run_id == run_id), None)
+    if version is None or not _whole(client, run_id, bundle):
+        _log_model(client, run_id, bundle)
+    if version is None:
+        version = client.create_model_version(
+            name,
+            source=f"runs:/{run_id}/{FOLDER}",
+            run_id=run_id,
+            description=description(bundle),
+            tags={DIGEST: digest, "epsilon": f"{bundle.statement['epsilon_target']:g}"},
+        )
+        logger.info("MLflow: registered %s, version %s", name, version.version)
+    current = client.get_registered_model(name).aliases.get(ALIAS)
+    if str(current) != str(version.version):  # a store may give either as a number
+        client.set_registered_model_alias(name, ALIAS, version.version)
+    for other in versions:  # of this bundle, whose run somebody deleted
+        if other.run_id != run_id:
+            client.delete_model_version(name, other.version)
+    return str(version.version)
+
+
+def _ensure_model(client: MlflowClient, name: str, bundle: Bundle) -> None:
+    facts = bundle.facts
+    try:
+        client.create_registered_model(
+            name,
+            tags={"release": facts.name},
+            description=f"Release {facts.name}, from {facts.dataset}: made to be handed out. Each "
+            "version is another release of its own noise, and what is handed out composes.",
+        )
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def description(bundle: Bundle) -> str:
+    """Returns the model card without its front matter, which is for the Hub."""
+    card = (bundle.folder / CARD_FILE).read_text(encoding="utf-8")
+    if card.startswith("---\n"):
+        card = card.removeprefix("---\n").partition("\n---\n")[2] or card
+    return fit_to_tag(card.strip(), length=DESCRIPTION_LENGTH)
+
+
+def _files(bundle: Bundle) -> list[Path]:
+    """Lists the bundle's files, and nothing else that may lie in its folder."""
+    paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
+    return [path for path in paths if path.is_file()]
+
+
+def _whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
+    """Returns True if a run has the files of the model, the bundle's in their full size."""
+    if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
+        item.path for item in client.list_artifacts(run_id, FOLDER)
+    }:
+        return False
+    folder = f"{FOLDER}/data/{DATA}"
+    sizes = {item.path: item.file_size for item in client.list_artifacts(run_id, folder)}
+    return all(sizes.get(f"{folder}/{path.name}") == path.stat().st_size for path in _files(bundle))
+
+
+def _log_model(client: MlflowClient, run_id: str, bundle: Bundle) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        data = Path(temporary, DATA)
+        data.mkdir()
+        for path in _files(bundle):
+            shutil.copyfile(path, data / path.name)
+        _save(Path(temporary, FOLDER), data, bundle)
+        client.log_artifacts(run_id, str(Path(temporary, FOLDER)), FOLDER)
+
+
+def _save(folder: Path, data: Path, bundle: Bundle) -> None:
+    """Writes the model as MLflow stores one: our loader, the bundle's files, a signature."""
+    facts = bundle.facts
+    columns = [ColSpec("float", name) for name in served_release.score_columns(facts)]
+    signature = ModelSignature(
+        inputs=Schema([ColSpec("string", served_release.COLUMN)]),
+        outputs=Schema([ColSpec("string", "class"), *columns]),
+        params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
+    )
+    versions = {name: metadata.version(name) for name in REQUIRED} | facts.backbone.versions
+    with warnings.catch_warnings():
+        # It asks for an example of the input, which would be a private image.
+        warnings.simplefilter("ignore", UserWarning)
+        pyfunc.save_model(
+            folder,
+            loader_module=LOADER,
+            data_path=str(data),
+            signature=signature,
+            # dpprobe itself is not in a package index
+            pip_requirements=[f"{k}=={v}" for k, v in sorted(versions.items()) if k != "dpprobe"],
+            metadata={"release": facts.name, "classes": list(facts.class_names)},
+        )

@@ -1,0 +1,158 @@
+"""A release as a model that MLflow loads: images in, classes and probabilities out.
+
+The model's files are those of the bundle, and nothing is pickled. `dpprobe.release.predict`
+computes the probabilities, as it does for the command line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpprobe.data.table import EncodedImage, decode
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.bundle import BundleFacts, read_bundle
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+    from PIL import Image
+
+    from dpprobe.release.predict import Predictor
+
+COLUMN = "image"  # of the input
+CHECKPOINT = "checkpoint"  # param of a prediction
+CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
+CHUNK = 256  # images that are in memory at once
+PRESENT = 0.5  # probability above which a label counts, where an image may have several
+SEPARATOR = "|"  # of the labels of an image that has several
+SHOWN = 40  # characters of an input that an error quotes
+
+
+class ServedRelease:
+    """A bundle, ready to classify images.
+
+    Attributes:
+      folder: of the bundle.
+      facts: bundle.json.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = read_bundle(folder).facts
+        self._predictors: dict[Path | None, Predictor] = {}
+
+    def predict(self, images: pd.DataFrame, params: Mapping[str, Any] | None = None) -> Any:
+        """Returns a DataFrame of the class and the probabilities of each image.
+
+        Args:
+          images: with a column `image`: paths on this machine, encoded images as bytes, or as
+            text in base64.
+          params: `checkpoint`, the file of the backbone's weights, where the bundle needs one; in
+            its absence that of DPPROBE_CHECKPOINT.
+
+        Raises:
+          DataError: naming the row that has no image, or none that can be decoded.
+          ConfigError: when the weights' file is not named.
+        """
+        predictor = self._predictor(params or {})
+        values = images[COLUMN].tolist()
+        parts = [np.empty((0, len(self.facts.class_names)), np.float32)]
+        for start in range(0, len(values), CHUNK):
+            chunk = enumerate(values[start : start + CHUNK], start)
+            parts.append(predictor.probabilities([read_image(value, row) for row, value in chunk]))
+        return table(np.concatenate(parts), self.facts)
+
+    def _predictor(self, params: Mapping[str, Any]) -> Predictor:
+        from dpprobe.release.predict import Predictor  # imports torch
+
+        checkpoint = self._checkpoint(params)
+        if checkpoint not in self._predictors:
+            self._predictors[checkpoint] = Predictor.load(self.folder, checkpoint=checkpoint)
+        return self._predictors[checkpoint]
+
+    def _checkpoint(self, params: Mapping[str, Any]) -> Path | None:
+        """Returns the file of the backbone's weights; None where the bundle needs none."""
+        backbone = self.facts.backbone
+        if backbone.checkpoint is None:
+            return None
+        named = params.get(CHECKPOINT) or os.environ.get(CHECKPOINT_VARIABLE)
+        if not named:
+            raise ConfigError(
+                f"{self.facts.name}: its backbone's weights, {backbone.checkpoint} of SHA-256 "
+                f"{backbone.weights_sha256}, are not in the bundle; set {CHECKPOINT_VARIABLE}, or "
+                f"the param {CHECKPOINT}, to their file"
+            )
+        return Path(named)
+
+
+def read_image(value: Any, row: int) -> Image.Image:
+    """Decodes one input by the decoder that the training images went through.
+
+    Raises:
+      DataError: naming the row, when it is no image.
+    """
+    path = None
+    if isinstance(value, bytes):
+        data = value
+    # Path.is_file refuses a text as long as an image in base64.
+    elif isinstance(value, str) and os.path.isfile(value):  # noqa: PTH113
+        path, data = value, Path(value).read_bytes()
+    elif isinstance(value, str):
+        data = _from_base64(value, row)
+    else:
+        raise DataError(f"row {row}: {value!r}; give a path, bytes, or text in base64")
+    image = EncodedImage(row, data, path, str(row), hashlib.sha256(data).digest())
+    try:
+        return decode(image, split="image")
+    except DataError as error:
+        if path is None and isinstance(value, str):
+            raise _neither(value, row) from error
+        raise
+
+
+def _from_base64(text: str, row: int) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        raise _neither(text, row) from None
+
+
+def _neither(text: str, row: int) -> DataError:
+    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return DataError(f"row {row}: {shown!r}: no such file here, and no image in base64")
+
+
+def table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.DataFrame:
+    """Makes the output: `class`, then a column a class.
+
+    Where an image may have several labels, `class` joins those above 1/2 by "|".
+    """
+    import pandas as pd
+
+    names = np.asarray(facts.class_names, object)
+    if facts.multi_label:
+        predicted = [SEPARATOR.join(names[row]) for row in probabilities > PRESENT]
+    else:
+        predicted = list(names[probabilities.argmax(axis=1)])
+    scores = pd.DataFrame(probabilities, columns=score_columns(facts))
+    scores.insert(0, "class", predicted)
+    return scores
+
+
+def score_columns(facts: BundleFacts) -> list[str]:
+    """Names the output's columns of numbers; methods without probabilities give scores."""
+    kind = "score" if facts.head.link == "none" else "probability"
+    return [f"{kind}_{name}" for name in facts.class_names]
+
+
+def _load_pyfunc(data_path: str) -> ServedRelease:
+    """Loads the model for MLflow, which calls this function by its name."""
+    return ServedRelease(Path(data_path))

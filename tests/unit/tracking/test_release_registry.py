@@ -1,0 +1,483 @@
+"""Releases in MLflow: one version a bundle, whole, loadable on images, apart from the heads."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow import MlflowClient, pyfunc
+from mlflow.entities import Run
+from PIL import Image
+
+from dpprobe.artifacts import read_json
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, write_sums
+from dpprobe.release.predict import Predictor
+from dpprobe.tracking import served_release
+from dpprobe.tracking.model_registry import retire_heads
+from dpprobe.tracking.receipt import store_missing
+from dpprobe.tracking.release_registry import DESCRIPTION_LENGTH, model_name, register_release
+from dpprobe.tracking.served_release import ServedRelease
+from dpprobe.tracking.writer import Writer
+from tests.support.bundles import CLASSES, write_example
+from tests.support.mlflow_server import serve
+from tests.support.tracked_study import Study
+
+MODEL = "study.release.lesions_v1"
+TAG = "bundle_digest"
+CARD = "---\nlicense: mit\n---\n\n# Lesions\n\n(1, 1e-05)-differentially private.\n"
+EVALUATION = {
+    "metric": "accuracy",
+    "value": 0.8125,
+    "interval": [0.75, 0.875],
+    "standard_error": 0.03,
+    "n": 431,
+    "epsilon": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_example(tmp_path_factory.mktemp("release") / "lesions_v1", evaluation=EVALUATION)
+
+
+@pytest.fixture
+def bundle(example: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "releases/lesions_v1"
+    shutil.copytree(example, folder)
+    return rewritten(folder, card=CARD)
+
+
+def rewritten(
+    folder: Path, *, card: str | None = None, facts: dict[str, Any] | None = None
+) -> Path:
+    """Changes a bundle, and its sums with it."""
+    if card is not None:
+        (folder / "README.md").write_text(card)
+    path = folder / "bundle.json"
+    path.write_text(json.dumps({**read_json(path), **(facts or {})}))
+    write_sums(folder)
+    return folder
+
+
+def register(study: Study, bundle: Path, *, name: str = "study") -> dict[str, Any]:
+    return register_release(
+        bundle,
+        uri=study.uri,
+        study=name,
+        artifact_root=study.root / "mlartifacts",
+        receipt=study.root / f"tracking/releases/{bundle.name}.json",
+        lock=study.root / "lock",
+    )
+
+
+def client_of(study: Study) -> MlflowClient:
+    return MlflowClient(tracking_uri=study.uri)
+
+
+def run_of(study: Study, receipt: dict[str, Any]) -> Run:
+    (run_id,) = receipt["runs"].values()
+    return client_of(study).get_run(run_id)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def registered(study: Study, receipt: dict[str, Any]) -> Path:
+    """The folder of the bundle in a run's artifacts."""
+    uri = run_of(study, receipt).info.artifact_uri
+    return Path(uri.removeprefix("file://"), "model/data/bundle")
+
+
+def check_whole(study: Study, bundle: Path, receipt: dict[str, Any]) -> None:
+    """Checks that a bundle has one run, one version with the alias, and all its files."""
+    client = client_of(study)
+    digest = bundle_digest(bundle)
+    runs = [run for run in study.all_runs("all releases") if run.data.tags[TAG] == digest]
+    assert [run.info.status for run in runs] == ["FINISHED"]
+    (version,) = [
+        version
+        for version in client.search_model_versions(f"name = '{MODEL}'")
+        if version.tags[TAG] == digest
+    ]
+    assert version.run_id == runs[0].info.run_id
+    assert receipt["models"] == {MODEL: str(version.version)}
+    alias = client.get_model_version_by_alias(MODEL, "released")
+    assert str(alias.version) == str(version.version)
+    assert content(registered(study, receipt)) == content(bundle)
+
+
+def test_a_release_is_a_version_with_its_card_its_bundle_and_its_alias(
+    study: Study, bundle: Path
+) -> None:
+    receipt = register(study, bundle)
+    check_whole(study, bundle, receipt)
+    version = client_of(study).get_model_version_by_alias(MODEL, "released")
+    assert version.description == "# Lesions\n\n(1, 1e-05)-differentially private."
+    assert receipt["pages"]["model"] == f"#/models/{MODEL}/versions/1"
+    assert receipt == read_json(study.root / "tracking/releases/lesions_v1.json")
+    assert not store_missing(study.root / "tracking/releases/lesions_v1.json")
+
+
+def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle: Path) -> None:
+    run = run_of(study, register(study, bundle))
+    named = {
+        "study": "study", "release": "lesions_v1", "dataset": "lesions", "backbone": "pixels",
+        "method": "covariance", "epsilon": "1", "delta": "1e-05", "unit": "image",
+    }  # fmt: skip
+    options = read_json(bundle / "bundle.json")["head"]["options"]
+    written = {key for key, value in options.items() if value is not None}
+    assert set(run.data.params) == {*named, *written}
+    assert named.items() <= run.data.params.items()
+    tags = {key: value for key, value in run.data.tags.items() if not key.startswith("mlflow.")}
+    assert {key: tags.pop(key) for key in ("result_key", "content_hash", "current")}
+    digest = bundle_digest(bundle)
+    assert tags == {
+        **named, "private": "true", "guarantee": "(1, 1e-05)-DP", TAG: digest
+    }  # fmt: skip
+    assert run.data.metrics == {
+        "privacy/epsilon_target": 1.0, "privacy/epsilon_realised": 1.0,
+        "evaluation/accuracy": 0.8125, "evaluation/accuracy_low": 0.75,
+        "evaluation/accuracy_high": 0.875,
+    }  # fmt: skip
+    assert run.info.start_time == run.info.end_time, "the time of training is nobody's business"
+    assert run.inputs is None or run.inputs.dataset_inputs == []
+
+
+def test_a_second_call_makes_nothing(study: Study, bundle: Path) -> None:
+    first = register(study, bundle)
+    second = register(study, bundle)
+    assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 1)
+    assert (second["runs"], second["models"]) == (first["runs"], first["models"])
+    check_whole(study, bundle, second)
+
+
+STEPS = (
+    "create_run",
+    "log_batch",
+    "set_terminated",
+    "create_registered_model",
+    "log_artifacts",
+    "create_model_version",
+    "set_registered_model_alias",
+)
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_is_mended(
+    study: Study, bundle: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    real: Callable[..., Any] = getattr(MlflowClient, step)
+
+    def crash(*arguments: Any, **options: Any) -> None:
+        if after:
+            real(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, step, crash)
+        with pytest.raises(KeyboardInterrupt):
+            register(study, bundle)
+    assert not (study.root / "tracking/releases/lesions_v1.json").exists()
+    check_whole(study, bundle, register(study, bundle))
+
+
+def test_a_new_bundle_is_a_new_version_and_the_old_one_stays(study: Study, bundle: Path) -> None:
+    first = register(study, bundle)
+    old = content(bundle)
+    rewritten(bundle, card=CARD + "\nAnother release.\n")
+    second = register(study, bundle)
+    assert (first["models"], second["models"]) == ({MODEL: "1"}, {MODEL: "2"})
+    check_whole(study, bundle, second)
+    assert content(registered(study, first)) == old
+    tags = [run_of(study, receipt).data.tags["current"] for receipt in (first, second)]
+    assert tags == ["false", "true"]
+    for name, data in old.items():
+        (bundle / name).write_bytes(data)
+    check_whole(study, bundle, register(study, bundle))
+    assert run_of(study, first).data.tags["current"] == "true"
+
+
+def test_files_that_were_lost_are_written_again(study: Study, bundle: Path) -> None:
+    folder = registered(study, register(study, bundle))
+    (folder / "head.safetensors").unlink()
+    (folder / "release.html").write_bytes(b"cut")
+    check_whole(study, bundle, register(study, bundle))
+    shutil.rmtree(folder.parent.parent)
+    check_whole(study, bundle, register(study, bundle))
+
+
+def test_a_signature_that_came_later_is_added(study: Study, bundle: Path) -> None:
+    register(study, bundle)
+    (bundle / SIGNATURE_FILE).write_bytes(b"signed")
+    receipt = register(study, bundle)
+    assert receipt["models"] == {MODEL: "1"}
+    check_whole(study, bundle, receipt)
+
+
+def test_a_run_that_somebody_deleted_is_made_again_with_its_version(
+    study: Study, bundle: Path
+) -> None:
+    (run_id,) = register(study, bundle)["runs"].values()
+    client_of(study).delete_run(run_id)
+    receipt = register(study, bundle)
+    assert run_id not in receipt["runs"].values()
+    check_whole(study, bundle, receipt)
+
+
+def test_nothing_but_the_bundles_files_is_registered(study: Study, bundle: Path) -> None:
+    (bundle / "predictions.parquet").write_text("private")
+    receipt = register(study, bundle)
+    assert set(content(registered(study, receipt))) == set(BUNDLE_FILES)
+
+
+def test_a_damaged_bundle_is_not_registered(study: Study, bundle: Path) -> None:
+    (bundle / "README.md").write_text("another promise")
+    with pytest.raises(DataError, match=r"README\.md"):
+        register(study, bundle)
+    assert client_of(study).get_experiment_by_name("all releases") is None
+
+
+def test_a_long_card_fits(study: Study, bundle: Path) -> None:
+    lines = "".join(f"Line {number} of a long card.\n" for number in range(1000))
+    register(study, rewritten(bundle, card=lines))
+    words = client_of(study).get_model_version_by_alias(MODEL, "released").description or ""
+    assert words.startswith("Line 0 of a long card.\nLine 1 ")
+    assert words.endswith("\n\nToo long for MLflow: the rest is in the artifacts.")
+    assert DESCRIPTION_LENGTH - 100 < len(words) < 5000
+
+
+def test_releases_stay_current_beside_each_other_and_the_study(
+    study: Study, bundle: Path, tmp_path: Path
+) -> None:
+    first = register(study, bundle)
+    other = shutil.copytree(bundle, tmp_path / "releases/lesions_v2")
+    second = register(study, rewritten(other, facts={"name": "lesions_v2"}))
+    third = register(study, bundle, name="another")
+    study.ingest()
+    study.ingest_whole()
+    assert Writer(client_of(study), study="study").retire(["letters"]) == {"digits"}
+    for receipt in (first, second, third):
+        assert run_of(study, receipt).data.tags["current"] == "true"
+        assert Path(study.root, "tracking/releases", f"{receipt['release']}.json").exists()
+        (model,) = receipt["models"]
+        assert client_of(study).get_model_version_by_alias(model, "released")
+
+
+def test_a_dataset_called_release_takes_nothing_from_releases(study: Study, bundle: Path) -> None:
+    register(study, bundle)
+    client = client_of(study)
+    head = f"{model_name('study', 'lesions_v1')}.sgd.eps-1"  # a backbone of the release's name
+    client.create_registered_model(head)
+    run = next(iter(study.ingest()["runs"].values()))
+    client.create_model_version(head, source=f"runs:/{run}/model", run_id=run)
+    client.set_registered_model_alias(head, "current", "1")
+    retire_heads(client, study="study", dataset="release", runs=())
+    assert client.get_registered_model(head).aliases == {}
+    aliases = client.get_registered_model(MODEL).aliases
+    assert {name: str(version) for name, version in aliases.items()} == {"released": "1"}
+
+
+def test_no_head_is_registered_as_a_release(study: Study) -> None:
+    models = study.ingest(register=["*/sgd/*"])["models"]
+    assert models
+    assert all(name.count(".") > model_name("study", "a").count(".") for name in models)
+
+
+@pytest.mark.slow
+def test_a_server_keeps_the_bundle(study: Study, bundle: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    shutil.copyfile(study.root / "mlflow.db", store / "mlflow.db")
+    with serve(store) as study.uri:
+        first, second = register(study, bundle), register(study, bundle)
+        assert (first["created"], second["created"], second["kept"]) == (1, 0, 1)
+        assert first["models"] == second["models"] == {MODEL: "1"}
+        assert first["artifact_root"] is None
+        client = client_of(study)
+        version = client.get_model_version_by_alias(MODEL, "released")
+        run_id = str(version.run_id)
+        folder = client.download_artifacts(run_id, "model/data/bundle", str(tmp_path))
+        assert content(Path(folder)) == content(bundle)
+
+
+# Serving.
+
+
+def picture(seed: int) -> bytes:
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (12, 10), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "new images"
+    folder.mkdir()
+    paths = [folder / f"{seed}.png" for seed in range(5)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(picture(seed))
+    return paths
+
+
+def expected(bundle: Path, paths: list[Path]) -> np.ndarray:
+    return Predictor.load(bundle).probabilities([Image.open(path) for path in paths])
+
+
+def check_scores(result: pd.DataFrame, bundle: Path, paths: list[Path]) -> None:
+    probabilities = expected(bundle, paths)
+    assert list(result.columns) == ["class", *(f"probability_{name}" for name in CLASSES)]
+    np.testing.assert_allclose(result.iloc[:, 1:].to_numpy(float), probabilities, atol=1e-6)
+    assert list(result["class"]) == [CLASSES[index] for index in probabilities.argmax(axis=1)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [str, Path.read_bytes, lambda path: base64.b64encode(path.read_bytes()).decode()],
+    ids=["path", "bytes", "base64"],
+)
+def test_a_registered_release_classifies_images(
+    study: Study,
+    bundle: Path,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    given: Callable[[Path], Any],
+) -> None:
+    register(study, bundle)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
+    model = pyfunc.load_model(f"models:/{MODEL}@released")
+    check_scores(model.predict(pd.DataFrame({"image": map(given, images)})), bundle, images)
+
+
+def test_mlflow_models_predict_reads_image_files(
+    study: Study, bundle: Path, images: list[Path], tmp_path: Path
+) -> None:
+    register(study, bundle)
+    table, output = tmp_path / "images.csv", tmp_path / "output.json"
+    pd.DataFrame({"image": map(str, images)}).to_csv(table, index=False)
+    subprocess.run(
+        [sys.executable, "-m", "mlflow", "models", "predict", "-m", f"models:/{MODEL}@released",
+         "-i", str(table), "-o", str(output), "-t", "csv", "--env-manager", "local"],
+        env={**os.environ, "MLFLOW_TRACKING_URI": study.uri, "MLFLOW_DISABLE_TELEMETRY": "true"},
+        check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    check_scores(pd.DataFrame(json.loads(output.read_text())["predictions"]), bundle, images)
+
+
+def test_more_images_than_a_chunk_keep_their_order(
+    bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_release, "CHUNK", 2)
+    model = ServedRelease(bundle)
+    check_scores(model.predict(pd.DataFrame({"image": map(str, images)})), bundle, images)
+    assert len(model.predict(pd.DataFrame({"image": []}))) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("lost.png", "row 1: 'lost.png': no such file here, and no image in base64"),
+        ("/data/lost", "row 1: '/data/lost': no such file here"),
+        ("QUJD" * 100, r"row 1: 'QUJD.*\.\.\.': no such file here, and no image in base64"),
+        (b"no image", "image row 1 .*cannot be decoded"),
+        (None, "row 1: None; give a path, bytes, or text in base64"),
+        (7, "row 1: 7; give a path"),
+    ],
+)
+def test_what_is_no_image_is_named(
+    bundle: Path, images: list[Path], value: Any, words: str
+) -> None:
+    values = pd.DataFrame({"image": pd.Series([str(images[0]), value], dtype=object)})
+    with pytest.raises(DataError, match=words) as caught:
+        ServedRelease(bundle).predict(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_image_is_named(bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.png"
+    path.write_text("no image")
+    with pytest.raises(DataError, match=r"row 0 .*notes\.png.*cannot be decoded"):
+        ServedRelease(bundle).predict(pd.DataFrame({"image": [str(path)]}))
+
+
+def with_checkpoint(bundle: Path) -> Path:
+    backbone = read_json(bundle / "bundle.json")["backbone"]
+    values = {"checkpoint": "net.safetensors", "weights_sha256": "ab" * 32}
+    return rewritten(bundle, facts={"backbone": {**backbone, **values}})
+
+
+def test_weights_that_are_not_in_the_bundle_are_asked_for(
+    bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DPPROBE_CHECKPOINT", raising=False)
+    model = ServedRelease(with_checkpoint(bundle))
+    values = pd.DataFrame({"image": [str(images[0])]})
+    for params in (None, {}, {"checkpoint": ""}):
+        with pytest.raises(ConfigError, match=f"net.safetensors of SHA-256 {'ab' * 32}") as caught:
+            model.predict(values, params)
+        assert "set DPPROBE_CHECKPOINT, or the param checkpoint" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "variable", "wanted"),
+    [
+        ({"checkpoint": "/a/net"}, None, "/a/net"),
+        ({"checkpoint": ""}, "/b/net", "/b/net"),
+        ({"checkpoint": "/a/net"}, "/b/net", "/a/net"),
+    ],
+)
+def test_weights_are_taken_from_the_param_then_the_environment(
+    study: Study,
+    bundle: Path,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    params: dict[str, str],
+    variable: str | None,
+    wanted: str,
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("DPPROBE_CHECKPOINT", variable)
+    predictor = Mock(**{"probabilities.return_value": np.full((1, 3), 1 / 3, np.float32)})
+    load = Mock(return_value=predictor)
+    monkeypatch.setattr(Predictor, "load", load)
+    register(study, with_checkpoint(bundle))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", study.uri)
+    model = pyfunc.load_model(f"models:/{MODEL}@released")
+    for _ in range(2):
+        model.predict(pd.DataFrame({"image": [str(images[0])]}), params=params)
+    assert [call.kwargs for call in load.call_args_list] == [{"checkpoint": Path(wanted)}]
+
+
+def test_a_bundle_without_a_checkpoint_takes_none(
+    bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPPROBE_CHECKPOINT", "/of/another/model")
+    check_scores(
+        ServedRelease(bundle).predict(pd.DataFrame({"image": map(str, images)})), bundle, images
+    )
+
+
+def test_several_labels_and_scores_are_named(bundle: Path) -> None:
+    facts = ServedRelease(bundle).facts
+    several = facts.model_copy(update={"multi_label": True})
+    values = np.array([[0.9, 0.2, 0.51], [0.1, 0.2, 0.3]], np.float32)
+    assert list(served_release.table(values, several)["class"]) == ["naevus|keratosis", ""]
+    head = facts.head.model_copy(update={"link": "none"})
+    scores = served_release.table(values, facts.model_copy(update={"head": head}))
+    assert list(scores.columns)[1:] == [f"score_{name}" for name in CLASSES]
+    assert list(scores["class"]) == ["naevus", "keratosis"]
