@@ -1,0 +1,145 @@
+"""Releases made by Snakemake: each once, final, told of in MLflow, usable by the commands."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from dpprobe.release.bundle import BUNDLE_FILES, bundle_digest
+from dpprobe.release.ledger import Ledger
+
+from .conftest import SMALL, Workspace
+
+STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
+    "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+    "methods": {
+        "sgd": {"head": "sgd", "batch_size": 64, "epochs": 2},
+        "covariance": {"head": "feature_covariance", "normalize": "l2"},
+    },
+    "privacy": {"max_epsilon": 12},
+    "releases": {
+        "first": {
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "covariance",
+            "epsilon": 8,
+            "evaluate": {"epsilon": 2},
+            "card": {"license": "apache-2.0"},
+        },
+        "second": {
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "covariance",
+            "epsilon": 1,
+        },
+    },
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dpprobe", *arguments],
+        cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def changed(**options: Any) -> dict[str, Any]:
+    """The study with options of its second release."""
+    study = copy.deepcopy(STUDY)
+    study["releases"]["second"] |= options
+    return study
+
+
+def test_releases(workspace: Workspace) -> None:
+    releases = workspace.directory / "results/releases"
+    workspace.run(STUDY, "release_first")
+    assert not (releases / "second").exists(), "only what was asked for is made"
+    assert not (workspace.directory / "results/cells").exists(), "no benchmark is needed"
+    workspace.run(STUDY, "releases")
+    made = {name: contents(releases / name) for name in ("first", "second")}
+    assert all(set(files) == set(BUNDLE_FILES) for files in made.values())
+    assert "Nothing to be done" in workspace.run(STUDY, "releases").stdout
+
+    # final: whatever Snakemake thinks of, nothing is drawn again
+    forced = workspace.run(STUDY, "releases", "--forcerun", "prepare_data", "make_release")
+    assert "make_release" in forced.stdout
+    (releases / ".second.done").unlink()
+    workspace.run(STUDY, "releases")
+    assert {name: contents(releases / name) for name in made} == made
+    ledger = Ledger.of(workspace.directory / "data", "digits")
+    assert [entry.state for entry in ledger.entries()] == ["closed", "closed"]
+    for entry in ledger.entries():
+        assert entry.digest == bundle_digest(releases / entry.booking.release)
+
+    # other options, under the name of a release that is made, or beyond the budget
+    output = workspace.run(changed(epsilon=2), "release_second", check=False)
+    assert output.returncode
+    assert "a release is final: give this one another name" in output.stdout
+    third = changed()
+    third["releases"]["third"] = third["releases"]["second"] | {"epsilon": 11}
+    output = workspace.run(third, "release_third", check=False)
+    assert output.returncode
+    assert "max_epsilon" in output.stdout
+    assert not (releases / "third").exists()
+    assert {name: contents(releases / name) for name in made} == made
+
+    receipt = json.loads((workspace.directory / "results/tracking/releases/first.json").read_text())
+    assert list(receipt["models"]) == ["small.release.first"]
+
+    # the commands
+    verified = dpprobe(workspace, "verify", "results/releases/first")
+    assert (verified.returncode, verified.stdout.splitlines()[-1]) == (0, "verified"), verified
+    shown = dpprobe(workspace, "ledger", "data/digits")
+    assert shown.returncode == 0, shown
+    assert "first" in shown.stdout
+    assert "release-notes" in dpprobe(workspace, "--help").stdout
+    notes = dpprobe(workspace, "release-notes", "results/releases/first")
+    assert "epsilon 8" in notes.stdout, notes
+    images = workspace.directory / "images"
+    images.mkdir()
+    digits = load_digits()
+    for row in range(200):
+        pixels = (digits.images[row] * 255 / 16).astype(np.uint8)
+        Image.fromarray(pixels).save(images / f"{row:03d}.png")
+    (images / "broken.png").write_text("no image")
+    predicted = dpprobe(workspace, "predict", "results/releases/first", "images")
+    assert predicted.returncode == 3, predicted.stderr
+    rows = [line.split(",") for line in predicted.stdout.splitlines()]
+    classes = [row[1] for row in rows[1:201]]
+    right = np.mean([name == str(target) for name, target in zip(classes, digits.target[:200])])
+    assert right > 0.8
+    altered = releases / "first/bundle.json"
+    altered.write_text(altered.read_text().replace('"0"', '"o"', 1))
+    assert dpprobe(workspace, "verify", "results/releases/first").returncode == 1
+    output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
+    assert output.returncode
+    assert "restore a copy" in output.stdout
+
+
+def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) -> None:
+    study = changed(method="sgd", evaluate={"epsilon": 1, "metric": "auc"})
+    study["datasets"]["digits"]["split_by"] = "class"
+    study["releases"]["second"]["sign_key"] = "none.pem"
+    output = workspace.run(study, "releases", check=False)
+    assert output.returncode
+    for words in (
+        "config: releases.second: method sgd: its releases are not exact",
+        "config: releases.second: dataset digits: ",
+        "split_by: id",
+        "config: releases.second: sign_key: no file none.pem",
+        "config: releases.second: metric: auc with 10 classes",
+    ):
+        assert words in output.stdout, words
+    assert not (workspace.directory / "data").exists()
