@@ -95,7 +95,7 @@ def register_release(
         writer = Writer(client, study=study)
         older = f"{_key(study, name)}/"
         page = writer.write(
-            releases_experiment(location), [run], outdates=lambda key: key.startswith(older)
+            releases_experiment(location, run), [run], outdates=lambda key: key.startswith(older)
         )
         model = model_name(study, name)
         version = _register(client, model, content, writer.runs[run.key], digest)

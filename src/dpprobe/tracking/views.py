@@ -112,15 +112,15 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
     )
 
 
-def releases_experiment(location: Path | None) -> ExperimentContents:
-    """Describes the experiment of all studies' releases."""
+def releases_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
+    """Describes the experiment of all studies' releases, of which this run is one."""
     params = ["study", "release", "dataset", "backbone", "method", "epsilon", "delta", "unit"]
     metrics = ["privacy/epsilon_realised", "evaluation/accuracy", "evaluation/auc"]
     return ExperimentContents(
         name=RELEASES,
         location=location,
         note="One run a release: its guarantee, what was measured of it under noise, its bundle.",
-        views=lambda _: {VIEW_KEY: _view(params, metrics, metrics[0], runs=())},
+        views=lambda _: {VIEW_KEY: _view(params, metrics, metrics[0], runs=[run])},
     )
 
 
