@@ -95,7 +95,7 @@ class HeadFacts(Facts):
 
 
 class CardFacts(Facts):
-    """What a person says about the model."""
+    """A person's words about the model."""
 
     license: str | None = None
     intended_use: str | None = None

@@ -90,10 +90,8 @@ def _checkpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
-# Each imports what it needs: `dpprobe --help` is to be quick.
-
-
 def _predict(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.predict import predict
 
     summary = predict(
@@ -117,6 +115,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.verify import verify
 
     report = verify(arguments.bundle, public_key=arguments.public_key)
@@ -128,6 +127,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.export import export_onnx
 
     done = export_onnx(arguments.bundle, arguments.onnx, checkpoint=arguments.checkpoint)
@@ -136,6 +136,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _push(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.push import push
 
     print(push(arguments.bundle, arguments.repository, private=arguments.private))
@@ -143,6 +144,7 @@ def _push(arguments: argparse.Namespace) -> int:
 
 
 def _ledger(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
@@ -155,6 +157,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 
 def _notes(arguments: argparse.Namespace) -> int:
+    # heavy, and `dpprobe --help` is to be quick
     from dpprobe.release.notes import release_notes
 
     print(release_notes(arguments.bundle, previous=arguments.previous))
