@@ -35,6 +35,7 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         statement=statement,
         table=table,
         weak=documents.is_weak(table),
+        to_patients=documents.to_patients(statement),
         words=documents.in_plain_words(statement, table),
         formal=documents.formally(statement),
         units=documents.UNITS[documents.unit_of(statement)],
@@ -52,10 +53,10 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
 
 def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
     """Writes the YAML that the Hub reads, by the Hub's library."""
-    from huggingface_hub import EvalResult, ModelCardData  # heavy: a start of Snakemake
+    from huggingface_hub import EvalResult, ModelCardData  # heavy: httpx
 
     evaluation = statement["evaluation"]
-    results = {}
+    values: dict[str, Any] = _license(facts.card.license)
     if evaluation:
         metric = HUB_METRICS[evaluation["metric"]]
         result = EvalResult(
@@ -67,19 +68,18 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
             metric_name=f"{documents.METRICS[evaluation['metric']]}, measured with noise",
             metric_value=evaluation["value"],
         )
-        results = {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
+        values |= {"metrics": [metric], "model_name": facts.name, "eval_results": [result]}
     data = ModelCardData(
-        **_license(facts.card.license),
         library_name="dpprobe",
         pipeline_tag="image-classification",
         tags=list(TAGS),
         base_model=documents.base_model(facts),
-        **results,
+        **values,
     )
     return f"{data.to_yaml()}\n"
 
 
-def _license(written: str | None) -> dict[str, str]:
+def _license(written: str | None) -> dict[str, Any]:
     """Returns the Hub's keys for a license: an identifier, or `other` with a name."""
     if written is None:
         return {}

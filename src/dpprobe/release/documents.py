@@ -123,6 +123,21 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
     return first, second
 
 
+def to_patients(statement: Mapping[str, Any]) -> str | None:
+    """Says what a promise for one image is worth to somebody with several; None where none has."""
+    patients = statement["patients"]
+    if patients is None:
+        return None
+    first = "The promise is for one image; somebody with several has less of it."
+    most, worth = patients["images"], patients["epsilon"]
+    if most is None or worth is None or math.isinf(float(worth)):
+        return f"{first} Here patients may have several, and nothing is promised to a patient."
+    return (
+        f"{first} To a patient of {most} training images, the most that one has here, it is "
+        f"epsilon {price(worth)} at delta {small(statement['delta'])}."
+    )
+
+
 def formally(statement: Mapping[str, Any]) -> str:
     """States epsilon, delta, unit and n in a line."""
     _, many = UNITS[unit_of(statement)]

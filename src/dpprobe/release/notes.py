@@ -34,6 +34,7 @@ def release_notes(bundle: Path, *, previous: Path | None = None) -> str:
         words=documents.in_plain_words(this.statement, table),
         formal=documents.formally(this.statement),
         weak=documents.is_weak(table),
+        to_patients=documents.to_patients(this.statement),
         units=documents.UNITS[documents.unit_of(this.statement)],
         evaluation=evaluation,
         measured=documents.measured(evaluation) if evaluation else None,

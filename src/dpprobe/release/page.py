@@ -41,6 +41,7 @@ def write_page(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         policy=content_policy(style, None),
         table=table,
         weak=documents.is_weak(table),
+        to_patients=documents.to_patients(statement),
         words=documents.in_plain_words(statement, table),
         units=documents.UNITS[documents.unit_of(statement)],
         drawing=_drawing(curve),

@@ -48,7 +48,7 @@ def test_the_hub_reads_an_evaluation(
     tmp_path: Path, release: Release, metric: str, name: str
 ) -> None:
     facts, statement = release
-    data = card(tmp_path, facts, {**statement, "evaluation": measured(metric)}).data
+    data: Any = card(tmp_path, facts, {**statement, "evaluation": measured(metric)}).data
     (result,) = data.eval_results or []
     assert (result.metric_type, result.metric_value) == (name, 0.8125)
     assert data.to_dict()["metrics"] == [name]
@@ -104,7 +104,7 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         statement["choice"]["words"],
         "| 1 % | 2 % | 1.2 % |",
         "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)",
-        "a training unit pays the epsilon of the head, 1, and a test unit that of the evaluation",
+        "the head costs training images epsilon 1 and test images nothing",
         "the only release from this dataset: it costs one image epsilon 1 at delta 1e-5",
     ):
         assert fact in text

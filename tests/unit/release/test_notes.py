@@ -69,8 +69,8 @@ def test_they_tell_what_changed(tmp_path: Path, bundle: Path) -> None:
         "- Promise: epsilon 1 at delta 1e-5 for one training image, with n = 1,500 training "
         "images; now epsilon 2 at delta 1e-5 for one training image, with n = 1,500 training "
         "images.",
-        "- Accuracy 81.2 % (95 % interval 77.2 to 85.2 %); now Accuracy 85.0 % (95 % interval 81.0 "
-        "to 89.0 %).",
+        "- Accuracy 81.2 % (95 % interval 77.2 to 85.2 %); now Accuracy 85.0 % (95 % interval "
+        "81.0 to 89.0 %).",
         "- Ledger: epsilon 1 at delta 1e-5 over 1 release, now epsilon 2.6 at delta 1e-5 over 2 "
         "releases.",
     ]
