@@ -1,0 +1,442 @@
+"""A bundle is checked by whoever is handed it: edits are noticed, hashed anew or not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.statement import mechanism_values
+from dpprobe.release.bundle import (
+    FACTS_FILE,
+    HEAD_FILE,
+    SIGNATURE_FILE,
+    STATEMENT_FILE,
+    SUMS_FILE,
+    BundleFacts,
+    bundle_schema,
+    write_sums,
+)
+from dpprobe.release.card import write_card
+from dpprobe.release.choice import choice_words
+from dpprobe.release.evaluation import (
+    accuracy_estimate,
+    evaluation_mechanisms,
+    released_words,
+)
+from dpprobe.release.page import write_page
+from dpprobe.release.signing import sign
+from dpprobe.release.verify import Report, verify
+from tests.support.bundles import write_example
+from tests.unit.release.test_signing import write_keys
+
+SAMPLED = {
+    "head": "sgd", "engine": "exact", "batch_size": 100, "learning_rate": 0.1, "normalize": "l2",
+}  # fmt: skip
+Change = Callable[[dict[str, Any]], None]
+
+
+def evaluation(folder: Path) -> dict[str, Any]:
+    n, value = 400, 0.87
+    plan = calibrate(
+        evaluation_mechanisms("accuracy", classes=3, multi_label=False),
+        n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=folder,
+    )  # fmt: skip
+    estimate = accuracy_estimate(value, n, plan.mechanisms[0].noise_multiplier)
+    return {
+        "metric": "accuracy",
+        "value": value,
+        "interval": [estimate.low, estimate.high],
+        "standard_error": estimate.standard_error,
+        "n": n,
+        "epsilon": plan.realised_epsilon,
+        "epsilon_target": 0.5,
+        "delta": 1e-5,
+        "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
+        "released": released_words("accuracy", estimate, plan),
+        "composition": f"head 0.999996, test result {plan.realised_epsilon:g}: nobody pays both",
+    }
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle in order, of a head without sampling."""
+    place = tmp_path_factory.mktemp("bundle")
+    folder = write_example(
+        place / "whole",
+        evaluation=evaluation(place / "calibration"),
+        choice={"cells": 4, "epsilon": 5.5, "words": choice_words(4, 5.5, delta=1e-5)},
+        ledger={
+            "entry": 3, "releases": 2, "unit": "image", "delta": 1e-5, "epsilon": 1.6, "exact": True
+        },
+    )  # fmt: skip
+    documented(folder)
+    return folder
+
+
+@pytest.fixture
+def bundle(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def documented(folder: Path) -> None:
+    """Writes card, page and sums for what bundle.json and privacy.json say, if they can be."""
+    try:
+        facts = BundleFacts.model_validate(read_json(folder / FACTS_FILE))
+        statement = read_json(folder / STATEMENT_FILE)
+        write_card(folder, facts, statement)
+        write_page(folder, facts, statement)
+    except Exception:  # of an edit that no document can be written of
+        pass
+    write_sums(folder)
+
+
+def failed(report: Report) -> list[str]:
+    return [check.name for check in report.checks if check.passed is False]
+
+
+def test_a_bundle_in_order_passes(original: Path) -> None:
+    report = verify(original)
+    assert failed(report) == []
+    assert report.passed
+    details = {check.name: check.detail for check in report.checks}
+    assert "dp-accounting" in details["price"]
+    assert "opacus" in details["price"]
+    information = [check for check in report.checks if check.name == "not covered"]
+    assert len(information) >= 5
+    assert {check.passed for check in information} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "arrays"),
+    [
+        (SAMPLED, {}),
+        ({"head": "least_squares", "normalize": "centred"}, {"centre": (64,)}),
+    ],
+)
+def test_other_heads_pass(
+    tmp_path: Path, options: dict[str, Any], arrays: dict[str, tuple[int, ...]]
+) -> None:
+    folder = write_example(tmp_path / "bundle", options=options)
+    with_tensors(folder, lambda tensors: tensors.update(
+        {name: np.ones(shape, np.float32) for name, shape in arrays.items()}
+    ))  # fmt: skip
+    edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(exact=False))
+    assert failed(verify(folder)) == []
+
+
+def edited(folder: Path, name: str, change: Change) -> Path:
+    """Edits a JSON file, and makes documents and sums anew as an attacker would."""
+    values = read_json(folder / name)
+    change(values)
+    (folder / name).write_text(json.dumps(values, indent=2))
+    documented(folder)
+    return folder
+
+
+def with_tensors(folder: Path, change: Change) -> Path:
+    """Edits the head's tensors, and keeps its metadata."""
+    from safetensors import safe_open
+
+    with safe_open(folder / HEAD_FILE, framework="numpy") as stream:
+        metadata = stream.metadata()
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    change(tensors)
+    (folder / HEAD_FILE).write_bytes(save(tensors, metadata=metadata))
+    documented(folder)
+    return folder
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields the place of every value, of a list of numbers the first alone."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, (*place, key))
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            if index == 0 or not isinstance(inner, float) or "sample" not in place:
+                yield from leaves(inner, (*place, index))
+    else:
+        yield place
+
+
+def other(value: Any) -> Any:
+    """Returns another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 1.01 if value else 0.5
+    if isinstance(value, str):
+        return f"{value}x"
+    if value is None:
+        return "other"
+    return {"more": 1} if isinstance(value, dict) else ["more"]
+
+
+def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
+    """Returns the places of a file whose values can be edited without that being noticed."""
+    written = read_json(original / name)
+    passed = set()
+    for place in leaves(written):
+        shutil.copytree(original, folder)
+        values = copy.deepcopy(written)
+        inner = values
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = other(inner[place[-1]])
+        edited(folder, name, lambda found, new=values: found.update(new))  # type: ignore[misc]
+        if verify(folder).passed:
+            passed.add(".".join(map(str, place)))
+        shutil.rmtree(folder)
+    return passed
+
+
+def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
+    assert unnoticed(original, STATEMENT_FILE, tmp_path / "copy") == {
+        "n",
+        "evaluation.composition",
+        "ledger.entry",
+        "ledger.releases",
+        "ledger.epsilon",
+        "ledger.exact",
+    }
+
+
+def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
+    passed = unnoticed(original, FACTS_FILE, tmp_path / "copy")
+    assert {place.split(".")[0] for place in passed} == {
+        "name", "study", "dpprobe", "class_names", "backbone", "card",
+    }  # fmt: skip
+    assert {place.split(".")[1] for place in passed if place.startswith("backbone.")} == {
+        "architecture", "pretrained_tag", "preprocessing", "probe",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("price", lambda values: _scale_noise(values, 0.5)),
+        ("price", lambda values: _scale_noise(values, 0.99)),
+        ("mechanisms", lambda values: values["mechanisms"].pop()),
+        ("mechanisms", lambda values: values["mechanisms"].reverse()),
+        ("mechanisms", lambda values: values["mechanisms"][1].update(count=7)),
+        ("words", lambda values: values["not_covered"].pop()),
+        ("words", lambda values: values.update(seeds=["0" * 8])),
+        ("words", lambda values: values["public_data"].update(near_duplicate_check={"near": 3})),
+        ("plan", lambda values: values.update(epsilon_target="inf")),
+        ("plan", lambda values: values.update(delta=0.5)),
+        ("plan", lambda values: values.update(n=10**40)),
+        ("plan", lambda values: values["mechanisms"][0].update(noise_multiplier=0)),
+        ("plan", lambda values: values["mechanisms"][0].update(count=10**12)),
+        ("privacy.json", lambda values: values.update(mode="benchmark")),
+        ("privacy.json", lambda values: values.update(private=False)),
+        ("ledger", lambda values: values["ledger"].update(epsilon=0.9)),
+        ("ledger", lambda values: values["ledger"].update(more=1)),
+        ("choice", lambda values: values["choice"].update(epsilon=0.5)),
+        ("choice", lambda values: values["choice"].update(epsilon=None)),
+        ("evaluation", lambda values: values["evaluation"].update(epsilon=0.4)),
+        ("evaluation", lambda values: values["evaluation"].update(interval=[0.87, 0.87])),
+        ("evaluation", lambda values: values["evaluation"].update(value=10**400)),
+        ("evaluation", lambda values: values["evaluation"].update(n=10**10 + 1)),
+        ("evaluation", lambda values: values["evaluation"].update(metric="auc")),
+    ],
+)
+def test_edits_of_the_statement_fail_by_name(bundle: Path, check: str, change: Change) -> None:
+    assert check in failed(verify(edited(bundle, STATEMENT_FILE, change)))
+
+
+def _scale_noise(values: dict[str, Any], factor: float) -> None:
+    for item in values["mechanisms"]:
+        item["noise_multiplier"] *= factor
+        item["noise_standard_deviation"] = item["noise_multiplier"] * item["sensitivity"]
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        ("options", lambda facts: facts["head"]["options"].pop("intercept")),
+        ("options", lambda facts: facts["head"].update(link="sigmoid")),
+        ("options", lambda facts: facts["head"].update(chosen={"score": 0.5})),
+        ("words", lambda facts: facts["head"]["options"].update(steps=7)),
+        ("bundle.json", lambda facts: facts.update(dimension="64")),
+        ("bundle.json", lambda facts: facts.update(class_names=["a", "a", "b"])),
+        ("bundle.json", lambda facts: facts.update(study="../secret")),
+        ("bundle.json", lambda facts: facts.update(seed=3)),
+        ("head", lambda facts: facts.update(dimension=65)),
+        ("head", lambda facts: facts.update(dimension=10**30)),
+        ("head", lambda facts: facts.update(dataset="another")),
+        (
+            "nothing private beside it",
+            lambda facts: facts["backbone"]["versions"].update(fingerprint="1"),
+        ),
+        (
+            "nothing private beside it",
+            lambda facts: facts["backbone"]["preprocessing"].update(x="/home/anna/images"),
+        ),
+        (
+            "nothing private beside it",
+            lambda facts: facts["card"].update(limits="seed 0123456789abcdef0123456789abcdef"),
+        ),
+    ],
+)
+def test_edits_of_the_facts_fail_by_name(bundle: Path, check: str, change: Change) -> None:
+    assert check in failed(verify(edited(bundle, FACTS_FILE, change)))
+
+
+def test_another_n_of_a_head_that_samples_fails(tmp_path: Path) -> None:
+    folder = write_example(tmp_path / "bundle", options=SAMPLED)
+    edited(folder, STATEMENT_FILE, lambda values: values.update(n=1501))
+    assert "mechanisms" in failed(verify(folder))
+
+
+def test_an_engine_whose_releases_are_not_exact_fails(tmp_path: Path) -> None:
+    folder = write_example(tmp_path / "bundle", options={**SAMPLED, "engine": "closed_form"})
+    documented(folder)
+    assert "engine" in failed(verify(folder))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.update(weights=tensors["weights"][:2]),
+        lambda tensors: tensors.update(weights=tensors["weights"].astype(np.float64)),
+        lambda tensors: tensors["weights"].__setitem__((0, 0), np.nan),
+        lambda tensors: tensors.update(centre=np.zeros(64, np.float32)),
+        lambda tensors: tensors.pop("weights"),
+    ],
+)
+def test_other_tensors_fail(bundle: Path, change: Change) -> None:
+    assert failed(verify(with_tensors(bundle, change))) == ["head"]
+
+
+def test_a_changed_byte_fails(bundle: Path) -> None:
+    for name in ("README.md", "release.html", HEAD_FILE, STATEMENT_FILE, FACTS_FILE):
+        content = (bundle / name).read_bytes()
+        (bundle / name).write_bytes(content + b" ")
+        assert "hashes" in failed(verify(bundle)), name
+        (bundle / name).write_bytes(content)
+    assert verify(bundle).passed
+
+
+def test_documents_that_say_something_else_fail(bundle: Path) -> None:
+    for name in ("README.md", "release.html"):
+        content = (bundle / name).read_text()
+        (bundle / name).write_text(content.replace("epsilon", "Epsilon", 1))
+        write_sums(bundle)
+        assert failed(verify(bundle)) == ["documents"]
+        (bundle / name).write_text(content)
+
+
+def test_files_that_do_not_belong_fail(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "notes.txt").write_text("anything")
+    assert failed(verify(bundle)) == ["files"]
+    (bundle / "notes.txt").unlink()
+    (bundle / SIGNATURE_FILE).symlink_to(tmp_path)
+    assert failed(verify(bundle)) == ["files"]
+    (bundle / SIGNATURE_FILE).unlink()
+    (bundle / HEAD_FILE).rename(tmp_path / "head")
+    (bundle / HEAD_FILE).symlink_to(tmp_path / "head")
+    assert failed(verify(bundle)) == ["files"]
+    (bundle / HEAD_FILE).unlink()
+    os.mkfifo(bundle / HEAD_FILE)
+    assert failed(verify(bundle)) == ["files"]
+    with pytest.raises(DataError, match="not a folder"):
+        verify(tmp_path / "nowhere")
+
+
+def test_signatures(bundle: Path, tmp_path: Path) -> None:
+    def signature(key: Path | None) -> bool | None:
+        report = verify(bundle, public_key=key)
+        return next(check.passed for check in report.checks if check.name == "signature")
+
+    private, public = write_keys(tmp_path)
+    assert signature(None) is None
+    assert signature(public) is False
+    sign(bundle, private)
+    assert signature(None) is None
+    assert signature(public) is True
+    assert verify(bundle, public_key=public).passed
+    edited(bundle, STATEMENT_FILE, lambda values: values["ledger"].update(entry=9))
+    assert failed(verify(bundle, public_key=public)) == ["signature"]
+    with pytest.raises(ConfigError, match="public key"):
+        verify(bundle, public_key=tmp_path / "missing.pem")
+
+
+@pytest.mark.parametrize("name", [FACTS_FILE, STATEMENT_FILE])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"format": NaN}',
+        b'{"format": 1e999}',
+        b'{"n": 1, "n": 2}',
+        b'{"n": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"a": ' * 900 + b"1" + b"}" * 900,
+    ],
+)
+def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -> None:
+    (bundle / name).write_bytes(content)
+    write_sums(bundle)
+    report = verify(bundle)
+    assert name in failed(report)
+    assert all("\n" not in check.detail and len(check.detail) <= 600 for check in report.checks)
+
+
+@pytest.mark.parametrize("junk", [None, -1, 1e308, "x", [], {}, [[[1]]], {"a": {"b": None}}, True])
+def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) -> None:
+    written = read_json(bundle / STATEMENT_FILE)
+    for key in written:
+        if written[key] == junk:
+            continue
+        write_json(bundle / STATEMENT_FILE, {**written, key: junk})
+        write_sums(bundle)
+        report = verify(bundle)
+        # a statement without a test result or a selection is one, but card and page say otherwise
+        assert failed(report), key
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff" * 64, (2**40).to_bytes(8, "little") + b"{}", b"\x02" + bytes(7) + b"{}"],
+)
+def test_a_hostile_head_fails_in_a_line(bundle: Path, content: bytes) -> None:
+    (bundle / HEAD_FILE).write_bytes(content)
+    write_sums(bundle)
+    assert failed(verify(bundle)) == ["head"]
+
+
+def test_control_characters_do_not_reach_a_terminal(bundle: Path) -> None:
+    edited(bundle, STATEMENT_FILE, lambda values: values.update(promise="\x1b[2J\nverified"))
+    for check in verify(bundle).checks:
+        assert check.detail.isprintable()
+    (bundle / SUMS_FILE).write_text("\x1b[2J  bundle.json\n")
+    assert all(check.detail.isprintable() for check in verify(bundle).checks)
+
+
+def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
+    written = json.loads((repository / "workflow/schemas/bundle.schema.json").read_text())
+    assert written == bundle_schema(), "run `make schema`"
+
+
+def test_a_bundle_validates_by_the_schema(original: Path) -> None:
+    import jsonschema
+
+    jsonschema.validate(read_json(original / FACTS_FILE), bundle_schema())
