@@ -118,7 +118,9 @@ def test_releases(workspace: Workspace) -> None:
     assert predicted.returncode == 3, predicted.stderr
     rows = [line.split(",") for line in predicted.stdout.splitlines()]
     classes = [row[1] for row in rows[1:201]]
-    right = np.mean([name == str(target) for name, target in zip(classes, digits.target[:200])])
+    right = np.mean(
+        [name == str(target) for name, target in zip(classes, digits.target[:200], strict=True)]
+    )
     assert right > 0.8
     altered = releases / "first/bundle.json"
     altered.write_text(altered.read_text().replace('"0"', '"o"', 1))
