@@ -104,7 +104,7 @@ PUBLIC_KEYS = {"crop_seed"}
 FORBIDDEN_TEXTS = {
     "a path": re.compile(
         r"(?<![\w.:/<])/(home|Users|root|tmp|mnt|var|usr|data|work|scratch|media|opt|srv|private)/"
-        r"|\b[A-Za-z]:\\\\?|file://|(?<!\w)~/"
+        r"|\b[A-Za-z]:\\{1,2}[A-Z]|file://|(?<!\w)~/"
     ),
     "a time": re.compile(r"\b(19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d"),
     "a number of 128 bits, as seeds are": re.compile(
@@ -190,8 +190,8 @@ def verify(bundle: Path, *, public_key: Path | None = None) -> Report:
     checks.run("engine", _engine, options)
     values = checks.run("privacy.json", _statement, folder)
     plan = checks.run("plan", _plan, values)
-    checks.run("mechanisms", _mechanisms, options, plan)
-    checks.run("price", _priced, plan)
+    matched = checks.run("mechanisms", _mechanisms, options, plan)
+    checks.run("price", _priced, plan, matched)
     words = checks.run("words", _rewritten, values, plan, options, facts)
     checks.run("head", _head, folder, facts, options, plan)
     blocks = (
@@ -234,10 +234,10 @@ def _files(folder: Path) -> tuple[str, Path]:
     others = sorted(set(modes) - {*BUNDLE_FILES, SIGNATURE_FILE})
     _require(not missing, f"missing: {', '.join(missing)}; fetch the bundle again")
     _require(not others, f"not of a bundle: {', '.join(others)}; remove them")
-    for name, found in modes.items():
-        _require(stat.S_ISREG(found.st_mode), f"{name}: not a plain file; fetch the bundle again")
+    for name, status in modes.items():
+        _require(stat.S_ISREG(status.st_mode), f"{name}: not a plain file; fetch the bundle again")
         largest = LARGEST_HEAD if name == HEAD_FILE else LARGEST_TEXT
-        _require(found.st_size <= largest, f"{name}: {found.st_size} bytes, above {largest}")
+        _require(status.st_size <= largest, f"{name}: {status.st_size} bytes, above {largest}")
     return f"{len(modes)}, all of a bundle and no others", folder
 
 
@@ -448,7 +448,7 @@ def _mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     return f"sensitivities, rates and counts are those of the options: {each}", True
 
 
-def _priced(plan: Plan) -> tuple[str, bool]:
+def _priced(plan: Plan, _matched: bool) -> tuple[str, bool]:
     return f"epsilon {_price(plan)}", True
 
 
@@ -760,9 +760,8 @@ def _leaks(folder: Path) -> tuple[str, bool]:
     """Looks for keys and texts that must not be in a bundle."""
     for name in (FACTS_FILE, STATEMENT_FILE):
         values = _json(folder / name)
-        found = [key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)]
-        found = [key for key in found if key not in PUBLIC_KEYS]
-        _require(not found, f"{name}: holds {', '.join(sorted(set(found)))}")
+        keys = {key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)} - PUBLIC_KEYS
+        _require(not keys, f"{name}: holds {', '.join(sorted(keys))}")
     for name in LISTED_FILES:
         if name == HEAD_FILE:
             continue

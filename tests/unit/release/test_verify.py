@@ -7,16 +7,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save
+from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.errors import ConfigError, DataError
-from dpprobe.privacy.calibration import calibrate
+from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.privacy.calibration import calibrate, price_of_group, round_up
+from dpprobe.privacy.entropy import SEEDED
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import (
     FACTS_FILE,
@@ -32,13 +35,16 @@ from dpprobe.release.card import write_card
 from dpprobe.release.choice import choice_words
 from dpprobe.release.evaluation import (
     accuracy_estimate,
+    evaluate,
     evaluation_mechanisms,
     released_words,
 )
 from dpprobe.release.page import write_page
 from dpprobe.release.signing import sign
-from dpprobe.release.verify import Report, verify
+from dpprobe.release.verify import Report, _evaluation, _plan, verify
+from tests.support import bundles, release_study
 from tests.support.bundles import write_example
+from tests.unit.release.test_evaluation import head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
 SAMPLED = {
@@ -197,7 +203,7 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = other(inner[place[-1]])
-        edited(folder, name, lambda found, new=values: found.update(new))  # type: ignore[misc]
+        edited(folder, name, lambda written, new=values: written.update(new))  # type: ignore[misc]
         if verify(folder).passed:
             passed.add(".".join(map(str, place)))
         shutil.rmtree(folder)
@@ -440,3 +446,89 @@ def test_a_bundle_validates_by_the_schema(original: Path) -> None:
     import jsonschema
 
     jsonschema.validate(read_json(original / FACTS_FILE), bundle_schema())
+
+
+@pytest.mark.parametrize("patients", [None, 1, 5])
+def test_the_price_to_a_patient_is_computed_again(
+    tmp_path: Path, patients: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_patients(*arguments: Any, **named: Any) -> Plan:
+        plan = calibrate(*arguments, **named)
+        worth = patients and round_up(price_of_group(plan, patients))
+        return replace(plan, patients=Patients(images=patients, epsilon=worth))
+
+    monkeypatch.setattr(bundles, "calibrate", with_patients)
+    folder = write_example(tmp_path / "bundle")
+    documented(folder)
+    assert failed(verify(folder)) == []
+    edited(folder, STATEMENT_FILE, lambda values: values["patients"].update(epsilon=1.5))
+    assert "price" in failed(verify(folder))
+
+
+def test_a_release_for_patients_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        bundles, "calibrate", lambda *given, **named: calibrate(*given, **named, unit="patient")
+    )
+    folder = write_example(
+        tmp_path / "bundle",
+        ledger={
+            "entry": 1, "releases": 1, "unit": "patient", "delta": 1e-5, "epsilon": 1.0,
+            "exact": True,
+        },
+    )  # fmt: skip
+    documented(folder)
+    assert failed(verify(folder)) == []
+    edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(unit="image"))
+    assert failed(verify(folder)) == ["ledger"]
+
+
+@pytest.mark.parametrize("method", ["covariance", "search"])
+def test_what_make_release_makes_passes(tmp_path: Path, method: str) -> None:
+    release_study.write_features(tmp_path)
+    made = release_study.study(tmp_path, method=method, evaluate={"epsilon": 1})
+    assert failed(verify(release_study.release(tmp_path, made))) == []
+
+
+def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
+    release_study.write_features(tmp_path)
+    path = tmp_path / "start.safetensors"
+    save_file({"weights": np.zeros((3, 7), np.float32)}, path, metadata={"classes": "a, b, c"})
+    made = release_study.study(tmp_path)
+    method = made.methods["covariance"].model_copy(update={"init": "file", "init_file": str(path)})
+    made = made.model_copy(update={"methods": {**made.methods, "covariance": method}})
+    folder = release_study.release(tmp_path, made)
+    assert failed(verify(folder)) == []
+    edited(folder, STATEMENT_FILE, lambda values: values.update(public_files={}))
+    assert "words" in failed(verify(folder))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 8.0])
+def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) -> None:
+    n = 500
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, (n, 3)).astype(np.uint8)
+    plan = calibrate(
+        evaluation_mechanisms("auc", classes=3, multi_label=True),
+        n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=original.parent / "calibration",
+    )  # fmt: skip
+    statement = read_json(original / STATEMENT_FILE)
+    head_plan = _plan(statement)[1]
+    block = evaluate(
+        head(3), of_test_rows(generator.normal(labels, 1), labels), plan, SEEDED,
+        metric="auc", link="sigmoid",
+        composition=f"{head_plan.realised_epsilon:g} and {plan.realised_epsilon:g}",
+    )  # fmt: skip
+    facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
+    facts = facts.model_copy(update={"multi_label": True})
+    detail, _ = _evaluation({"evaluation": block}, head_plan, facts)
+    assert detail.startswith("auc 0.")
+    for change in (
+        {"epsilon": 0.9 * block["epsilon"]},
+        {"epsilon_target": 2 * epsilon},
+        {"interval": [0.9, 0.1]},
+        {"standard_error": 0.0},
+        {"released": "all of it"},
+        {"mechanisms": block["mechanisms"][:1]},
+    ):
+        with pytest.raises(DpprobeError):
+            _evaluation({"evaluation": {**block, **change}}, head_plan, facts)
