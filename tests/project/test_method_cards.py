@@ -17,7 +17,12 @@ from dpprobe.heads.registry import HEADS
 from dpprobe.options import options_class
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.study.load import load_study
-from dpprobe.study.options import FeatureOptions, TsneOptions
+from dpprobe.study.options import (
+    EvaluateOptions,
+    FeatureOptions,
+    ReleaseOptions,
+    TsneOptions,
+)
 from dpprobe.study.study import Study
 
 STUDY: dict[str, Any] = {
@@ -164,7 +169,7 @@ def test_the_index_and_the_configuration_name_every_head(repository: Path) -> No
 def test_the_configuration_names_every_key(repository: Path) -> None:
     page = (repository / "docs/configuration.md").read_text(encoding="utf-8")
     wanted = {*Study.model_fields, *KINDS}
-    for block in (FeatureOptions, TsneOptions, DatasetOptions):
+    for block in (FeatureOptions, TsneOptions, DatasetOptions, ReleaseOptions, EvaluateOptions):
         wanted |= set(block.model_fields)
     blocks = {"privacy": "privacy.unit", "tracking": "tracking.uri"}
     assert {name for name in wanted if f"`{name}`" not in page} == blocks.keys()
