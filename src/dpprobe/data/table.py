@@ -412,12 +412,12 @@ class _Reader:
                 data = Path(path).read_bytes()
             digest = hashlib.sha256(data).digest()
             if self._decode:
-                _open(data, small=True)
+                open_image(data, small=True)
         except OSError as error:
             fault = ("missing", f"cannot be read ({error.strerror})")
         except ValueError as error:  # of a path with a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
-        except _ImageError as error:
+        except ImageError as error:
             fault = ("unreadable", str(error))
         kept = data if self._keep else None
         return _CheckedImage(row, row_id or "", path, origin or "", digest, kept, fault)
@@ -774,17 +774,25 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
             f"{named}: changed since the dataset was prepared; prepare the dataset again"
         )
     try:
-        return _open(data)
-    except _ImageError as error:
+        return open_image(data)
+    except ImageError as error:
         raise DataError(f"{named}: {error}; {KINDS['unreadable'][2]}") from error
 
 
-class _ImageError(Exception):
+class ImageError(DataError):
     """The reason why an encoded image cannot be used."""
 
 
-def _open(data: bytes, *, small: bool = False) -> Image.Image:
-    """Decodes an image; `small` may give fewer pixels, and raises the same errors."""
+def open_image(data: bytes, *, small: bool = False) -> Image.Image:
+    """Decodes an image, and turns it upright where its EXIF data says how it was held.
+
+    Args:
+      data: the content of an image file.
+      small: True to make fewer pixels where that is cheaper; the errors are the same.
+
+    Raises:
+      ImageError: when it is no image, or holds several.
+    """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
@@ -798,8 +806,8 @@ def _open(data: bytes, *, small: bool = False) -> Image.Image:
             return ImageOps.exif_transpose(picture)
     except UnidentifiedImageError as error:
         begins = f"it begins with {data[:16]!r}" if data else "it is empty"
-        raise _ImageError(f"cannot be decoded (no known kind of image: {begins})") from error
+        raise ImageError(f"cannot be decoded (no known kind of image: {begins})") from error
     except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _ImageError(f"cannot be decoded ({line})") from error
-    raise _ImageError(f"{frames} images in one file")
+        raise ImageError(f"cannot be decoded ({line})") from error
+    raise ImageError(f"{frames} images in one file")

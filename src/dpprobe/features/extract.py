@@ -182,19 +182,26 @@ def _open_table(table: Path, info: DatasetInfo, split: str) -> SplitTable:
 
 
 def _check_values(values: Array, part: Features, split: str, dtype: str) -> None:
-    limit = np.finfo(dtype).max
-    good = (np.abs(values) <= limit).all(axis=1)  # false for NaN too
-    if good.all():
-        return
-    position = int(np.argmin(good))
-    row, row_id = part.rows[position]
-    where = f"{split} row {row} (id {row_id})"
-    if not np.isfinite(values[position]).all():
-        raise DataError(
-            f"{where}: the backbone gives features that are not finite; look at the image, and at "
-            "the backbone's weights and preprocessing, or write features.precision: float32"
+    for position, reason in misfits(values, dtype).items():
+        row, row_id = part.rows[position]
+        remedy = "write features.dtype: float32"
+        if not np.isfinite(values[position]).all():
+            remedy = (
+                "look at the image, and at the backbone's weights and preprocessing, or write "
+                "features.precision: float32"
+            )
+        raise DataError(f"{split} row {row} (id {row_id}): {reason}; {remedy}")
+
+
+def misfits(values: Array, dtype: str) -> dict[int, str]:
+    """Returns the positions of rows [m, d] that a dtype cannot hold, each with the reason."""
+    good = (np.abs(values) <= np.finfo(dtype).max).all(axis=1)  # false for NaN too
+    reasons = {}
+    for position in np.flatnonzero(~good):
+        largest = np.abs(values[position]).max()
+        reasons[int(position)] = (
+            f"a feature of {largest:g} does not fit {dtype}"
+            if np.isfinite(largest)
+            else "the backbone gives features that are not finite"
         )
-    raise DataError(
-        f"{where}: a feature of {np.abs(values[position]).max():g} does not fit {dtype}; "
-        "write features.dtype: float32"
-    )
+    return reasons

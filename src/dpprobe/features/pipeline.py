@@ -40,6 +40,8 @@ AHEAD = 2
 
 Array = npt.NDArray[np.float32]
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
+# Of a piece without a row.
+NOTHING: Outputs = (torch.empty(0, 0), {})
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -100,27 +102,43 @@ class Clock:
         )
 
 
+Row = tuple[int, str]
+
+
 @dataclass(frozen=True)
 class Features:
-    """Of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each layer."""
+    """Of consecutive rows: their (number in the split, id), [m, d], and [m, w] of each layer.
 
-    rows: tuple[tuple[int, str], ...]
+    `faults` are those of rows among them that have no features.
+    """
+
+    rows: tuple[Row, ...]
     values: Array
     layers: dict[str, Array]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The reason why a row has no features."""
+
+    row: Row
+    reason: str
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows, or the fault of one of them.
+    """Decoded images of consecutive rows, or the error of one of them.
 
     Errors travel as values: an exception from a process would arrive with its traceback as its
-    message.
+    message. `faults` are those of rows that are left out.
     """
 
-    rows: tuple[tuple[int, str], ...]
+    rows: tuple[Row, ...]
     images: torch.Tensor | None
     error: str | None
     seconds: float
+    faults: tuple[Fault, ...] = ()
 
     def pin_memory(self) -> Piece:
         """Moves the images into memory that a GPU copies from; the DataLoader calls it."""
@@ -155,9 +173,42 @@ def extract_rows(
       DataError: naming the row, when an image cannot be decoded or preprocessed, or has another
         size than those before it where the backbone does not resize.
     """
-    decoder = Decoder(backbone, table.split, pinned=on_gpu and not workers)
-    pieces = _encoded(table, start, stop, batch_size, clock)
-    sizes = _Sizes(table.split)
+    yield from compute_rows(
+        table.images(start, stop),
+        stop - start,
+        Decoder(backbone, table.split, pinned=on_gpu and not workers),
+        backbone,
+        batch_size=batch_size,
+        threads=threads,
+        workers=workers,
+        on_gpu=on_gpu,
+        clock=clock,
+    )
+
+
+def compute_rows(
+    images: Iterator[EncodedImage],
+    count: int,
+    decoder: Decoder,
+    backbone: Backbone,
+    *,
+    batch_size: int,
+    threads: int,
+    workers: int = 0,
+    on_gpu: bool,
+    clock: Clock,
+) -> Generator[Features]:
+    """Features of `count` encoded images, in order; close the generator to end threads.
+
+    Args:
+      decoder: of this backbone, which decides what becomes of an image that cannot be used.
+      batch_size, threads, workers, on_gpu, clock: as in `extract_rows`.
+
+    Raises:
+      DataError: as `extract_rows`, where the decoder tolerates no fault.
+    """
+    pieces = _encoded(images, count, batch_size, clock)
+    sizes = _Sizes(decoder.split)
     rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
     clock.start()
     if on_gpu:
@@ -179,12 +230,11 @@ def extract_rows(
 
 
 def _encoded(
-    table: SplitTable, start: int, stop: int, batch_size: int, clock: Clock
+    images: Iterator[EncodedImage], count: int, batch_size: int, clock: Clock
 ) -> Iterator[list[EncodedImage]]:
     """Pieces of encoded images, in order, none of which spans two batches."""
-    images = table.images(start, stop)
-    for first in range(start, stop, batch_size):
-        left = min(batch_size, stop - first)
+    for first in range(0, count, batch_size):
+        left = min(batch_size, count - first)
         while left:
             rows = min(left, PIECE_ROWS)
             with clock.time("read"):
@@ -203,20 +253,25 @@ class Decoder(Dataset[Any]):
     def __init__(self, backbone: Backbone, split: str, *, pinned: bool = False) -> None:
         self._transform = backbone.transform
         self._train_transform = backbone.train_transform if split == "train" else None
-        self._split = split
+        self.split = split
         self._pinned = pinned
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
-        picture = decode(image, split=self._split)
-        where = f"{self._split} row {image.row} (id {image.id})"
+        picture = decode(image, split=self.split)
+        try:
+            return self._passed(picture, image)
+        except DataError as error:
+            raise DataError(f"{self.split} row {image.row} (id {image.id}): {error}") from error
+
+    def _passed(self, picture: Image.Image, image: EncodedImage) -> torch.Tensor:
         try:
             return self._transformed(picture, image)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from error
+        except DataError:
+            raise
         except Exception as error:  # a transform's libraries raise errors of any kind
             line = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
-                f"{where}: an image of mode {picture.mode}, {picture.width} x {picture.height}, "
+                f"an image of mode {picture.mode}, {picture.width} x {picture.height}, "
                 f"does not pass the backbone's preprocessing ({line}); replace it or remove the row"
             ) from error
 
@@ -231,7 +286,7 @@ class Decoder(Dataset[Any]):
         stacked, failure = None, None
         try:
             tensors = [self[image] for image in images]
-            sizes = _Sizes(self._split)
+            sizes = _Sizes(self.split)
             for row, tensor in zip(rows, tensors, strict=True):
                 sizes.check(row, tensor.shape)
             stacked = self._stack(tensors)
@@ -245,6 +300,37 @@ class Decoder(Dataset[Any]):
         shape = (len(tensors), *tensors[0].shape)
         pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
         return torch.stack(tensors, out=pinned)
+
+
+class TolerantDecoder(Decoder):
+    """Leaves out images that cannot be used, and says why; all others must come out in one size."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        opened: Callable[[EncodedImage], Image.Image],
+        *,
+        pinned: bool = False,
+    ) -> None:
+        """Takes what opens an image: it may raise a DataError."""
+        super().__init__(backbone, "test", pinned=pinned)
+        self._opened = opened
+
+    def __getitem__(self, image: EncodedImage) -> torch.Tensor:
+        return self._passed(self._opened(image), image)
+
+    def __getitems__(self, images: list[EncodedImage]) -> Piece:
+        started = time.perf_counter()
+        rows, tensors, faults = [], [], []
+        for image in images:
+            row = (image.row, image.id)
+            try:
+                tensors.append(self[image])
+                rows.append(row)
+            except DataError as error:
+                faults.append(Fault(row, str(error)))
+        stacked = self._stack(tensors) if tensors else None
+        return Piece(tuple(rows), stacked, None, time.perf_counter() - started, tuple(faults))
 
 
 class _Sizes:
@@ -348,26 +434,24 @@ def _on_cpu(
             _check(piece, sizes)
             clock.add("decode", piece.seconds)
             clock.add("forward", computed.seconds)
-            assert computed.outputs is not None
-            features, layers = computed.outputs
-            yield _features(piece.rows, features, layers, clock)
+            yield _features(piece.rows, computed.outputs or NOTHING, clock, piece.faults)
 
 
 def _check(piece: Piece, sizes: _Sizes) -> None:
-    if piece.images is None:
+    if piece.error is not None:
         raise DataError(piece.error)
-    sizes.check(piece.rows[0], piece.images.shape[1:])
+    if piece.images is not None:
+        sizes.check(piece.rows[0], piece.images.shape[1:])
 
 
 def _features(
-    rows: tuple[tuple[int, str], ...],
-    features: torch.Tensor,
-    layers: dict[str, torch.Tensor],
-    clock: Clock,
+    rows: tuple[Row, ...], outputs: Outputs, clock: Clock, faults: tuple[Fault, ...]
 ) -> Features:
     clock.rows += len(rows)
     clock.lap()
-    return Features(rows, features.numpy(), {name: one.numpy() for name, one in layers.items()})
+    features, layers = outputs
+    blocks = {name: one.numpy() for name, one in layers.items()}
+    return Features(rows, features.numpy(), blocks, faults)
 
 
 @dataclass(frozen=True)
@@ -378,10 +462,11 @@ class _Launched:
     copy back into pinned memory.
     """
 
-    rows: tuple[tuple[int, str], ...]
+    rows: tuple[Row, ...]
     features: torch.Tensor
     layers: dict[str, torch.Tensor]
     marks: list[torch.cuda.Event]
+    faults: tuple[Fault, ...]
 
 
 def _on_gpu(
@@ -403,13 +488,18 @@ def _batches(
     pieces: Iterable[Piece], batch_size: int, sizes: _Sizes, clock: Clock
 ) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
+    filled = 0
     for piece in pieces:
         _check(piece, sizes)
         clock.add("decode", piece.seconds)
-        batch.append(piece)
-        if sum(len(one.rows) for one in batch) == batch_size:
+        if filled + len(piece.rows) > batch_size:  # rows were left out of the pieces before
             yield batch
-            batch = []
+            batch, filled = [], 0
+        batch.append(piece)
+        filled += len(piece.rows)
+        if filled == batch_size:
+            yield batch
+            batch, filled = [], 0
     if batch:
         yield batch
 
@@ -418,13 +508,17 @@ def _launch(batch: list[Piece], backbone: Backbone, rows: int) -> _Launched:
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
     marks[0].record()
     images = [one.images.to("cuda", non_blocking=True) for one in batch if one.images is not None]
-    together = torch.cat(images)
+    together = torch.cat(images) if images else None
     marks[1].record()
-    features, layers = _forward(backbone, together, rows)
+    features, layers = NOTHING if together is None else _forward(backbone, together, rows)
     marks[2].record()
     to_host = {name: _to_host(one) for name, one in layers.items()}
     launched = _Launched(
-        tuple(row for one in batch for row in one.rows), _to_host(features), to_host, marks
+        tuple(row for one in batch for row in one.rows),
+        _to_host(features),
+        to_host,
+        marks,
+        tuple(fault for one in batch for fault in one.faults),
     )
     marks[3].record()
     return launched
@@ -440,4 +534,4 @@ def _fetch(launched: _Launched, clock: Clock) -> Features:
     end.synchronize()
     clock.add("transfer", (begin.elapsed_time(copied) + computed.elapsed_time(end)) / 1000)
     clock.add("forward", copied.elapsed_time(computed) / 1000)
-    return _features(launched.rows, launched.features, launched.layers, clock)
+    return _features(launched.rows, (launched.features, launched.layers), clock, launched.faults)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,11 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.normalisation import Normalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import chunks
+
+Link = Literal["softmax", "sigmoid", "none"]
 
 
 def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
@@ -39,6 +42,47 @@ def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -
                 block = transform(features[start:stop].to(torch.float32))
                 out[indices, start:stop] = products(group, block).cpu().numpy()
     return out
+
+
+def one_head(
+    weights: npt.NDArray[np.float32],
+    arrays: Mapping[str, npt.NDArray[np.float32]],
+    normalize: Normalisation,
+) -> Heads:
+    """Returns one trained head as it is read from a file.
+
+    Args:
+      weights: float32 [classes, d + 1].
+      arrays: what its normalisation released, by name.
+      normalize: its normalisation.
+    """
+    transform = Transform(normalize, {name: torch.from_numpy(one) for name, one in arrays.items()})
+    return Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
+
+
+def probabilities(
+    heads: Heads, features: npt.NDArray[np.float32], link: Link
+) -> npt.NDArray[np.float32]:
+    """Returns what the first head makes of [n, d] rows that are not yet normalised.
+
+    Args:
+      link: softmax over the classes, sigmoid for each label, or none: the scores themselves.
+
+    Returns:
+      float32 [n, classes].
+
+    Raises:
+      DataError: when the rows are not of the head's dimension.
+    """
+    scores = torch.from_numpy(score_rows(heads, features)[0])
+    return linked(scores.to(torch.float64), link).to(torch.float32).numpy()
+
+
+def linked(scores: torch.Tensor, link: Link) -> torch.Tensor:
+    """Returns the probabilities of scores [n, classes]; the scores themselves for link none."""
+    if link == "softmax":
+        return scores.softmax(dim=1)
+    return scores.sigmoid() if link == "sigmoid" else scores
 
 
 def products(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

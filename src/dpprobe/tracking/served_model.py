@@ -38,16 +38,10 @@ class Head:
         They are a softmax over the classes, or a sigmoid for each label if a row may have several.
         Methods whose scores are no logits give the scores themselves.
         """
-        from dpprobe.heads.scoring import score_rows  # imports torch
+        from dpprobe.heads.scoring import probabilities  # imports torch
 
         rows = np.ascontiguousarray(np.asarray(features), dtype=np.float32)
-        result = score_rows(self.heads, rows)[0].astype(np.float64)
-        if self.facts["link"] == "softmax":
-            result = np.exp(result - result.max(axis=1, keepdims=True))
-            result /= result.sum(axis=1, keepdims=True)
-        elif self.facts["link"] == "sigmoid":
-            result = 1 / (1 + np.exp(-result))
-        return result.astype(np.float32)
+        return probabilities(self.heads, rows, self.facts["link"])
 
 
 def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int = 0) -> None:
@@ -81,18 +75,12 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
 
 def load_head(folder: Path) -> Head:
     """Reads what `write_head` wrote."""
-    # torch, which writing a head does not need
-    import torch
-
-    from dpprobe.heads.fitted import Heads
-    from dpprobe.heads.rows import Transform
+    from dpprobe.heads.scoring import one_head  # torch, which writing a head does not need
 
     facts = read_json(folder / FACTS_FILE)
     tensors = load_file(folder / HEAD_FILE)
     weights = tensors.pop("weights")
-    arrays = {name: torch.from_numpy(values) for name, values in tensors.items()}
-    transform = Transform(method_options(facts["options"]).normalize, arrays)
-    heads = Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
+    heads = one_head(weights, tensors, method_options(facts["options"]).normalize)
     return Head(heads=heads, facts=facts)
 
 

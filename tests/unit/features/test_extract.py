@@ -610,7 +610,7 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
     dataset = write_dataset(tmp_path / "data", [png(row) for row in range(101)])
     split = SplitTable(dataset / "train.parquet")
     clock = Clock()
-    pieces = list(pipeline._encoded(split, 3, 101, batch_size, clock))
+    pieces = list(pipeline._encoded(split.images(3, 101), 98, batch_size, clock))
     assert [image.row for piece in pieces for image in piece] == list(range(3, 101))
     assert max(map(len, pieces)) <= min(PIECE_ROWS, batch_size)
     edges = np.cumsum([len(piece) for piece in pieces])
@@ -622,6 +622,23 @@ def test_pieces_tile_batches(tmp_path: Path, batch_size: int) -> None:
     batches = list(pipeline._batches(decoded, batch_size, pipeline._Sizes("train"), clock))
     sizes = [sum(len(piece.rows) for piece in batch) for batch in batches]
     assert sizes == [batch_size] * (98 // batch_size) + [98 % batch_size] * (98 % batch_size > 0)
+
+
+@pytest.mark.parametrize("bad", [set(), {5}, set(range(32)), set(range(60, 101)), set(range(101))])
+def test_batches_hold_what_is_left_of_their_pieces(tmp_path: Path, bad: set[int]) -> None:
+    images = [b"none" if row in bad else png(row) for row in range(101)]
+    split = SplitTable(write_dataset(tmp_path / "data", images) / "train.parquet")
+    loaded = loading.load(backbone_options(PIXELS), runtime=Runtime(device="cpu"))
+    decoder = pipeline.TolerantDecoder(loaded, lambda image: decode(image, split="train"))
+    clock = Clock()
+    pieces = pipeline._encoded(split.images(0, 101), 101, 40, clock)
+    decoded = map(decoder.__getitems__, pieces)
+    batches = list(pipeline._batches(decoded, 40, pipeline._Sizes("train"), clock))
+    assert all(sum(len(piece.rows) for piece in batch) <= 40 for batch in batches)
+    taken = [piece for batch in batches for piece in batch]
+    assert [row for piece in taken for row, _ in piece.rows] == sorted(set(range(101)) - bad)
+    assert [fault.row[0] for piece in taken for fault in piece.faults] == sorted(bad)
+    assert [row for piece in taken if piece.images is None for row in piece.rows] == []
 
 
 KILLED = """
