@@ -1,0 +1,262 @@
+"""The images that a user names: files, folders, parquet files and CSV files, as one list of rows.
+
+All of them are looked through before the first image is read, so that a wrong path or column is
+one error at once. A single image that cannot be read is that row's alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from dpprobe.data.imagefolder import EXTENSIONS
+from dpprobe.data.table import READ_ROWS, EncodedImage, ImageError, open_image
+from dpprobe.errors import ConfigError, DataError
+
+# Columns of a table that usually hold images or the paths of their files, and that of ids.
+IMAGE_COLUMNS = (
+    "image", "img", "path", "file", "filename", "file_name", "filepath", "file_path",
+    "image_path", "img_path", "image_file", "image_filename", "image_name",
+)  # fmt: skip
+ID_COLUMN = "id"
+TABLES = (".csv", ".parquet")
+
+# Of each row: its id, the bytes of its image or None, and the path of its file or None.
+Row = tuple[str, bytes | None, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Rows of one place.
+
+    Attributes:
+      count: of rows.
+      rows: yields them, in order.
+    """
+
+    count: int
+    rows: Callable[[], Iterator[Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSources:
+    """The rows of all places that a user names, in the order in which they were named.
+
+    Attributes:
+      inputs: the places.
+      sources: their rows.
+    """
+
+    inputs: tuple[Path, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(source.count for source in self.sources)
+
+    def images(self) -> Iterator[EncodedImage]:
+        """Yields the rows in order; those of tables are streamed."""
+        number = 0
+        for source in self.sources:
+            for row_id, data, path in source.rows():
+                yield EncodedImage(number, data, path, row_id, b"")
+                number += 1
+
+
+def find_images(
+    inputs: Sequence[Path], *, image_column: str | None = None, id_column: str | None = None
+) -> ImageSources:
+    """Looks through the places that a user names.
+
+    A folder stands for the images in it and below, by their extension and in the order of their
+    paths, without hidden ones. A parquet file has a column of images (a struct of bytes and path,
+    as Hugging Face writes it, or bytes) or of paths, a CSV file one of paths. Paths in a column are
+    relative to the table's folder, those in a struct to the working directory, as in split tables.
+    Any other file is an image, whose id is its path.
+
+    Args:
+      image_column: of the tables; absent, the one column with a usual name.
+      id_column: of the tables; absent, `id` where there is one, otherwise an image's path as the
+        table writes it, or else the table's path with the row's number.
+
+    Raises:
+      ConfigError: naming the place that is missing or has no images, or the column.
+    """
+    tables = [path for path in inputs if _is_table(path)]
+    for option, value in {"image_column": image_column, "id_column": id_column}.items():
+        if value is not None and not tables:
+            raise ConfigError(f"{option} {value}: no parquet or CSV file is named; remove it")
+    sources = [_source(path, image_column, id_column) for path in inputs]
+    images = ImageSources(inputs=tuple(inputs), sources=tuple(sources))
+    if not images.count:
+        named = ", ".join(map(str, inputs)) or "none named"
+        raise ConfigError(f"images: {named}: no rows; name files, folders, parquet or CSV files")
+    return images
+
+
+def open_encoded(image: EncodedImage) -> Image.Image:
+    """Decodes an image as extraction does.
+
+    Raises:
+      ImageError: the reason why it cannot be.
+    """
+    data = image.data
+    if data is None:
+        if image.path is None:
+            raise ImageError("no image in this row")
+        try:
+            data = Path(image.path).read_bytes()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ImageError(f"{_text(image.path)} cannot be read ({reason})") from error
+    return open_image(data)
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLES and not path.is_dir()
+
+
+def _source(path: Path, image_column: str | None, id_column: str | None) -> Source:
+    if path.is_dir():
+        return _of_files(_images_below(path))
+    if not path.exists():
+        raise ConfigError(f"images: no file or folder {path}; correct it")
+    if not _is_table(path):
+        return _of_files([path])
+    of_table = _of_csv if path.suffix.lower() == ".csv" else _of_parquet
+    return of_table(path, image_column, id_column)
+
+
+def _images_below(folder: Path) -> list[Path]:
+    def refuse(error: OSError) -> None:
+        raise ConfigError(f"images: {error.filename}: cannot be read ({error.strerror})")
+
+    images = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images += [
+            Path(place, name)
+            for name in names
+            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
+        ]
+    if not images:
+        kinds = ", ".join(sorted(EXTENSIONS))
+        raise ConfigError(f"images: {folder}: no image in this folder ({kinds}); name another")
+    return sorted(images)
+
+
+def _of_files(paths: Sequence[Path]) -> Source:
+    return Source(
+        count=len(paths), rows=lambda: ((_text(str(path)), None, str(path)) for path in paths)
+    )
+
+
+def _text(path: str) -> str:
+    """Returns a path as text; bytes that are no UTF-8 are escaped."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _columns(
+    path: Path, known: Sequence[str], image_column: str | None, id_column: str | None
+) -> tuple[str, str | None]:
+    """Returns the columns of images and, where there is one, of ids."""
+    if image_column is None:
+        usual = [name for name in known if name.strip().lower() in IMAGE_COLUMNS]
+        if len(usual) != 1:
+            seen = f"{' and '.join(usual)} may be it" if usual else "no name is a usual one"
+            raise ConfigError(
+                f"image_column: {path}: it has {', '.join(known)}, and {seen}; write which one "
+                "holds the images"
+            )
+        image_column = usual[0]
+    for option, name in {"image_column": image_column, "id_column": id_column}.items():
+        if name is not None and name not in known:
+            raise ConfigError(
+                f"{option}: {path}: no column {name!r}; it has {', '.join(known)}: name one of them"
+            )
+    if id_column is None and ID_COLUMN in known and image_column != ID_COLUMN:
+        id_column = ID_COLUMN
+    return image_column, id_column
+
+
+def _of_csv(path: Path, image_column: str | None, id_column: str | None) -> Source:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            records = csv.DictReader(stream, strict=True)
+            known = records.fieldnames or ()
+            paths, ids = _columns(path, known, image_column, id_column)
+            named = [(record[paths], ids and record[ids]) for record in records]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"images: {path}: cannot be read as CSV ({error}); replace it") from error
+
+    def rows() -> Iterator[Row]:
+        for number, (image, row_id) in enumerate(named):
+            # A record that ends early has None there.
+            yield row_id or image or f"{path}:{number}", None, _beside(path, image)
+
+    return Source(count=len(named), rows=rows)
+
+
+def _beside(table: Path, image: str | None) -> str | None:
+    """Returns the path of an image that a table names, relative to the table's folder."""
+    return str(table.parent / image) if image else None
+
+
+def _of_parquet(path: Path, image_column: str | None, id_column: str | None) -> Source:
+    try:
+        with pq.ParquetFile(path) as file:
+            schema, count = file.schema_arrow, file.metadata.num_rows
+    except (OSError, pa.ArrowInvalid) as error:
+        line = str(error).splitlines()[0]
+        raise ConfigError(
+            f"images: {path}: not a readable parquet file ({line}); replace it"
+        ) from error
+    images, ids = _columns(path, schema.names, image_column, id_column)
+    _check_type(path, images, schema.field(images).type)
+
+    def rows() -> Iterator[Row]:
+        columns = [images] if ids is None else [images, ids]
+        number = 0
+        try:
+            with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+                for batch in file.iter_batches(READ_ROWS, columns=columns):
+                    for record in batch.to_pylist():
+                        data, place, written = _value(path, record[images])
+                        given = None if ids is None else record[ids]
+                        row_id = written or f"{path}:{number}"
+                        yield row_id if given is None else str(given), data, place
+                        number += 1
+        except (OSError, pa.ArrowInvalid) as error:
+            line = str(error).splitlines()[0]
+            raise DataError(f"images: {path}: cannot be read ({line}); replace it") from error
+
+    return Source(count=count, rows=rows)
+
+
+def _check_type(path: Path, column: str, kind: pa.DataType) -> None:
+    types = pa.types
+    struct = types.is_struct(kind) and {"bytes", "path"} & {field.name for field in kind}
+    plain = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    if not struct and not any(is_one(kind) for is_one in plain):
+        raise ConfigError(
+            f"image_column: {path}: column {column!r} is {kind}, neither images (a struct of bytes "
+            "and path, or bytes) nor paths; name another"
+        )
+
+
+def _value(path: Path, value: Any) -> tuple[bytes | None, str | None, str | None]:
+    """Returns the bytes of an image, the path of its file, and the path as it is written."""
+    if isinstance(value, dict):
+        data, written = value.get("bytes"), value.get("path") or None
+        return data, None if data is not None else written, written
+    if isinstance(value, str):
+        return None, _beside(path, value), value or None
+    return value, None, None

@@ -1,0 +1,373 @@
+"""Predictions of a released head on new images, from their pixels.
+
+Decoding, preprocessing, the forward pass and its division into pieces are extraction's, and
+features are rounded as the store rounds them: an image's probabilities are those of its stored
+features. A backbone that is not the release's, or computes something else here, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps
+
+from dpprobe.artifacts import sha256_file
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.probe import probes_agree, take_probe
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data.table import EncodedImage
+from dpprobe.devices import resolve_device
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.extract import misfits
+from dpprobe.features.pipeline import (
+    PIECE_ROWS,
+    Clock,
+    Fault,
+    Row,
+    TolerantDecoder,
+    compute_rows,
+)
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import one_head, probabilities
+from dpprobe.progress import Progress
+from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
+from dpprobe.release.image_sources import find_images, open_encoded
+from dpprobe.release.predictions import (
+    SEPARATOR,
+    Prediction,
+    check_output,
+    open_predictions,
+    value_columns,
+)
+
+# Images of a forward pass on a GPU, as in extraction.
+BATCH_SIZE = 256
+# A label of several is said from here on.
+THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The result of `predict`.
+
+    Attributes:
+      rows: of the table, those of unreadable images included.
+      unreadable: the id of each image that could not be used, and the reason.
+      output: the table; None for standard output.
+    """
+
+    rows: int
+    unreadable: tuple[tuple[str, str], ...]
+    output: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Consecutive images: probabilities [m, classes] of those that can be used, and faults."""
+
+    rows: tuple[Row, ...]
+    values: npt.NDArray[np.float32]
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A bundle with its backbone, loaded once; `load` makes it.
+
+    Attributes:
+      bundle: the release.
+      backbone: on its device.
+      heads: the one head.
+      device: "cpu" or "cuda".
+    """
+
+    bundle: Bundle
+    backbone: Backbone
+    heads: Heads
+    device: str
+
+    @classmethod
+    def load(
+        cls,
+        bundle: Path,
+        *,
+        checkpoint: Path | None = None,
+        device: str = "auto",
+        precision: Literal["float32", "bfloat16", "float16"] | None = None,
+    ) -> Predictor:
+        """Reads a bundle and loads its backbone.
+
+        Args:
+          bundle: its folder.
+          checkpoint: the file of the backbone's weights, where the bundle names one.
+          device: "auto", "cpu" or "cuda".
+          precision: of the forward pass, in place of the release's.
+
+        Raises:
+          DataError: for a damaged bundle, other weights, or a backbone that computes something
+            else on this machine.
+          ConfigError: where the checkpoint is missing or the backbone cannot be loaded.
+        """
+        read = read_bundle(bundle)
+        options = _backbone_options(read, checkpoint)
+        where = resolve_device(device)
+        runtime = Runtime(device=where, precision=precision or read.facts.backbone.precision)
+        loaded = loading.load(options, runtime=runtime)
+        _check_backbone(read, loaded)
+        normalize = method_options(read.facts.head.options).normalize
+        return cls(
+            bundle=read,
+            backbone=replace(loaded, transform=_Sized(loaded, read.facts.dimension)),
+            heads=one_head(read.weights, read.arrays, normalize),
+            device=where,
+        )
+
+    @property
+    def facts(self) -> BundleFacts:
+        return self.bundle.facts
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.facts.class_names
+
+    def probabilities(self, images: Sequence[Image.Image]) -> npt.NDArray[np.float32]:
+        """Returns the probabilities of images in memory; scores where the link is none.
+
+        Returns:
+          float32 [n, classes].
+
+        Raises:
+          DataError: naming the position of an image that cannot be used.
+        """
+
+        def upright(row: EncodedImage) -> Image.Image:
+            try:
+                return ImageOps.exif_transpose(images[row.row])
+            except Exception as error:  # a file is read here, and readers raise errors of any kind
+                raise DataError(f"cannot be decoded ({error})") from error
+
+        rows = (EncodedImage(row, None, None, str(row), b"") for row in range(len(images)))
+        values = [np.empty((0, len(self.classes)), np.float32)]
+        with closing(self.blocks(rows, len(images), opened=upright)) as blocks:
+            for block in blocks:
+                for fault in block.faults:
+                    raise DataError(f"image {fault.row[0]}: {fault.reason}")
+                values.append(block.values)
+        return np.concatenate(values)
+
+    def blocks(
+        self,
+        images: Iterable[EncodedImage],
+        count: int,
+        *,
+        opened: Callable[[EncodedImage], Image.Image] = open_encoded,
+        threads: int | None = None,
+    ) -> Generator[Block]:
+        """Yields the predictions of images in order; close the generator to end its threads.
+
+        Args:
+          images: encoded, numbered from 0.
+          count: of them.
+          opened: decodes an image, or raises a DataError.
+          threads: that decode and, on a CPU, compute; as many as torch has by default.
+        """
+        on_gpu = self.device == "cuda"
+        parts = compute_rows(
+            iter(images),
+            count,
+            TolerantDecoder(self.backbone, opened, pinned=on_gpu),
+            self.backbone,
+            batch_size=BATCH_SIZE,
+            threads=threads or torch.get_num_threads(),
+            on_gpu=on_gpu,
+            clock=Clock(),
+        )
+        with closing(parts):
+            for part in parts:
+                yield self._block(part.rows, part.values, part.faults)
+
+    def _block(
+        self, rows: tuple[Row, ...], features: npt.NDArray[np.float32], faults: tuple[Fault, ...]
+    ) -> Block:
+        """Scores the features that the store could hold."""
+        wrong = misfits(features, self.facts.backbone.dtype)
+        good = [position for position in range(len(rows)) if position not in wrong]
+        values = np.empty((0, len(self.classes)), np.float32)
+        if good:
+            values = self.scored(features[good])
+        more = tuple(Fault(rows[position], reason) for position, reason in wrong.items())
+        return Block(
+            rows=tuple(rows[position] for position in good), values=values, faults=faults + more
+        )
+
+    def scored(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Returns the probabilities of feature rows [m, d], rounded as the store rounds them."""
+        rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
+        # Products of equal size, so that a row's last digits depend on that row alone.
+        filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
+        pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
+        link = self.facts.head.link
+        values = [probabilities(self.heads, piece, link) for piece in pieces]
+        return np.concatenate(values)[: len(rounded)]
+
+
+def predict(
+    bundle: Path,
+    images: Sequence[Path],
+    *,
+    output: Path | None,
+    checkpoint: Path | None = None,
+    device: str = "auto",
+    image_column: str | None = None,
+    id_column: str | None = None,
+    threads: int | None = None,
+) -> Summary:
+    """Writes the predictions of a release on images, a row each, in the order of the images.
+
+    The columns are id, class, a probability of each class (a score where the link is none), and
+    error, which is empty but for images that cannot be used: these have no prediction. With
+    several labels a row, class joins those above 0.5.
+
+    Args:
+      bundle: the release's folder.
+      images: files, folders, parquet files and CSV files; see `image_sources.find_images`.
+      output: a CSV or parquet file; None for CSV on standard output.
+      checkpoint, device: as in `Predictor.load`.
+      image_column, id_column: of parquet and CSV files.
+      threads: that decode and, on a CPU, compute; as many as torch has by default.
+
+    Raises:
+      ConfigError: for images, columns or an output that cannot be, before any work.
+      DataError, ConfigError: as `Predictor.load`.
+    """
+    sources = find_images(images, image_column=image_column, id_column=id_column)
+    check_output(output, sources.inputs)
+    predictor = Predictor.load(bundle, checkpoint=checkpoint, device=device)
+    facts = predictor.facts
+    unreadable: list[tuple[str, str]] = []
+    blocks = predictor.blocks(sources.images(), sources.count, threads=threads)
+    progress = Progress(sources.count, label=f"predict {facts.name}", unit="images")
+    columns = value_columns(facts.class_names, facts.head.link)
+    with open_predictions(output, columns) as write, progress, closing(blocks):
+        for block in blocks:
+            write(_in_order(block, facts))
+            unreadable += [(fault.row[1], fault.reason) for fault in block.faults]
+            progress.advance(len(block.rows) + len(block.faults))
+    return Summary(rows=sources.count, unreadable=tuple(unreadable), output=output)
+
+
+def _in_order(block: Block, facts: BundleFacts) -> list[Prediction]:
+    numbered = [
+        (row[0], Prediction(row[1], _label(values, facts), values, None))
+        for row, values in zip(block.rows, block.values, strict=True)
+    ]
+    numbered += [
+        (fault.row[0], Prediction(fault.row[1], None, None, fault.reason)) for fault in block.faults
+    ]
+    return [prediction for _, prediction in sorted(numbered, key=lambda pair: pair[0])]
+
+
+def _label(values: npt.NDArray[np.float32], facts: BundleFacts) -> str:
+    if not facts.multi_label:
+        return facts.class_names[int(values.argmax())]
+    said = [
+        name for name, value in zip(facts.class_names, values, strict=True) if value > THRESHOLD
+    ]
+    return SEPARATOR.join(said)
+
+
+class _Sized:
+    """The transform of a backbone whose images keep their size: they must give the head's rows."""
+
+    def __init__(self, backbone: Backbone, dimension: int) -> None:
+        self._transform = backbone.transform
+        self._dimension = dimension if backbone.dimension is None else None
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        values = self._transform(image)
+        if self._dimension is None:
+            return values
+        if values.numel() != self._dimension:
+            raise DataError(
+                f"an image of {image.width} x {image.height} gives {values.numel()} values, and "
+                f"the head takes {self._dimension}; resize it"
+            )
+        return values.flatten()
+
+
+# the backbone of a bundle
+
+
+def _backbone_options(bundle: Bundle, checkpoint: Path | None) -> BackboneOptions:
+    """Returns the options as the study had them, with the file of weights where it lies here."""
+    facts = bundle.facts.backbone
+    if facts.checkpoint is None and checkpoint is not None:
+        raise ConfigError(
+            f"checkpoint {checkpoint}: backbone {facts.name} of {bundle.folder} takes no file of "
+            "weights; remove it"
+        )
+    # Features of inner blocks are stored beside those that a head takes.
+    inner = {"layers": (), "token": None} if "layers" in facts.options else {}
+    if facts.checkpoint is None:
+        return backbone_options({**facts.options, **inner})
+    if checkpoint is None or not checkpoint.is_file():
+        given = "name" if checkpoint is None else f"no file {checkpoint}; name"
+        raise ConfigError(
+            f"checkpoint: {given} the file of weights {facts.checkpoint} of backbone {facts.name} "
+            f"(SHA-256 {facts.weights_sha256})"
+        )
+    _check_weights(bundle, sha256_file(checkpoint), str(checkpoint))
+    return backbone_options({**facts.options, **inner, "checkpoint": str(checkpoint)})
+
+
+def _check_weights(bundle: Bundle, sha256: str | None, named: str) -> None:
+    wanted = bundle.facts.backbone.weights_sha256
+    if sha256 != wanted:
+        raise DataError(
+            f"{named}: weights of SHA-256 {sha256}, and {bundle.folder} is of {wanted}; use those"
+        )
+
+
+def _check_backbone(bundle: Bundle, loaded: Backbone) -> None:
+    """Checks that weights, preprocessing and features are those of the release."""
+    facts = bundle.facts.backbone
+    where = f"{bundle.folder}: backbone {facts.name}"
+    _check_weights(bundle, loaded.weights_sha256, f"backbone {facts.name}")
+    if loaded.dimension not in (None, bundle.facts.dimension):
+        raise DataError(
+            f"{where}: gives {loaded.dimension} features here, and the head takes "
+            f"{bundle.facts.dimension}; {_remedy(facts.versions)}"
+        )
+    if (here := _plain(loaded.preprocessing)) != (there := _plain(facts.preprocessing)):
+        keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+        key = keys[0]
+        raise DataError(
+            f"{where}: {key} of its preprocessing is {here.get(key)} here, and was "
+            f"{there.get(key)}; {_remedy(facts.versions)}"
+        )
+    if not probes_agree(probe := take_probe(loaded), facts.probe):
+        raise DataError(
+            f"{where}: its features of a test image have norm {probe['norm']:g} here, and had "
+            f"{facts.probe['norm']:g}, or differ in their values; {_remedy(facts.versions)}"
+        )
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as JSON gives them back."""
+    return dict(json.loads(json.dumps(dict(values))))
+
+
+def _remedy(versions: Mapping[str, str]) -> str:
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"use the libraries of the release ({named})" if named else "use the release's libraries"

@@ -1,0 +1,91 @@
+"""Bundles of heads with random weights on any backbone, for what computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.loading import load
+from dpprobe.backbones.probe import take_probe
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.heads.registry import method_options
+from dpprobe.release.bundle import (
+    BackboneFacts,
+    BundleFacts,
+    HeadFacts,
+    read_bundle,
+    write_bundle,
+    write_sums,
+)
+from tests.support.bundles import write_example
+
+
+def write_release(
+    folder: Path,
+    backbone: Mapping[str, Any],
+    *,
+    classes: tuple[str, ...] = ("naevus", "melanoma", "keratosis"),
+    head: Mapping[str, Any] | None = None,
+    link: str | None = None,
+    multi_label: bool = False,
+    dtype: str = "float32",
+    precision: str = "float32",
+    dimension: int | None = None,
+    arrays: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    scale: float = 1.0,
+) -> Path:
+    """Writes a bundle of a backbone as it loads here; returns its folder."""
+    options = backbone_options(backbone)
+    loaded = load(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
+    width = loaded.dimension or dimension
+    assert width is not None
+    method = method_options(head or {"head": "feature_covariance", "normalize": "l2"})
+    checkpoint = backbone.get("checkpoint")
+    facts = BundleFacts(
+        name="lesions_v1",
+        study="clinic",
+        dataset="lesions",
+        dpprobe="0.1.0",
+        class_names=classes,
+        multi_label=multi_label,
+        dimension=width,
+        backbone=BackboneFacts(
+            name="mine",
+            options=options.extraction_params(),
+            checkpoint=checkpoint and Path(checkpoint).name,
+            weights_sha256=loaded.weights_sha256,
+            architecture=loaded.architecture,
+            pretrained_tag=loaded.pretrained_tag,
+            trained=loaded.trained,
+            preprocessing=dict(loaded.preprocessing),
+            precision=precision,
+            dtype=dtype,
+            probe=take_probe(loaded),
+            versions={"timm": "1.0"},
+        ),
+        head=HeadFacts(
+            options=method.model_dump(mode="json"),
+            method="mine",
+            chosen=None,
+            link=link or method.link_on(multi_label),
+        ),
+    )
+    example = read_bundle(write_example(folder.with_name(f"{folder.name}-example")))
+    folder.mkdir(parents=True)
+    weights = np.random.default_rng(1).normal(scale=scale, size=(len(classes), width + 1))
+    write_bundle(
+        folder,
+        facts,
+        weights=weights.astype(np.float32),
+        arrays=arrays or {},
+        statement=example.statement,
+    )
+    for name in ("README.md", "release.html"):
+        (folder / name).write_text("written by other tests\n")
+    write_sums(folder)
+    return folder

@@ -1,0 +1,609 @@
+"""Predictions: those of stored features, whatever holds the images; faults listed, not fatal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import sources
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, open_image, read_info
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.extract import extract_shard
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.store import FeatureStore
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.scoring import one_head, score_rows
+from dpprobe.release.bundle import FACTS_FILE, read_bundle, write_sums
+from dpprobe.release.image_sources import find_images
+from dpprobe.release.predict import Predictor, predict
+from tests.support.bundles import CLASSES, write_example
+from tests.support.network_bundles import write_release
+
+PROBABILITIES = [f"probability_{name}" for name in CLASSES]
+
+
+def picture(seed: int, size: tuple[int, int] = (12, 9), mode: str = "RGB") -> Image.Image:
+    generator = np.random.default_rng(seed)
+    values = generator.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(values).convert(mode)
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format=kind)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_example(tmp_path_factory.mktemp("bundle") / "pixels")
+
+
+@pytest.fixture(scope="module")
+def predictor(bundle: Path) -> Predictor:
+    return Predictor.load(bundle, device="cpu")
+
+
+def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Softmax probabilities of feature rows by plain arithmetic, for rows of unit length."""
+    weights = read_bundle(folder).weights.astype(np.float64)
+    unit = features / np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
+    scores = unit @ weights[:, :-1].T + weights[:, -1]
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+# the same as stored features
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
+    """A dataset of 200 real images."""
+    folder = tmp_path_factory.mktemp("cifar10")
+    source = {"source": "parquet", "train": str(shared_data / "cifar10" / "train.parquet"),
+              "test": str(shared_data / "cifar10" / "test.parquet"),
+              "limit": {"train": 200, "test": 1}, "missing_classes": "warn"}  # fmt: skip
+    sources.prepare(dataset_options(source), folder)
+    return folder
+
+
+def store_of(
+    dataset: Path, output: Path, backbone: dict[str, Any], *, dtype: str, shards: int = 2
+) -> FeatureStore:
+    info = read_info(dataset / "dataset.json")
+    paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
+    for shard, path in enumerate(paths):
+        extract_shard(
+            table=dataset / "train.parquet",
+            info=dataset / "dataset.json",
+            backbone=backbone_options(backbone),
+            backbone_name="mine",
+            split="train",
+            shard=shard,
+            shards=shards,
+            output=path,
+            batch_size=256,
+            dtype=dtype,
+            device="cpu",
+        )
+    write_manifest(paths, output / "manifest.json", rows=200, dataset_fingerprint=info.fingerprint)
+    return FeatureStore(output / "manifest.json")
+
+
+def write_pictures(dataset: Path, folder: Path) -> list[str]:
+    """Writes the rows' images as PNG files, decoded and encoded again; returns the ids."""
+    folder.mkdir()
+    ids = []
+    for image in SplitTable(dataset / "train.parquet").images(0, 200):
+        assert image.data is not None
+        open_image(image.data).save(folder / f"{image.row:04d}.png")
+        ids.append(image.id)
+    return ids
+
+
+MOBILENET = {
+    "family": "timm",
+    "model": "mobilenetv2_100",
+    "model_args": {"pad_type": "same"},
+    "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "dtype"),
+    [
+        (MOBILENET, "float16"),
+        (MOBILENET, "float32"),
+        ({"family": "pixels", "color": "rgb"}, "float16"),
+        ({"family": "scattering", "color": "rgb"}, "float16"),
+    ],
+    ids=["mobilenet-float16", "mobilenet-float32", "pixels", "scattering"],
+)
+def test_predictions_are_those_of_stored_features(
+    tmp_path: Path, cifar: Path, shared_data: Path, backbone: dict[str, Any], dtype: str
+) -> None:
+    checkpoint = None
+    if backbone["family"] == "timm":
+        checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+        backbone = backbone | {"checkpoint": str(checkpoint)}
+    store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
+    folder = write_release(
+        tmp_path / "bundle", backbone, dtype=dtype, dimension=store.dimension, scale=5.0
+    )
+    # What a bundle takes from the store is what the backbone says of itself.
+    facts = read_bundle(folder).facts.backbone
+    assert facts.options == store.backbone_options
+    assert facts.weights_sha256 == store.weights_sha256
+    assert facts.preprocessing == json.loads(json.dumps(store.preprocessing))
+    assert facts.probe == store.shards[0].probe
+    write_pictures(cifar, tmp_path / "new")
+    output = tmp_path / "out.parquet"
+    summary = predict(
+        folder, [tmp_path / "new"], output=output, checkpoint=checkpoint, device="cpu"
+    )
+    assert (summary.rows, summary.unreadable, summary.output) == (200, (), output)
+    table = pd.read_parquet(output)
+    assert [Path(name).name for name in table["id"]] == [f"{row:04d}.png" for row in range(200)]
+    given = table[PROBABILITIES].to_numpy()
+    wanted = expected(folder, store.read().astype(np.float32))
+    assert np.abs(given - wanted).max() <= 1e-5
+    assert given.std(axis=0).max() > 1e-3  # the images differ, so the test can fail
+    assert table["class"].tolist() == [CLASSES[index] for index in given.argmax(axis=1)]
+
+
+def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
+    """One image more, a broken one among them, or other threads change no bit of a row."""
+    folder = write_release(
+        tmp_path / "bundle", {"family": "timm", "model": "test_vit", "pretrained": False}
+    )
+    for row in range(40):
+        picture(row, (50, 40)).save(tmp_path / f"{row:02d}.png")
+    paths = sorted(tmp_path.glob("*.png"))
+
+    def rows(named: Sequence[Path], threads: int) -> dict[str, tuple[str, ...]]:
+        output = tmp_path / "out.csv"
+        predict(folder, named, output=output, device="cpu", threads=threads)
+        lines = output.read_text().splitlines()[1:]
+        return {line.split(",")[0]: tuple(line.split(",")[1:]) for line in lines}
+
+    whole = rows(paths, 1)
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    assert len(set(whole.values())) == 40
+    mixed = rows([*paths[:3], tmp_path / "bad.png", *paths[7:]], 3)
+    assert len(mixed) == 37
+    assert mixed.pop(str(tmp_path / "bad.png"))[0] == ""
+    assert mixed == {name: whole[name] for name in mixed}
+
+
+# places of images
+
+
+def test_folders_are_searched_by_extension_in_the_order_of_paths(tmp_path: Path) -> None:
+    for name in ("b/2.png", "b/1.JPG", "a/é ü.png", ".hidden/x.png", "b/.x.png", "b/notes.txt"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(picture(1), "JPEG" if name.endswith("JPG") else "PNG"))
+    found = find_images([tmp_path / "in", tmp_path / "in" / "b" / "2.png"])
+    names = [str(tmp_path / "in" / name) for name in ("a/é ü.png", "b/1.JPG", "b/2.png")]
+    assert [image.id for image in found.images()] == [*names, names[2]]
+    assert [image.row for image in found.images()] == [0, 1, 2, 3]
+    assert found.count == 4
+
+
+def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    try:
+        picture(1).save(tmp_path / name)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    predict(bundle, [tmp_path / name], output=tmp_path / "out.csv")
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert table["id"].tolist() == [f"{tmp_path}/caf\\xe9.png"]
+    assert table["class"].notna().all()
+
+
+def write_table(path: Path, kind: str, images: list[bytes], **more: list[Any]) -> Path:
+    files = []
+    for row, data in enumerate(images):
+        files.append(f"files/{row}.png")
+        (path.parent / "files").mkdir(exist_ok=True)
+        (path.parent / files[-1]).write_bytes(data)
+    column: Any = {
+        "struct": [{"bytes": data, "path": None} for data in images],
+        "files": [{"bytes": None, "path": str(path.parent / name)} for name in files],
+        "bytes": images,
+        "paths": files,
+        "csv": files,
+    }[kind]
+    if path.suffix == ".csv":
+        pd.DataFrame({"image": column, **more}).to_csv(path, index=False)
+    else:
+        pq.write_table(pa.table({"image": column, **more}), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["struct", "files", "bytes", "paths", "csv"])
+def test_tables_hold_images_or_their_paths(
+    tmp_path: Path, bundle: Path, predictor: Predictor, kind: str
+) -> None:
+    pictures = [picture(row) for row in range(3)]
+    path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
+    # Ids stand as they are written, twice as well.
+    write_table(path, kind, [encoded(one) for one in pictures], id=["x", "x", "ü"])
+    predict(bundle, [path], output=tmp_path / "out.csv", device="cpu")
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert table.columns.tolist() == ["id", "class", *PROBABILITIES, "error"]
+    assert table["id"].tolist() == ["x", "x", "ü"]
+    assert table["error"].isna().all()
+    given = table[PROBABILITIES].to_numpy(np.float32)
+    np.testing.assert_array_equal(given, predictor.probabilities(pictures))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [("csv", ["files/0.png", "files/1.png"]), ("paths", ["files/0.png", "files/1.png"]),
+     ("bytes", ["{}:0", "{}:1"])],
+)  # fmt: skip
+def test_rows_without_ids_are_named_by_path_or_number(
+    tmp_path: Path, kind: str, ids: list[str]
+) -> None:
+    path = tmp_path / ("in.csv" if kind == "csv" else "in.parquet")
+    write_table(path, kind, [b"", b""], name=[7, 8])
+    names = [image.id for image in find_images([path]).images()]
+    assert names == [name.format(path) for name in ids]
+    named = find_images([path], id_column="name")
+    assert [image.id for image in named.images()] == ["7", "8"]
+
+
+def test_missing_values_of_a_table_are_faults_of_their_rows(tmp_path: Path, bundle: Path) -> None:
+    good = encoded(picture(1))
+    column = pa.array([None, good, b""], pa.binary())
+    pq.write_table(pa.table({"image": column, "id": ["a", "b", "c"]}), tmp_path / "in.parquet")
+    (tmp_path / "in.csv").write_text("id,path\nd,\ne,gone.png\nf\n")
+    summary = predict(
+        bundle, [tmp_path / "in.parquet", tmp_path / "in.csv"], output=tmp_path / "out.csv"
+    )
+    assert summary.rows == 6
+    assert dict(summary.unreadable) == {
+        "a": "no image in this row",
+        "c": "cannot be decoded (no known kind of image: it is empty)",
+        "d": "no image in this row",
+        "e": f"{tmp_path}/gone.png cannot be read (No such file or directory)",
+        "f": "no image in this row",
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "message"),
+    [
+        ("path,file", {}, "image_column: .*path and file may be it"),
+        ("x,y", {}, "image_column: .*it has x, y, and no name is a usual one"),
+        ("path", {"image_column": "z"}, "image_column: .*no column 'z'; it has path"),
+        ("path", {"id_column": "z"}, "id_column: .*no column 'z'"),
+    ],
+)
+def test_columns_that_cannot_be_are_one_error(
+    tmp_path: Path, columns: str, given: dict[str, str], message: str
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(f"{columns}\n")
+    with pytest.raises(ConfigError, match=message) as error:
+        find_images([path], **given)
+    assert "\n" not in str(error.value)
+
+
+def test_places_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "x.txt").write_text("no image")
+    (tmp_path / "none.csv").write_text("path\n")
+    (tmp_path / "bad.parquet").write_text("PAR1")
+    pq.write_table(pa.table({"image": [1, 2]}), tmp_path / "numbers.parquet")
+    picture(1).save(tmp_path / "x.png")
+    for named, message in {
+        "empty": "empty: no image in this folder",
+        "gone": "no file or folder",
+        "none.csv": "none.csv: no rows",
+        "bad.parquet": "not a readable parquet file",
+        "numbers.parquet": "column 'image' is int64, neither images",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            predict(bundle, [tmp_path / "x.png", tmp_path / named][-1:], output=None)
+    with pytest.raises(ConfigError, match="image_column path: no parquet or CSV file is named"):
+        predict(bundle, [tmp_path / "x.png"], output=None, image_column="path")
+
+
+def test_outputs_that_cannot_be_are_one_error(tmp_path: Path, bundle: Path) -> None:
+    picture(1).save(tmp_path / "x.png")
+    table = tmp_path / "in.csv"
+    table.write_text("path\nx.png\n")
+    (tmp_path / "alias.csv").symlink_to(table)
+    (tmp_path / "dir.csv").mkdir()
+    for name, message in {
+        "in.csv": "is one of the inputs",
+        "alias.csv": "is one of the inputs",
+        "out.txt": "write a name that ends in .csv or .parquet",
+        "dir.csv": "is a folder",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            predict(bundle, [table], output=tmp_path / name)
+    assert table.read_text() == "path\nx.png\n"
+
+
+# images that are hard to read
+
+
+def sixteen_bits() -> bytes:
+    values = np.linspace(0, 65535, 108, dtype=np.uint16).reshape(9, 12)
+    return encoded(Image.fromarray(values))
+
+
+GOOD: dict[str, Callable[[], bytes]] = {
+    "bits.png": lambda: encoded(picture(1, mode="1")),
+    "palette.gif": lambda: encoded(picture(2, mode="P"), "GIF"),
+    "alpha.png": lambda: encoded(picture(3, mode="RGBA")),
+    "print.jpg": lambda: encoded(picture(4, mode="CMYK"), "JPEG"),
+    "sixteen.png": sixteen_bits,
+    "wide.png": lambda: encoded(picture(5, (4000, 1))),
+}
+FRAMES = [Image.new("L", (4, 4), value) for value in (0, 90)]
+
+
+def two_frames() -> bytes:
+    stream = io.BytesIO()
+    FRAMES[0].save(stream, format="GIF", save_all=True, append_images=FRAMES[1:])
+    return stream.getvalue()
+
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "cut.png": (lambda: encoded(picture(6, (90, 90)))[:-300], "cannot be decoded"),
+    "text.png": (lambda: b"not an image", "no known kind of image"),
+    "empty.png": (lambda: b"", "it is empty"),
+    "float.tif": (lambda: encoded(picture(7, mode="F"), "TIFF"), "have no known range"),
+    "several.gif": (two_frames, "2 images in one file"),
+    "huge.png": (lambda: encoded(picture(8, (60, 60))), "exceeds limit of 3000 pixels"),
+}
+
+
+def test_each_image_that_cannot_be_read_is_a_row_with_its_reason(
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1500)
+    (tmp_path / "in").mkdir()
+    for name, make in GOOD.items() | {(name, make) for name, (make, _) in BAD.items()}:
+        (tmp_path / "in" / name).write_bytes(make())
+    (tmp_path / "in" / "wide.png").write_bytes(encoded(picture(5, (400, 1))))
+    (tmp_path / "in" / "cut.png").write_bytes(encoded(picture(6, (30, 30)))[:-300])
+    for suffix in ("csv", "parquet"):
+        output = tmp_path / f"out.{suffix}"
+        summary = predict(bundle, [tmp_path / "in"], output=output, device="cpu")
+        table = pd.read_csv(output) if suffix == "csv" else pd.read_parquet(output)
+        names = sorted([*GOOD, *BAD])
+        assert [Path(name).name for name in table["id"]] == names
+        assert summary.rows == len(names)
+        reasons = {Path(name).name: reason for name, reason in summary.unreadable}
+        assert set(reasons) == set(BAD)
+        for row, name in zip(table.to_dict("records"), names, strict=True):
+            values = np.array([row[column] for column in PROBABILITIES])
+            if name in GOOD:
+                assert abs(values.sum() - 1) < 1e-5
+                assert row["class"] == CLASSES[values.argmax()]
+                assert pd.isna(row["error"])
+            else:
+                assert BAD[name][1] in row["error"]
+                assert row["error"] == reasons[name]
+                assert np.isnan(values).all()
+                assert pd.isna(row["class"])
+
+
+def test_images_none_of_which_can_be_read_are_listed(tmp_path: Path, bundle: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"bad")
+    summary = predict(bundle, [tmp_path / "bad.png"] * 40, output=tmp_path / "out.parquet")
+    assert (summary.rows, len(summary.unreadable)) == (40, 40)
+    table = pd.read_parquet(tmp_path / "out.parquet")
+    assert table["error"].tolist() == [summary.unreadable[0][1]] * 40
+    assert table[PROBABILITIES].isna().all(axis=None)
+
+
+def test_a_photograph_is_turned_upright_in_files_and_in_memory(
+    tmp_path: Path, bundle: Path, predictor: Predictor
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    held = picture(1, (16, 8))
+    held.save(tmp_path / "held.png", exif=exif)
+    upright = held.transpose(Image.Transpose.ROTATE_270)
+    predict(bundle, [tmp_path / "held.png"], output=tmp_path / "out.parquet")
+    given = pd.read_parquet(tmp_path / "out.parquet")[PROBABILITIES].to_numpy()
+    np.testing.assert_array_equal(given, predictor.probabilities([upright]))
+    in_memory = predictor.probabilities([Image.open(tmp_path / "held.png")])
+    np.testing.assert_array_equal(given, in_memory)
+    assert np.abs(given - predictor.probabilities([held])).max() > 1e-3
+
+
+def test_an_image_in_memory_that_cannot_be_read_is_named(
+    tmp_path: Path, predictor: Predictor
+) -> None:
+    (tmp_path / "cut.png").write_bytes(encoded(picture(6, (90, 90)))[:-300])
+    images = [picture(1), Image.open(tmp_path / "cut.png")]
+    with pytest.raises(DataError, match=r"^image 1: cannot be decoded \("):
+        predictor.probabilities(images)
+
+
+def test_no_prediction_is_left_where_the_work_breaks(
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(1).save(tmp_path / "x.png")
+    monkeypatch.setattr(Predictor, "scored", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predict(bundle, [tmp_path / "x.png"], output=tmp_path / "out" / "table.csv")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_standard_output_has_the_table_alone(
+    tmp_path: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(1).save(tmp_path / "x.png")
+    predict(bundle, [tmp_path / "x.png"], output=None)
+    printed = capsys.readouterr().out
+    predict(bundle, [tmp_path / "x.png"], output=tmp_path / "out.csv")
+    assert printed == (tmp_path / "out.csv").read_text()
+    assert len(printed.splitlines()) == 2
+
+
+# links, sizes, dtypes
+
+
+def test_several_labels_and_scores(tmp_path: Path) -> None:
+    images = tmp_path / "in"
+    images.mkdir()
+    for row in range(20):
+        picture(row, (8, 8)).save(images / f"{row:02d}.png")
+    pixels = {"family": "pixels", "size": 8}
+    many = write_release(tmp_path / "many", pixels, link="sigmoid", multi_label=True)
+    predict(many, [images], output=tmp_path / "many.parquet")
+    table = pd.read_parquet(tmp_path / "many.parquet")
+    for one in table.to_dict("records"):
+        said = [name for name in CLASSES if one[f"probability_{name}"] > 0.5]
+        assert one["class"] == "|".join(said)
+    assert len(set(table["class"])) > 1
+    scores = write_release(tmp_path / "scores", pixels, link="none")
+    predict(scores, [images], output=tmp_path / "scores.parquet")
+    plain = pd.read_parquet(tmp_path / "scores.parquet")
+    assert plain.columns.tolist()[2:-1] == [f"score_{name}" for name in CLASSES]
+    values = plain.iloc[:, 2:-1].to_numpy(np.float64)
+    logistic = 1 / (1 + np.exp(-values))
+    np.testing.assert_allclose(table[PROBABILITIES].to_numpy(), logistic, atol=1e-6)
+
+
+def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:
+    folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
+    predictor = Predictor.load(folder, device="cpu")
+    assert predictor.probabilities([picture(1, (8, 8))]).shape == (1, 3)
+    with pytest.raises(DataError, match="image 1: an image of 9 x 8 gives 72 values, .* takes 64"):
+        predictor.probabilities([picture(1, (8, 8)), picture(1, (9, 8))])
+    assert predictor.probabilities([]).shape == (0, 3)
+
+
+def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
+    loud = {"family": "pixels", "size": 8, "std": 1e-5}
+    folder = write_release(tmp_path / "bundle", loud, dtype="float16")
+    Image.new("L", (8, 8), 0).save(tmp_path / "dark.png")
+    Image.new("L", (8, 8), 255).save(tmp_path / "light.png")
+    summary = predict(
+        folder, [tmp_path / "dark.png", tmp_path / "light.png"], output=tmp_path / "out.csv"
+    )
+    assert summary.unreadable == (
+        (str(tmp_path / "light.png"), "a feature of 100000 does not fit float16"),
+    )
+
+
+def test_scores_are_those_of_the_heads_module(bundle: Path, predictor: Predictor) -> None:
+    read = read_bundle(bundle)
+    features = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    normalize = method_options(read.facts.head.options).normalize
+    scores = score_rows(one_head(read.weights, read.arrays, normalize), features)[0]
+    given = predictor.scored(features)
+    np.testing.assert_allclose(given, torch.softmax(torch.from_numpy(scores), 1), atol=1e-6)
+    assert predictor.classes == CLASSES
+
+
+# another backbone than the release's
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundles of a checkpoint, and two files of weights."""
+    folder = tmp_path_factory.mktemp("networks")
+    for seed, name in enumerate(("right.pth", "wrong.pth")):
+        torch.manual_seed(seed)
+        torch.save(timm.create_model("test_vit").state_dict(), folder / name)
+    model = {"family": "timm", "model": "test_vit", "checkpoint": str(folder / "right.pth")}
+    write_release(folder / "bundle", model | {"layers": [0, 1]})
+    return folder
+
+
+def edited(folder: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Copies a bundle with another bundle.json."""
+    shutil.copytree(folder, target)
+    values = json.loads((target / FACTS_FILE).read_text())
+    change(values)
+    (target / FACTS_FILE).write_text(json.dumps(values))
+    write_sums(target)
+    return target
+
+
+def test_a_checkpoint_is_the_one_of_the_release(networks: Path) -> None:
+    bundle = networks / "bundle"
+    text = (bundle / FACTS_FILE).read_text()
+    assert str(networks) not in text
+    sha256 = json.loads(text)["backbone"]["weights_sha256"]
+    predictor = Predictor.load(bundle, checkpoint=networks / "right.pth", device="cpu")
+    assert predictor.backbone.layers == {}  # a head takes none of them
+    with pytest.raises(ConfigError, match=rf"checkpoint: name .* right.pth .*{sha256}"):
+        Predictor.load(bundle)
+    with pytest.raises(ConfigError, match="checkpoint: no file .*gone.pth; name"):
+        Predictor.load(bundle, checkpoint=networks / "gone.pth")
+    with pytest.raises(DataError, match=rf"wrong.pth: weights of SHA-256 .* is of {sha256}"):
+        Predictor.load(bundle, checkpoint=networks / "wrong.pth")
+
+
+def test_a_backbone_without_a_checkpoint_takes_none(networks: Path, bundle: Path) -> None:
+    with pytest.raises(ConfigError, match="takes no file of weights; remove it"):
+        Predictor.load(bundle, checkpoint=networks / "right.pth")
+
+
+def louder(values: dict[str, Any]) -> None:
+    values["backbone"]["probe"] |= {"sha256": "0" * 64, "norm": 99.0}
+
+
+def cropped(values: dict[str, Any]) -> None:
+    values["backbone"]["preprocessing"]["crop_pct"] = 0.5
+
+
+def reweighted(values: dict[str, Any]) -> None:
+    values["backbone"]["weights_sha256"] = "1" * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (louder, r"backbone mine: its features of a test image have norm .*, and had 99"),
+        (cropped, "backbone mine: crop_pct of its preprocessing is .* here, and was 0.5"),
+        (reweighted, f"backbone mine: weights of SHA-256 [0-9a-f]+, and .* is of {'1' * 64}"),
+    ],
+)
+def test_a_backbone_that_computes_something_else_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    model = {"family": "timm", "model": "test_resnet", "pretrained": False}
+    folder = write_release(tmp_path / "bundle", model)
+    assert Predictor.load(folder, device="cpu").classes == CLASSES
+    with pytest.raises(DataError, match=message) as error:
+        Predictor.load(edited(folder, tmp_path / "edited", change), device="cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_a_reader_that_stops_ends_the_threads(predictor: Predictor, tmp_path: Path) -> None:
+    picture(1).save(tmp_path / "x.png")
+    images = find_images([tmp_path / "x.png"] * 200)
+    with closing(predictor.blocks(images.images(), images.count, threads=2)) as blocks:
+        first = next(blocks)
+    assert [row[0] for row in first.rows] == list(range(16))
