@@ -37,6 +37,7 @@ class Backbone:
         wait for the device, and several threads may call it at once.
       layers: name -> width of the features of each block that was asked for; empty by default.
       forward_layers: as `forward`, with a float32 [batch, width] for each of `layers`.
+      graph: a network's `forward` in float32, from bytes, to be traced; None for other families.
     """
 
     dimension: int | None
@@ -53,6 +54,7 @@ class Backbone:
     forward_layers: (
         Callable[[torch.Tensor], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None
     ) = None
+    graph: torch.nn.Module | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ class Network:
     layers: dict[str, int]
     forward: Callable[[torch.Tensor], torch.Tensor]
     forward_layers: Callable[[torch.Tensor], Outputs] | None
+    graph: Graph
 
 
 def prepare(
@@ -94,7 +95,31 @@ def prepare(
         layers={block: value.shape[1] for block, value in layers.items()},
         forward=lambda batch: run(batch)[0],
         forward_layers=run if layers else None,
+        graph=Graph(model, mean=mean, std=std, flip=flip),
     )
+
+
+class Graph(torch.nn.Module):
+    """Bytes [batch, channels, height, width] -> features, in operations that other runtimes have.
+
+    They are those of the forward pass in float32.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self, model: torch.nn.Module, *, mean: Sequence[float], std: Sequence[float], flip: bool
+    ) -> None:
+        super().__init__()
+        self.model, self.flip = model, flip
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        values = (images.to(torch.float32) / 255 - self.mean) / self.std
+        features: torch.Tensor = self.model(values)
+        return (features + self.model(values.flip(-1))) / 2 if self.flip else features
 
 
 class _Pass:

@@ -300,6 +300,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         trained=options.pretrained is not False,
         layers=network.layers,
         forward_layers=network.forward_layers,
+        graph=network.graph,
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpprobe.backbones.backbone import Backbone
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 PROBE_VALUES = 64
 # The largest distance of probes of one backbone in one precision, relative to their length.
@@ -25,17 +28,24 @@ def take_probe(backbone: Backbone) -> dict[str, Any]:
     """
     import numpy as np  # heavy, as are the others: readers of shards only compare probes
     import torch
-    from PIL import Image
 
-    ramp = np.arange(256, dtype=np.uint8)
-    across, down = np.broadcast_arrays(ramp[None, :], ramp[:, None])
-    image = Image.fromarray(np.stack([across, down, across ^ down], axis=-1))
-    row = backbone.forward(backbone.transform(image)[None])[0].to("cpu", torch.float32).numpy()
+    images = backbone.transform(probe_image())[None]
+    row = backbone.forward(images)[0].to("cpu", torch.float32).numpy()
     return {
         "sha256": hashlib.sha256(np.ascontiguousarray(row).tobytes()).hexdigest(),
         "norm": float(np.linalg.norm(row.astype(np.float64))),
         "sample": [float(value) for value in row[:: -(-len(row) // PROBE_VALUES)]],
     }
+
+
+def probe_image() -> Image.Image:
+    """Returns the public image: a gradient of colours."""
+    import numpy as np  # as above
+    from PIL import Image
+
+    ramp = np.arange(256, dtype=np.uint8)
+    across, down = np.broadcast_arrays(ramp[None, :], ramp[:, None])
+    return Image.fromarray(np.stack([across, down, across ^ down], axis=-1))
 
 
 def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

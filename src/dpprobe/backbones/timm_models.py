@@ -190,6 +190,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         trained=options.pretrained or options.checkpoint is not None,
         layers=network.layers,
         forward_layers=network.forward_layers,
+        graph=network.graph,
     )
 
 

@@ -172,7 +172,9 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norm of each row of [m, d], float64, without a float64 copy of them all."""
-    pieces = rows.split(max(1, _PIECE_BYTES // (4 * rows.shape[1])))
+    size = max(1, _PIECE_BYTES // (4 * rows.shape[1]))
+    # A graph that is exported takes any number of rows.
+    pieces = [rows] if torch.compiler.is_exporting() else rows.split(size)
     norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]
     return torch.cat(norms)
 

@@ -1,0 +1,248 @@
+"""A release as one ONNX file: backbone and head, from the bytes of an image to probabilities.
+
+The file holds what the bundle and the backbone's weights hold, and nothing of the machine that
+wrote it: the traces of source files that PyTorch adds to a graph are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import torch
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.backbones.probe import probe_image
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.scoring import Link, linked, products
+from dpprobe.release.predict import Predictor
+
+SUFFIX = ".onnx"
+# The largest difference from `Predictor` that a file may have; of scores, over the largest of them,
+# for a feature that is rounded to float16 the other way moves them by as much as it is long.
+TOLERANCE = 1e-4
+# Protobuf's limit of one message.
+LARGEST_FILE = 2**31 - 1
+RANDOM_IMAGES = 7
+INPUT, OUTPUT, SCORES = "images", "probabilities", "scores"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A file that agrees with the release.
+
+    Attributes:
+      path: the file.
+      largest_difference: between its output and `Predictor`'s in float32, on test images.
+      precision_difference: between its output and `Predictor`'s in the precision of the release;
+        the same as the first where that is float32.
+      opset: of ONNX.
+      input: what it takes, in words.
+    """
+
+    path: Path
+    largest_difference: float
+    precision_difference: float
+    opset: int
+    input: str
+
+
+def export_onnx(bundle: Path, output: Path, *, checkpoint: Path | None = None) -> Exported:
+    """Writes a release as one ONNX file, and holds it against `Predictor` on public images.
+
+    The file takes uint8 [batch, channels, height, width]: images in the mode, resized and cropped
+    as its metadata `preprocessing` says, without normalisation, which is in the graph. It computes
+    in float32 on any machine; features are rounded to the release's dtype on the way. Its metadata
+    also names classes, link and release.
+
+    Args:
+      bundle: the release's folder.
+      output: a path that ends in .onnx.
+      checkpoint: the file of the backbone's weights, where the bundle names one.
+
+    Raises:
+      ConfigError: for another suffix, a backbone that is no network, or one too large for a file.
+      DataError: where the file would not agree with the release; none is left then. And as
+        `Predictor.load`.
+    """
+    if output.suffix.lower() != SUFFIX or output.is_dir():
+        raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
+    predictor = Predictor.load(bundle, checkpoint=checkpoint, device="cpu", precision="float32")
+    model = _model(_graph(predictor), _test_images(predictor)[:2], predictor)
+    with atomic_path(output) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+        images = _test_images(predictor)
+        given = _run(temporary, images)
+        difference = _difference(given, predictor, images)
+        if not difference <= TOLERANCE:
+            raise DataError(
+                f"{output}: its probabilities differ from the release's by {difference:.2g} in "
+                f"ONNX Runtime, more than {TOLERANCE:g}; use `dpprobe predict`"
+            )
+        released = difference
+        if predictor.facts.backbone.precision != "float32":
+            as_released = Predictor.load(bundle, checkpoint=checkpoint, device="cpu")
+            released = _difference(given, as_released, images)
+    return Exported(
+        path=output,
+        largest_difference=difference,
+        precision_difference=released,
+        opset=next(one.version for one in model.opset_import if not one.domain),
+        input=_input(predictor),
+    )
+
+
+def _graph(predictor: Predictor) -> torch.nn.Module:
+    """Returns bytes -> probabilities, in operations that ONNX has."""
+    facts = predictor.facts
+    if predictor.backbone.graph is None:
+        raise ConfigError(
+            f"backbone {facts.backbone.name}: {facts.backbone.options['family']} is no network, "
+            "and ONNX files are made of networks; use `dpprobe predict`"
+        )
+    return _Graph(
+        predictor.backbone.graph,
+        torch.from_numpy(predictor.heads.weights),
+        transform=predictor.heads.transforms[0],
+        dtype=getattr(torch, facts.backbone.dtype),
+        link=facts.head.link,
+    ).eval()
+
+
+class _Graph(torch.nn.Module):
+    """A network, the rounding of its features, and a head."""
+
+    weights: torch.Tensor
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        weights: torch.Tensor,
+        *,
+        transform: Transform,
+        dtype: torch.dtype,
+        link: Link,
+    ) -> None:
+        super().__init__()
+        self.network, self.transform, self.dtype, self.link = network, transform, dtype, link
+        self.register_buffer("weights", weights)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        rows = self.transform(self.network(images).to(self.dtype).to(torch.float32))
+        return linked(products(self.weights, rows)[0], self.link)
+
+
+def _model(
+    graph: torch.nn.Module, example: npt.NDArray[np.uint8], predictor: Predictor
+) -> onnx.ModelProto:
+    """Traces the graph for any number of images, and describes it."""
+    size = sum(one.nbytes for one in (*graph.parameters(), *graph.buffers()))
+    name = predictor.facts.backbone.name
+    if size > LARGEST_FILE:
+        raise ConfigError(
+            f"backbone {name}: {size / 2**30:.1f} GiB of weights, and an ONNX file holds 2 at "
+            "most; use `dpprobe predict`"
+        )
+    output = SCORES if predictor.facts.head.link == "none" else OUTPUT
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of the exporter about its own parts
+            program = torch.onnx.export(
+                graph,
+                (torch.from_numpy(example),),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                input_names=[INPUT],
+                output_names=[output],
+                verbose=False,
+            )
+    except Exception as error:  # the exporter raises errors of any kind
+        line = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigError(
+            f"backbone {name}: PyTorch cannot write it as ONNX ({line}); use `dpprobe predict`"
+        ) from error
+    assert program is not None
+    model = program.model_proto
+    _forget(model)
+    _describe(model, predictor)
+    return model
+
+
+def _forget(model: onnx.ModelProto) -> None:
+    """Removes what PyTorch says of its source files, and with it the paths of this machine."""
+    for graph in (model.graph, *model.functions):
+        if hasattr(graph, "doc_string"):
+            graph.ClearField("doc_string")
+        del graph.metadata_props[:]
+        for node in graph.node:
+            node.ClearField("doc_string")
+            del node.metadata_props[:]
+        for value in (*graph.value_info, *getattr(graph, "initializer", ())):
+            value.ClearField("doc_string")
+            del value.metadata_props[:]
+    for value in (*model.graph.input, *model.graph.output):
+        value.ClearField("doc_string")
+        del value.metadata_props[:]
+
+
+def _describe(model: onnx.ModelProto, predictor: Predictor) -> None:
+    facts = predictor.facts
+    values: dict[str, Any] = {
+        "release": facts.name,
+        "dpprobe": facts.dpprobe,
+        "input": _input(predictor),
+        "preprocessing": json.dumps(facts.backbone.preprocessing, ensure_ascii=False),
+        "classes": json.dumps(facts.class_names, ensure_ascii=False),
+        "multi_label": json.dumps(facts.multi_label),
+        "link": facts.head.link,
+        "dtype": facts.backbone.dtype,
+    }
+    model.producer_name, model.producer_version = "dpprobe", facts.dpprobe
+    model.doc_string = f"Release {facts.name} of dpprobe. It takes {values['input']}."
+    del model.metadata_props[:]
+    for key, value in values.items():
+        model.metadata_props.add(key=key, value=value)
+
+
+def _input(predictor: Predictor) -> str:
+    channels, height, width = _test_images(predictor).shape[1:]
+    return (
+        f"uint8 [batch, {channels}, {height}, {width}]: images in colour mode "
+        f"{'L' if channels == 1 else 'RGB'}, resized and cropped as `preprocessing` says, not "
+        "normalised"
+    )
+
+
+def _test_images(predictor: Predictor) -> npt.NDArray[np.uint8]:
+    """Returns the public image of the probe and random ones, as the graph takes them."""
+    first = predictor.backbone.transform(probe_image()).numpy()
+    generator = np.random.default_rng(0)
+    others = generator.integers(0, 256, (RANDOM_IMAGES, *first.shape), dtype=np.uint8)
+    return np.concatenate([first[None], others])
+
+
+def _run(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Runs a file in ONNX Runtime, on all images together and on one alone."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    together, alone = (session.run(None, {INPUT: part})[0] for part in (images[1:], images[:1]))
+    return np.concatenate([alone, together])
+
+
+def _difference(
+    given: npt.NDArray[np.float32], predictor: Predictor, images: npt.NDArray[np.uint8]
+) -> float:
+    """Returns the largest difference from what the release makes of the same bytes."""
+    wanted = predictor.scored(predictor.backbone.forward(torch.from_numpy(images)).numpy())
+    return float(np.abs(given - wanted).max() / max(1.0, np.abs(wanted).max()))

@@ -1,0 +1,208 @@
+"""One ONNX file: the release's probabilities in another runtime, and nothing of this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.release import export
+from dpprobe.release.export import Exported, export_onnx
+from dpprobe.release.predict import Predictor
+from tests.support.bundles import CLASSES, write_example
+from tests.support.network_bundles import write_release
+
+RESNET = {"family": "timm", "model": "test_resnet", "pretrained": False}
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+
+
+def head(normalize: Any) -> dict[str, Any]:
+    return {"head": "feature_covariance", "normalize": normalize}
+
+
+def pictures(count: int) -> list[Image.Image]:
+    generator = np.random.default_rng(5)
+    shape = (count, 90, 70, 3)
+    return [Image.fromarray(one) for one in generator.integers(0, 256, shape, dtype=np.uint8)]
+
+
+def run(path: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (name,) = (one.name for one in session.get_inputs())
+    return session.run(None, {name: images})[0]
+
+
+def transformed(predictor: Predictor, images: list[Image.Image]) -> npt.NDArray[np.uint8]:
+    return torch.stack([predictor.backbone.transform(image) for image in images]).numpy()
+
+
+def centre(width: int) -> npt.NDArray[np.float32]:
+    values = np.random.default_rng(2).normal(size=width) / width
+    return values.astype(np.float32)
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "l2": (RESNET, {}),
+    "float16": (RESNET, {"dtype": "float16"}),
+    "centred": (VIT, {"head": head("centred"), "arrays": {"centre": centre(64)}}),
+    "channels": (
+        VIT,
+        {
+            "head": head({"kind": "channels", "channels": 16, "max_mean_norm": 1.0,
+                          "max_deviation_norm": 1.0}),
+            "arrays": {"channel_means": centre(16), "channel_deviations": 1 + centre(16)},
+        },
+    ),
+    "layer_norm": (VIT, {"head": head("layer_norm"), "link": "none", "dtype": "float16"}),
+    "sigmoid": (RESNET, {"link": "sigmoid", "multi_label": True}),
+    "grey": (
+        RESNET | {"model_args": {"in_chans": 1}, "preprocessing": {"mean": 0.5, "std": 0.5}},
+        {"head": head("none")},
+    ),
+    "flipped": (RESNET | {"preprocessing": {"flip": True, "crop": "inception"}}, {}),
+    "layers": (VIT | {"layers": "all"}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str) -> None:
+    backbone, given = CASES[case]
+    bundle = write_release(tmp_path / "bundle", backbone, **given)
+    path = tmp_path / "out" / "model.onnx"
+    exported = export_onnx(bundle, path)
+    assert exported.path == path
+    assert 0 <= exported.largest_difference <= 1e-4
+    assert exported.precision_difference == exported.largest_difference
+    assert [one.name for one in path.parent.iterdir()] == ["model.onnx"]
+    predictor = Predictor.load(bundle, device="cpu")
+    for count in (1, 5):  # of any number of images
+        images = pictures(count)
+        wanted = predictor.probabilities(images)
+        given_values = run(path, transformed(predictor, images))
+        scale = max(1.0, float(np.abs(wanted).max()))
+        assert given_values.dtype == np.float32
+        np.testing.assert_allclose(given_values / scale, wanted / scale, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    folder = tmp_path_factory.mktemp("written")
+    bundle = write_release(folder / "bundle", RESNET, dtype="float16")
+    return bundle, export_onnx(bundle, folder / "model.onnx")
+
+
+def test_a_file_says_what_it_takes_and_gives(written: tuple[Path, Exported]) -> None:
+    _, exported = written
+    model = onnx.load(exported.path)
+    onnx.checker.check_model(model, full_check=True)
+    values = {one.key: one.value for one in model.metadata_props}
+    assert json.loads(values["classes"]) == list(CLASSES)
+    assert json.loads(values["preprocessing"])["input_size"] == [3, 160, 160]
+    assert (values["link"], values["dtype"]) == ("softmax", "float16")
+    assert values["input"] == exported.input
+    assert exported.input in model.doc_string
+    assert exported.input.startswith("uint8 [batch, 3, 160, 160]: images in colour mode RGB")
+    (taken,), (returned,) = model.graph.input, model.graph.output
+    assert (taken.name, returned.name) == ("images", "probabilities")
+    shape = taken.type.tensor_type
+    assert shape.elem_type == onnx.TensorProto.UINT8
+    assert [one.dim_param or one.dim_value for one in shape.shape.dim] == ["batch", 3, 160, 160]
+    opsets = {one.domain: one.version for one in model.opset_import}
+    assert set(opsets) == {""}  # any runtime has these operations
+    assert opsets[""] == exported.opset
+
+
+def test_a_file_holds_nothing_of_this_machine(
+    written: tuple[Path, Exported], repository: Path
+) -> None:
+    _, exported = written
+    content = exported.path.read_bytes()
+    places = [str(repository), str(exported.path.parent), str(Path.home()), torch.__file__]
+    for word in [*places, "site-packages", ".py", "stack_trace"]:
+        assert word.encode() not in content
+
+
+def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
+    """Scores that tell rounded features from exact ones are those of rounded ones."""
+    loud: dict[str, Any] = {"head": head("none"), "link": "none", "scale": 100.0}
+    rounded = write_release(tmp_path / "rounded", RESNET, dtype="float16", **loud)
+    exact = write_release(tmp_path / "exact", RESNET, dtype="float32", **loud)
+    export_onnx(rounded, tmp_path / "model.onnx")
+    images = pictures(8)
+    ones = [Predictor.load(bundle, device="cpu") for bundle in (rounded, exact)]
+    given = run(tmp_path / "model.onnx", transformed(ones[0], images))
+    to_rounded, to_exact = (np.abs(given - one.probabilities(images)).mean() for one in ones)
+    assert to_rounded < to_exact / 3
+
+
+def test_the_precision_of_the_release_is_measured_too(tmp_path: Path) -> None:
+    bundle = write_release(tmp_path / "bundle", RESNET, precision="bfloat16", scale=5.0)
+    exported = export_onnx(bundle, tmp_path / "model.onnx")
+    assert exported.largest_difference <= 1e-4
+    assert exported.precision_difference > exported.largest_difference
+
+
+def test_a_file_that_differs_is_refused_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write_release(tmp_path / "bundle", RESNET)
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / "model.onnx"
+    real: Callable[..., Any] = export._run
+    monkeypatch.setattr(export, "_run", lambda *given: real(*given) + np.float32(2e-4))
+    with pytest.raises(DataError, match="differ from the release's by 0.0002 in ONNX Runtime"):
+        export_onnx(bundle, path)
+    assert list(path.parent.iterdir()) == []
+    monkeypatch.setattr(export, "_run", lambda *given: real(*given) * np.float32(np.nan))
+    with pytest.raises(DataError, match="differ from the release's by nan"):
+        export_onnx(bundle, path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
+    bundle = write_example(tmp_path / "pixels")
+    with pytest.raises(ConfigError, match="backbone pixels: pixels is no network"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    with pytest.raises(ConfigError, match=r"model.pb: write the name of a file that ends in .onnx"):
+        export_onnx(bundle, tmp_path / "model.pb")
+    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".onnx"] == []
+
+
+def test_weights_beyond_one_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write_release(tmp_path / "bundle", RESNET)
+    monkeypatch.setattr(export, "LARGEST_FILE", 1000)
+    with pytest.raises(ConfigError, match="backbone mine: .* GiB of weights"):
+        export_onnx(bundle, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_real_weights_in_another_runtime(tmp_path: Path, shared_data: Path) -> None:
+    checkpoint = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    mobilenet = {
+        "family": "timm",
+        "model": "mobilenetv2_100",
+        "checkpoint": str(checkpoint),
+        "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 128, "mean": 0.5, "std": 0.5, "crop_pct": 1.0},
+    }
+    bundle = write_release(tmp_path / "bundle", mobilenet, dtype="float16", scale=5.0)
+    path = tmp_path / "model.onnx"
+    export_onnx(bundle, path, checkpoint=checkpoint)
+    predictor = Predictor.load(bundle, checkpoint=checkpoint, device="cpu")
+    images = pictures(20)
+    wanted = predictor.probabilities(images)
+    given = run(path, transformed(predictor, images))
+    np.testing.assert_allclose(given, wanted, atol=1e-4)
+    assert len(set(wanted.argmax(axis=1))) > 1
