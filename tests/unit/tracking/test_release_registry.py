@@ -17,7 +17,6 @@ from unittest.mock import Mock
 import numpy as np
 import pandas as pd
 import pytest
-from dpprobe.release.predict import Predictor
 from mlflow import MlflowClient, pyfunc
 from mlflow.entities import Run
 from PIL import Image
@@ -25,6 +24,7 @@ from PIL import Image
 from dpprobe.artifacts import read_json
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BUNDLE_FILES, SIGNATURE_FILE, bundle_digest, write_sums
+from dpprobe.release.predict import Predictor
 from dpprobe.tracking import served_release
 from dpprobe.tracking.model_registry import retire_heads
 from dpprobe.tracking.receipt import store_missing
