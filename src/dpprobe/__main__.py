@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ def main() -> None:
     status = 0
     try:
         if "run" in arguments:
+            _show_progress()
             status = arguments.run(arguments)
         else:
             _print(arguments)
@@ -47,6 +49,12 @@ def main() -> None:
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
     sys.exit(status)
+
+
+def _show_progress() -> None:
+    """Sends log lines, such as progress, to standard error: standard output is for results."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("dpprobe").setLevel(logging.INFO)
 
 
 def _print(arguments: argparse.Namespace) -> None:

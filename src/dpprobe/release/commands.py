@@ -131,7 +131,11 @@ def _export(arguments: argparse.Namespace) -> int:
     from dpprobe.release.export import export_onnx
 
     done = export_onnx(arguments.bundle, arguments.onnx, checkpoint=arguments.checkpoint)
-    print(f"{done.path}: opset {done.opset}, at most {done.largest_difference:.1e} from predict")
+    print(
+        f"{done.path}: opset {done.opset}; at most {done.largest_difference:.1e} from predict in "
+        f"float32, {done.precision_difference:.1e} from predict in the release's precision"
+    )
+    print(f"input: {done.input}")
     return 0
 
 
