@@ -68,4 +68,7 @@ lock: $(READY)
 	$(BIN)/python envs/from_lock.py
 
 clean:
-	rm -rf $(VENV) .snakemake data results logs benchmarks
+	rm -rf $(VENV) .snakemake logs benchmarks
+	@for folder in data results; do if [ -d $$folder ]; then \
+	find $$folder -type f ! -name 'ledger.*' ! -path '*/releases/*' -delete; \
+	find $$folder -type d -empty -delete; fi; done

@@ -11,6 +11,7 @@ from dpprobe.backbones.probe import take_probe
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
+from dpprobe.release.choice import NO_CHOICE
 from dpprobe.release.statement import release_statement
 
 CLASSES = ("naevus", "melanoma", "keratosis")
@@ -25,7 +26,7 @@ LEDGER: dict[str, Any] = {
 CHOICE: dict[str, Any] = {
     "cells": 0,
     "epsilon": None,
-    "words": "The study trains no other head on this dataset: nothing was chosen by its results.",
+    "words": NO_CHOICE,
 }
 
 

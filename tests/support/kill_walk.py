@@ -129,7 +129,7 @@ def run(folder: Path, made: Study, *, kill_at: int | None, names: Path | None = 
 
 def heads(folder: Path) -> dict[str, str]:
     """Every whole head file on the disk: digest by place."""
-    places = folder.glob("results/releases/**/head.safetensors")
+    places = folder.glob("results/releases/**/head.safetensors")  # hidden folders too
     return {
         str(path.parent.name): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         for path in sorted(places)

@@ -144,12 +144,17 @@ class DatasetOptions(Options, ABC):
         """
         return None
 
-    def split_key(self) -> str:
-        """Returns a short public text that names how units come to be on the two sides.
+    def split_rule(self) -> str:
+        """Returns public words for how units come to be on the two sides, for a bundle."""
+        return "source"
 
-        The same for equal splits and different for different ones, as far as options say: `source`
-        where the source itself has both sides, or such as `id, seed 0, fraction 0.2`. Files that
-        change under the same names do not change it: see `split_follows_names`.
+    def split_key(self) -> str:
+        """Returns a short text that names how units come to be on the two sides, for a ledger.
+
+        It may hold hashes of private files. The same for equal splits and different for different
+        ones, as far as options say: `source` where the source itself has both sides, or such as
+        `id, seed 0, fraction 0.2`. Files that change under the same names do not change it: see
+        `split_follows_names`.
         """
         return "source"
 
@@ -197,6 +202,10 @@ class DatasetOptions(Options, ABC):
     def names_units(self) -> bool:
         """Returns True if a column says whose each image is."""
         return False
+
+    def unit_name(self) -> str | None:
+        """Returns the column that says whose each image is; None without one."""
+        return None
 
     def images_per_patient(self) -> int | None:
         """Returns the largest number of training images of a patient; None for any number."""

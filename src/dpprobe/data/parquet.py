@@ -89,9 +89,6 @@ class ColumnOptions(UnitOptions):
             return {"id_column"}
         return {"repo", "revision", "train", "test"}  # places in the files
 
-    def names_rows(self) -> bool:
-        return self.unit_column is not None or self.id_column is not None
-
 
 class Options(ColumnOptions):
     """Parquet files in the Hugging Face image convention."""

@@ -43,6 +43,9 @@ class SplitOptions(DatasetOptions):
             "move another across the boundary; write split_by: id"
         )
 
+    def split_rule(self) -> str:
+        return self.rule_of_split(own_test=self.has_test())
+
     def split_key(self) -> str:
         return self.key_of_split(own_test=self.has_test())
 
@@ -50,8 +53,19 @@ class SplitOptions(DatasetOptions):
         return not self.has_test() and self.split_by == "id" and self.names_rows()
 
     def names_rows(self) -> bool:
-        """Returns True if a row's id, or its patient, is a name and no place in a file."""
-        return True
+        """Returns True if a column names each row, or its patient.
+
+        Ids that are paths change with the folders, and places in a file with the rows before them.
+        """
+        columns = self.model_dump(include={"unit_column", "id_column"})
+        return any(column is not None for column in columns.values())
+
+    def rule_of_split(self, *, own_test: bool) -> str:
+        """Returns what `split_rule` does, for a source with or without a test set."""
+        if own_test:
+            return "source"
+        values = self.model_dump(include={"split_seed", "test_fraction"})
+        return f"{self.split_by}, seed {values['split_seed']}, fraction {values['test_fraction']}"
 
     def key_of_split(self, *, own_test: bool) -> str:
         """Returns what `split_key` does, for a source with or without a test set.
@@ -61,11 +75,7 @@ class SplitOptions(DatasetOptions):
         names = self.side_options(own_test=own_test)
         written = self.model_dump(mode="json", include=names, exclude_defaults=True)
         digest = f", options {artifacts.fingerprint(written)[:12]}" if written else ""
-        if own_test:
-            return f"source{digest}"
-        values = self.model_dump(include={"split_seed", "test_fraction"})
-        seed, fraction = values["split_seed"], values["test_fraction"]
-        return f"{self.split_by}, seed {seed}, fraction {fraction}{digest}"
+        return f"{self.rule_of_split(own_test=own_test)}{digest}"
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
         """Returns the options that say where a row's side, or else its id, is read from."""

@@ -65,6 +65,9 @@ class UnitOptions(SplitOptions):
     def names_units(self) -> bool:
         return self.unit_column is not None
 
+    def unit_name(self) -> str | None:
+        return self.unit_column
+
     def images_per_patient(self) -> int | None:
         return self.max_images_per_patient
 

@@ -165,6 +165,9 @@ class Options(DatasetOptions):
         fault = self._layout().split_fault(own_test=self.has_test())
         return None if fault is None else f"layout: {fault}"
 
+    def split_rule(self) -> str:
+        return self._layout().rule_of_split(own_test=self.has_test())
+
     def split_key(self) -> str:
         """Returns the layout's key, and the files by a short hash: their places name rows."""
         key = self._layout().key_of_split(own_test=self.has_test())

@@ -75,8 +75,10 @@ class Keystream:
         """Returns a stream of its own for one part of this one's use.
 
         Raises:
-          PrivacyError: when the part was given away before: its words would be used twice.
+          PrivacyError: when the part was given away before, or in a process forked from the one
+            that started the stream: its words would be used twice.
         """
+        self._check_process()
         if name in self._parts:
             raise PrivacyError(f"keystream {self.name}: part {name} was given away before")
         self._parts.add(name)
@@ -89,8 +91,8 @@ class Keystream:
         return words
 
     def uniform(self) -> float:
-        """Draws a number between 0 and 1: the middle of one of 2^53 equal parts."""
-        return (float(self.words(1)[0] >> np.uint64(11)) + 0.5) * 2.0**-53
+        """Draws a number between 0 and 1: the middle of one of 2^52 equal parts."""
+        return (float(self.words(1)[0] >> np.uint64(12)) + 0.5) * 2.0**-52
 
     def fill(self, out: Words) -> None:
         """Fills a contiguous array of one dimension with the next words.
@@ -99,16 +101,19 @@ class Keystream:
           PrivacyError: in a process forked from the one that started the stream, where the words
             would be drawn a second time.
         """
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                f"keystream {self.name}: was started in another process; start one in this process"
-            )
+        self._check_process()
         view = out.view(np.uint8).data
         for start in range(0, len(view), len(_ZEROS)):
             piece = view[start : start + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(piece)], piece)
         if sys.byteorder == "big":
             out.byteswap(inplace=True)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                f"keystream {self.name}: was started in another process; start one in this process"
+            )
 
 
 def _derived(key: bytes, name: str) -> bytes:

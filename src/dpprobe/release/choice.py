@@ -8,6 +8,10 @@ an upper bound for the choice always, and the bound of `dpprobe.results.choice`,
 and with one fit more. It holds where every cell is private: one that is not may tell all of its
 rows, and then the choice has no price.
 
+The bound supposes noise that nobody can repeat. A benchmark's follows from the study and the
+fingerprint of its data, so it holds for people who lack either, and not against the adversary of
+the release itself, who knows all other units; the words say so.
+
 Nothing here covers the test units: benchmarks print their results without noise. Cells whose noise
 cannot be calibrated are left out, as no head of them exists.
 """
@@ -25,11 +29,20 @@ from dpprobe.privacy.calibration import calibrate, round_up
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress
+from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
 
-NO_CHOICE = "The study trains no other head on this dataset: nothing was chosen by its results."
+NO_CHOICE = (
+    "The study trains no other head on this dataset: nothing was chosen by its results. Looks at "
+    "results elsewhere are not covered."
+)
+SEEDED = (
+    " The bound is for people who cannot compute the noise of these cells again: it comes from "
+    "seeds, which follow from the study and its data. Against somebody who knows both but for one "
+    "unit the choice is not covered."
+)
 NOT_COVERED = "A choice of this release by looking at their results is not covered by any price: "
 TEST_UNITS = (
     " The test results of these cells are exact, and nothing covers the test units that they are "
@@ -81,8 +94,8 @@ def choice_words(
     if epsilon is not None:
         return (
             f"{trains}Choosing this release by looking at all their results costs at most epsilon "
-            f"{epsilon:.4g} at delta {delta:g} to one training unit, the release included."
-            f"{TEST_UNITS}"
+            f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
+            f"included.{SEEDED}{TEST_UNITS}"
         )
     more = f" and {len(exposed) - _NAMED} more" if len(exposed) > _NAMED else ""
     return (

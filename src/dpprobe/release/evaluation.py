@@ -199,6 +199,21 @@ def evaluate(
     }
 
 
+def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
+    """Says what training and test units pay for head and test result.
+
+    Args:
+      split: public words for how units come to be on the two sides.
+    """
+    units = {"image": "images", "patient": "patients"}[head.unit]
+    return (
+        f"Test {units} are other {units} than training {units} (split: {split}), so nobody pays "
+        f"both prices: the head costs training {units} epsilon {head.realised_epsilon:g} and test "
+        f"{units} nothing, the test result costs test {units} epsilon {tested.realised_epsilon:g} "
+        f"and training {units} nothing."
+    )
+
+
 def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str = "") -> str:
     """Says what was released, and how far it can be relied on."""
     what = {"accuracy": "accuracy", "auc": "area under the ROC curve"}[metric]

@@ -145,6 +145,7 @@ class Booking:
       split: the public key of how units are split. Releases of one key split all units alike.
       parts: at most one for each side.
       identity: a hash of everything that decides the release; private, it stays here.
+      column: whose values are the units; None where each image is one.
     """
 
     release: str
@@ -153,6 +154,7 @@ class Booking:
     split: str
     parts: tuple[Part, ...]
     identity: str
+    column: str | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in Plan.UNITS:
@@ -178,7 +180,13 @@ class Booking:
         return cls(**{key: values[key] for key in _TEXTS}, parts=parts)
 
 
-_TEXTS = ("release", "study", "unit", "split", "identity")
+def unit_words(booking: Booking) -> str:
+    """Says what the unit of privacy of a booking is."""
+    of = "" if booking.column is None else f" (a value of {booking.column})"
+    return f"{booking.unit}{of}"
+
+
+_TEXTS = ("release", "study", "unit", "column", "split", "identity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,12 +378,12 @@ class Ledger:
 
     def _refuse_other_unit(self, counting: Sequence[Entry], booking: Booking) -> None:
         for entry in counting:
-            if entry.booking.unit != booking.unit:
+            if (entry.booking.unit, entry.booking.column) != (booking.unit, booking.column):
                 raise PrivacyError(
-                    f"release {booking.release!r}: its unit of privacy is {booking.unit}, but that "
-                    f"of entry {entry.number} of {self.path} ({entry.booking.release}) is "
-                    f"{entry.booking.unit}, and prices to different units do not add up; set the "
-                    f"unit to {entry.booking.unit}"
+                    f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, "
+                    f"but that of entry {entry.number} of {self.path} ({entry.booking.release}) is "
+                    f"{unit_words(entry.booking)}, and prices to different units do not add up; "
+                    "set it to that"
                 )
 
     def _refuse_excess(

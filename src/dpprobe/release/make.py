@@ -7,10 +7,12 @@ The order is what makes it safe against a crash at any moment:
 3. the first random word is drawn: the head is trained, and tested where that was asked for;
 4. the bundle is written into a hidden folder that names the entry, then renamed to `.staged`;
 5. the ledger closes the entry, with the digest of the staged bundle;
-6. the staged folder is renamed to its place.
+6. its files are copied to their place. The hidden folder stays: what a person or Snakemake removes
+   of the bundle is put back from it by the next run.
 
-After a crash between 2 and 4 the entry is open, and no head of it is left: the next run refuses,
-for a new head would be a second one, until a person abandons the entry. After one between 4 and 6
+After a crash between 2 and 4 the entry is open, and no whole bundle of it is left: the next run
+refuses, for a new head would be a second one, until a person abandons the entry; then it removes
+what there is of it. After one between 4 and 6
 the next run finds the staged bundle, and goes on from there without drawing anything. A release
 that is made is final: a run that finds its bundle keeps it, whatever has changed since.
 """
@@ -30,8 +32,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpprobe.artifacts import fingerprint, sha256_file, sync
-from dpprobe.data.options import headline_metric
+from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
+from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.shard_file import read_header
@@ -49,9 +51,10 @@ from dpprobe.release import bundle as files
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
 from dpprobe.release.card import write_card
 from dpprobe.release.choice import choice_block
-from dpprobe.release.evaluation import evaluate, evaluation_mechanisms
+from dpprobe.release.evaluation import composition_words, evaluate, evaluation_mechanisms
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
 from dpprobe.release.page import write_page
+from dpprobe.release.published import check_published
 from dpprobe.release.signing import read_private_key, sign
 from dpprobe.release.statement import published_options, release_statement
 from dpprobe.results.units import count_units, unit_codes
@@ -140,11 +143,12 @@ class _Task:
 
     @cached_property
     def metric(self) -> Literal["accuracy", "auc"]:
-        dataset = self.study.datasets[self.options.dataset]
         chosen = self.options.evaluate.metric if self.options.evaluate else None
         store = self.stores[0]
         return headline_metric(
-            chosen or dataset.metric, num_classes=store.num_classes, multi_label=store.multi_label
+            chosen or self.dataset.metric,
+            num_classes=store.num_classes,
+            multi_label=store.multi_label,
         )
 
     @cached_property
@@ -194,13 +198,13 @@ class _Task:
             "unit": self.unit,
             "delta": self.delta,
             "accountant": self.study.accountant,
-            "split": self.split_key,
+            "split": self.dataset.split_key(),
         }
         return f"{fingerprint(options)} {fingerprint([train.fingerprint, test.fingerprint])}"
 
-    @cached_property
-    def split_key(self) -> str:
-        return self.study.datasets[self.options.dataset].split_key()
+    @property
+    def dataset(self) -> DatasetOptions:
+        return self.study.datasets[self.options.dataset]
 
     def booking(self) -> Booking:
         """Returns what the ledger notes down of the release."""
@@ -223,6 +227,7 @@ class _Task:
                 for side, plan in sides
             ),
             identity=self.identity,
+            column=self.dataset.unit_name() if self.unit == "patient" else None,
         )
 
     def _ledger_split(self) -> str:
@@ -230,11 +235,24 @@ class _Task:
 
         Where sides follow from files, that is while the files are the same.
         """
-        if self.study.datasets[self.options.dataset].split_follows_names():
-            return self.split_key
-        return f"{self.split_key}, data {self.stores[0].dataset_fingerprint}"
+        key = self.dataset.split_key()
+        if self.dataset.split_follows_names():
+            return key
+        return f"{key}, data {self.stores[0].dataset_fingerprint}"
 
     # what an earlier run left
+
+    def _drop_abandoned(self) -> None:
+        """Removes what is left of entries that a person abandoned: their heads must not be seen."""
+        for entry in self.ledger.entries():
+            if entry.state == "abandoned" and entry.booking.release == self.name:
+                self._drop(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        for folder in (self._staged(entry), self._partial(entry)):
+            if folder.exists():
+                shutil.rmtree(folder)
+                logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
 
     def finish(self) -> bool:
         """Ends what an earlier run began, or keeps what it made.
@@ -245,13 +263,10 @@ class _Task:
         Raises:
           PrivacyError: where what is there can neither be kept nor ended.
         """
+        self._drop_abandoned()
         entry = self.ledger.entry_of(self.name)
         if entry is None:
-            if (self.output / files.SUMS_FILE).exists():
-                raise PrivacyError(
-                    f"{self.output}: a bundle that {self.ledger.path} does not list; put the "
-                    "ledger back, or move the bundle elsewhere and give the release another name"
-                )
+            self._check_listed()
             return False
         self._check_same(entry)
         if entry.state == "closed" and _is(self.output, entry.digest):
@@ -260,7 +275,7 @@ class _Task:
             return True
         staged = self._staged(entry)
         if _whole(staged) and entry.state == "open":
-            self.ledger.close(entry.number, files.bundle_digest(staged))
+            self._close(entry, staged)
             logger.info("release %s: staged by an earlier run, closed", self.name)
             self._publish(staged)
             return True
@@ -268,6 +283,22 @@ class _Task:
             self._publish(staged)
             return True
         raise PrivacyError(self._stuck(entry))
+
+    def _check_listed(self) -> None:
+        """Checks that the ledger lists every bundle of the dataset beside this release.
+
+        Raises:
+          PrivacyError: for one that it does not: the ledger was lost, or is another one.
+        """
+        known = {entry.digest for entry in self.ledger.entries()}
+        for sums in self.output.parent.glob(f"*/{files.SUMS_FILE}"):
+            of = read_json(sums.with_name(files.FACTS_FILE)).get("dataset")
+            if of == self.options.dataset and files.bundle_digest(sums.parent) not in known:
+                raise PrivacyError(
+                    f"{sums.parent}: a release from {of} that {self.ledger.path} does not list; "
+                    "put the ledger back, which has the budget that is spent; or move the bundle "
+                    "elsewhere, if it is of other data"
+                )
 
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
@@ -287,9 +318,9 @@ class _Task:
         if entry.state == "closed":
             return (
                 f"release {self.name}: made (entry {entry.number} of {self.ledger.path}), and its "
-                f"bundle is not at {self.output}, or not as it was: restore a copy whose "
-                f"{files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release another "
-                "name: it costs anew"
+                f"bundle is neither at {self.output} nor in {self._staged(entry)}: restore a copy "
+                f"whose {files.SUMS_FILE} has the SHA-256 {entry.digest}, or give a new release "
+                "another name: it costs anew"
             )
         return (
             f"release {self.name}: entry {entry.number} of {self.ledger.path} is open: its job is "
@@ -305,17 +336,25 @@ class _Task:
     def _staged(self, entry: Entry) -> Path:
         return self.output.with_name(f".{self.name}.entry-{entry.number}.staged")
 
+    def _partial(self, entry: Entry) -> Path:
+        return self._staged(entry).with_suffix(".partial")
+
     def _publish(self, staged: Path) -> None:
-        """Moves a closed bundle to its place, where an altered one may lie."""
-        if self.output.exists():
-            if any(self.output.iterdir()):
+        """Copies a closed bundle to its place, or what is missing of it there."""
+        self.output.mkdir(exist_ok=True)
+        ready = {path.name: path for path in staged.iterdir()}
+        for path in self.output.iterdir():
+            if path.name.endswith(PARTIAL_SUFFIX):  # of a copy that was cut short
+                path.unlink()
+            elif path.name not in ready or path.read_bytes() != ready[path.name].read_bytes():
                 raise PrivacyError(
-                    f"{self.output}: holds other files than the bundle of release {self.name}, "
-                    f"which is ready in {staged}; move them elsewhere and run again"
+                    f"{path}: not as release {self.name} was made; delete it and run again: the "
+                    f"bundle is put back from {staged}"
                 )
-            self.output.rmdir()
-        staged.rename(self.output)
-        sync(self.output.parent)
+        for name in sorted(ready, key=lambda name: name == files.SUMS_FILE):
+            if not (self.output / name).exists():
+                with atomic_path(self.output / name) as temporary:
+                    shutil.copyfile(ready[name], temporary)
         self._touch()
         logger.info("release %s: %s", self.name, self.output)
 
@@ -340,12 +379,19 @@ class _Task:
             units=self.units,
         )
         backbone = self._backbone()
+        check_published(
+            {
+                "backbone": backbone.model_dump(mode="json"),
+                "method": published_options(self.method),
+                "card": self.options.card.model_dump(mode="json"),
+            }
+        )
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        self._drop_abandoned()
         require_room(self.output.parent, DOCUMENTS_BYTES)
         entry = self.ledger.book(
             self.booking(),
-            delta=self.delta,
+            # the limit is at the dataset's delta, whatever delta a release has
+            delta=self.study.dataset_delta(self.options.dataset),
             max_epsilon=self.study.max_epsilon(self.options.dataset),
         )
         logger.info("release %s: booked as entry %d", self.name, entry.number)
@@ -354,7 +400,7 @@ class _Task:
             staged = self._staged(entry)
 
             def stage() -> None:
-                partial = staged.with_suffix(".partial")
+                partial = self._partial(entry)
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
                 self._write(partial, backbone, heads, evaluation, choice=choice, entry=entry)
@@ -365,14 +411,15 @@ class _Task:
                 sync(staged.parent)
 
             when_there_is_room(staged.parent, heads.weights.nbytes + DOCUMENTS_BYTES, stage)
-            self.ledger.close(entry.number, files.bundle_digest(staged))
+            self._close(entry, staged)
             self._publish(staged)
 
-    def _drop_abandoned(self) -> None:
-        """Removes what is left of entries that a person abandoned: their heads must not be seen."""
-        for folder in self.output.parent.glob(f".{self.name}.entry-*"):
-            logger.info("release %s: %s removed, its entry is abandoned", self.name, folder)
-            shutil.rmtree(folder)
+    def _close(self, entry: Entry, staged: Path) -> None:
+        try:
+            self.ledger.close(entry.number, files.bundle_digest(staged))
+        except PrivacyError:
+            shutil.rmtree(staged)  # abandoned while its job was at work
+            raise
 
     @cached_property
     def signing_key(self) -> Path | None:
@@ -427,17 +474,9 @@ class _Task:
             SystemEntropy(),
             metric=self.metric,
             link=self.method.link_on(features.multi_label),
-            composition=self._composition(self.test_plan),
-        )
-
-    def _composition(self, tested: Plan) -> str:
-        """Says what training and test units pay for head and test result."""
-        units = {"image": "images", "patient": "patients"}[self.unit]
-        return (
-            f"Test {units} are other {units} than training {units} (split: {self.split_key}), so "
-            f"nobody pays both prices: the head costs training {units} epsilon "
-            f"{self.plan.realised_epsilon:g} and test {units} nothing, the test result costs test "
-            f"{units} epsilon {tested.realised_epsilon:g} and training {units} nothing."
+            composition=composition_words(
+                self.plan, self.test_plan, split=self.dataset.split_rule()
+            ),
         )
 
     def _write(

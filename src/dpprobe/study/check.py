@@ -109,6 +109,13 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"method {release.method}: it takes one label a row; name another")
     if fault := dataset.release_fault():
         faults.append(f"dataset {release.dataset}: {fault}")
+    images = dataset.image_params()
+    for other, options in study.datasets.items():
+        if other != release.dataset and options.image_params() == images:
+            faults.append(
+                f"dataset {release.dataset}: its images are those of {other} too, and each has a "
+                "ledger: their releases would not be added up; keep one of the two"
+            )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
         headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)

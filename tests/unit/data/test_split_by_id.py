@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import math
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -439,25 +440,29 @@ def test_keys_are_equal_for_equal_splits_and_for_no_others() -> None:
     ]
     assert keys[-1] == "source"
     assert options_by("class", {"source": "sklearn"}).split_key() == "class, seed 0, fraction 0.2"
-    # Short and public: no path, no name of a column.
+    # Short: no path, no name of a column. The words for a bundle have no hash either.
     for key in keys:
         assert len(key) < 80
         assert not any(word in key for word in ("a.csv", "parquet", "who", "http", "/"))
+    for values in different:
+        rule = options_by("id", values).split_rule()
+        assert re.fullmatch(r"source|id, seed \d, fraction 0\.\d+", rule), rule
 
 
 @pytest.mark.parametrize(
     ("values", "names"),
     [
-        ({"source": "sklearn"}, True),
-        ({"source": "imagefolder", "path": "nowhere"}, True),
-        (CSV, True),
+        ({"source": "sklearn"}, False),
+        ({"source": "imagefolder", "path": "nowhere"}, False),
+        (CSV, False),
+        (CSV | {"id_column": "name"}, True),
         (CSV | {"unit_column": "who"}, True),
         (CSV | {"test": "b.csv"}, False),
         (PARQUET, False),
         (PARQUET | {"id_column": "id"}, True),
         (HUB | {"unit_column": "who"}, True),
         (HUB | {"unit_column": "who", "test": "b.parquet"}, False),
-        (in_archive(**CSV), True),
+        (in_archive(**CSV), False),
         (in_archive(source="imagefolder", path="a"), False),
         ({"source": "torchvision", "name": "CIFAR10"}, False),
     ],

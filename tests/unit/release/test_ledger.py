@@ -168,7 +168,7 @@ def test_units_of_two_kinds_do_not_add_up(ledger: Ledger) -> None:
     ledger.book(booking("of_images"), delta=DELTA, max_epsilon=None)
     with pytest.raises(PrivacyError, match=r"'of_patients': .* patient, .* entry 1 .* image"):
         ledger.book(patients, delta=DELTA, max_epsilon=None)
-    with pytest.raises(PrivacyError, match="do not add up; set the unit to image"):
+    with pytest.raises(PrivacyError, match="do not add up; set it to that"):
         ledger.spent(DELTA, extra=[patients])
     ledger.abandon(1, "the wrong unit, never drawn")
     assert ledger.book(patients, delta=DELTA, max_epsilon=None).number == 2

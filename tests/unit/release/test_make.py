@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -54,7 +55,8 @@ def test_a_release_is_whole_verified_and_booked(folder: Path, method: str) -> No
     assert [part.side for part in entry.booking.parts] == ["train", "test"]
     report = verify(output)
     assert report.passed, [check for check in report.checks if check.passed is False]
-    assert not list(output.parent.glob(".first.*")), "nothing else is left"
+    (kept,) = output.parent.glob(".first.*")
+    assert contents(kept) == contents(output), "a copy is kept, and nothing else"
 
 
 def test_a_made_release_is_final(folder: Path) -> None:
@@ -83,16 +85,22 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
     output = release(folder, study(folder))
     before = contents(output)
     (output / bundle.HEAD_FILE).write_bytes(before[bundle.HEAD_FILE][:-1] + b"?")
+    with pytest.raises(PrivacyError, match=r"head.safetensors: not as .* delete it and run again"):
+        release(folder, study(folder))
+    (output / bundle.HEAD_FILE).unlink()
+    (output / ".privacy.json.0123abcd.partial").touch()
+    release(folder, study(folder))
+    assert contents(output) == before, "what is missing is put back"
+    shutil.rmtree(output)
+    release(folder, study(folder))
+    assert contents(output) == before
+    for kept in output.parent.glob(".first.*"):
+        shutil.rmtree(kept)
+    release(folder, study(folder))
+    (output / bundle.CARD_FILE).unlink()
     with pytest.raises(PrivacyError, match="restore a copy whose SHA256SUMS has the SHA-256"):
         release(folder, study(folder))
-    for path in output.iterdir():
-        path.unlink()
-    output.rmdir()
-    with pytest.raises(PrivacyError, match="restore a copy"):
-        release(folder, study(folder))
-    output.mkdir()
-    for name, content in before.items():
-        (output / name).write_bytes(content)
+    (output / bundle.CARD_FILE).write_bytes(before[bundle.CARD_FILE])
     release(folder, study(folder))
     assert len(ledger(folder).entries()) == 1
 
@@ -100,9 +108,11 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
 def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     output = release(folder, study(folder))
     ledger(folder).path.unlink()
-    with pytest.raises(PrivacyError, match="put the ledger back"):
-        release(folder, study(folder))
+    for name in ("first", "second"):
+        with pytest.raises(PrivacyError, match="put the ledger back"):
+            release(folder, study(folder, name=name), name)
     assert bundle.read_bundle(output)
+    assert not ledger(folder).path.exists()
 
 
 def test_releases_add_up_to_a_limit(folder: Path) -> None:
@@ -115,6 +125,33 @@ def test_releases_add_up_to_a_limit(folder: Path) -> None:
     spent = bundle.read_bundle(output).statement["ledger"]
     assert spent["releases"] == 2
     assert 2 < spent["epsilon"] < 4
+
+
+def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
+    release(folder, study(folder, max_epsilon=3, delta=3e-3))
+    with pytest.raises(PrivacyError, match="max_epsilon"):
+        release(folder, study(folder, name="second", max_epsilon=3, delta=3e-3), "second")
+
+
+def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def abandoned(*arguments: Any, **rest: Any) -> None:
+        write_bundle(*arguments, **rest)
+        ledger(folder).abandon(1, "somebody took the job for dead")
+
+    write_bundle = bundle.write_bundle
+    monkeypatch.setattr(bundle, "write_bundle", abandoned)
+    with pytest.raises(PrivacyError, match="was abandoned"):
+        release(folder, study(folder))
+    assert not list((folder / "results/releases").rglob("*.safetensors"))
+
+
+def test_what_looks_private_is_refused_before_booking(folder: Path) -> None:
+    made = study(folder, card={"contact": "see /home/someone/notes"})
+    with pytest.raises(DataError, match="card: holds a path, '/home/'"):
+        release(folder, made)
+    assert not ledger(folder).path.exists()
 
 
 def test_heads_of_two_releases_differ(folder: Path) -> None:
@@ -266,14 +303,16 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
         ), f"{where}: two heads for one entry"
         if record["next"] == 0:
             assert then["entries"] == ["closed"], where
-            assert list(then["heads"]) == ["first"], where
+            assert set(then["heads"]) == {"first", ".first.entry-1.staged"}, where
         else:
             assert record["next"] == 2, where
             assert "is open" in record["said"], where
             assert left["entries"] == then["entries"] == ["open"], where
             assert record["after abandon"] == 0, where
             assert record["in the end"]["entries"] == ["abandoned", "closed"], where
-            assert list(record["in the end"]["heads"]) == ["first"], f"{where}: an old head stays"
+            heads = record["in the end"]["heads"]
+            assert set(heads) == {"first", ".first.entry-2.staged"}, f"{where}: an old head stays"
+            assert len(set(heads.values())) == 1, where
         outcomes.add((record["next"], tuple(left["entries"])))
     # nothing booked: made; open: refused, or ended where a whole bundle is staged; closed: ended
     assert {(0, ()), (2, ("open",)), (0, ("open",)), (0, ("closed",))} <= outcomes

@@ -35,6 +35,7 @@ from dpprobe.release.card import write_card
 from dpprobe.release.choice import choice_words
 from dpprobe.release.evaluation import (
     accuracy_estimate,
+    composition_words,
     evaluate,
     evaluation_mechanisms,
     released_words,
@@ -46,6 +47,8 @@ from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.unit.release.test_evaluation import head, of_test_rows
 from tests.unit.release.test_signing import write_keys
+
+SPLIT = "id, seed 0, fraction 0.2"
 
 SAMPLED = {
     "head": "sgd", "engine": "exact", "batch_size": 100, "learning_rate": 0.1, "normalize": "l2",
@@ -71,7 +74,9 @@ def evaluation(folder: Path) -> dict[str, Any]:
         "delta": 1e-5,
         "mechanisms": [mechanism_values(item, plan) for item in plan.mechanisms],
         "released": released_words("accuracy", estimate, plan),
-        "composition": f"head 0.999996, test result {plan.realised_epsilon:g}: nobody pays both",
+        "composition": composition_words(
+            replace(plan, realised_epsilon=0.999996, epsilon=1.0), plan, split=SPLIT
+        ),
     }
 
 
@@ -213,7 +218,6 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
 def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
     assert unnoticed(original, STATEMENT_FILE, tmp_path / "copy") == {
         "n",
-        "evaluation.composition",
         "ledger.entry",
         "ledger.releases",
         "ledger.epsilon",
@@ -516,7 +520,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     block = evaluate(
         head(3), of_test_rows(generator.normal(labels, 1), labels), plan, SEEDED,
         metric="auc", link="sigmoid",
-        composition=f"{head_plan.realised_epsilon:g} and {plan.realised_epsilon:g}",
+        composition=composition_words(head_plan, plan, split=SPLIT),
     )  # fmt: skip
     facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
     facts = facts.model_copy(update={"multi_label": True})

@@ -1,0 +1,63 @@
+"""Looks for what must not be in a bundle, by its name or its look: before and after it is made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dpprobe.errors import DataError
+
+# Keys of what must not be in a bundle, and texts that look like it: paths, times, seeds.
+FORBIDDEN_KEYS = re.compile(
+    r"(?i)(^|_)(seeds?|fingerprints?|user(name)?|host(name)?|path|folder|time(stamp)?|date|"
+    r"created|started|seconds|duration|git_?commit|identity|near_duplicates|histor(y|ies)|"
+    r"predictions?|test_ids)$"
+)
+PUBLIC_KEYS = {"crop_seed"}
+FORBIDDEN_TEXTS = {
+    "a path": re.compile(
+        r"(?<![\w.:/<])/(home|Users|root|tmp|mnt|var|usr|data|work|scratch|media|opt|srv|private)/"
+        r"|\b[A-Za-z]:\\{1,2}[A-Z]|file://|(?<!\w)~/"
+    ),
+    "a time": re.compile(r"\b(19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d"),
+    "a number of 128 bits, as seeds are": re.compile(
+        r"(?<![0-9A-Fa-f])[0-9a-f]{32}(?![0-9a-fA-F])"
+    ),
+}
+
+
+def check_published(values: Mapping[str, Any]) -> None:
+    """Checks what is to be published, such as options.
+
+    Raises:
+      DataError: naming the block and what must not be in it.
+    """
+    for name, block in values.items():
+        check_keys(block, where=name)
+        check_text(json.dumps(block, ensure_ascii=False), where=name)
+
+
+def check_keys(values: Any, *, where: str) -> None:
+    """Raises DataError for a key of something that must not be in a bundle."""
+    keys = {key for key in _all_keys(values) if FORBIDDEN_KEYS.search(key)} - PUBLIC_KEYS
+    if keys:
+        raise DataError(f"{where}: holds {', '.join(sorted(keys))}, which is not to be published")
+
+
+def check_text(text: str, *, where: str) -> None:
+    """Raises DataError for a text that looks like something that must not be in a bundle."""
+    for what, pattern in FORBIDDEN_TEXTS.items():
+        if match := pattern.search(text):
+            raise DataError(f"{where}: holds {what}, {match[0]!r}, which is not to be published")
+
+
+def _all_keys(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _all_keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _all_keys(inner)
