@@ -70,5 +70,5 @@ lock: $(READY)
 clean:
 	rm -rf $(VENV) .snakemake logs benchmarks
 	@for folder in data results; do if [ -d $$folder ]; then \
-	find $$folder -type f ! -name 'ledger.*' ! -path '*/releases/*' -delete; \
+	find $$folder ! -type d ! -name 'ledger.*' ! -path '*/releases/*' -delete; \
 	find $$folder -type d -empty -delete; fi; done

@@ -328,8 +328,8 @@ def test_verification_refuses_what_decoding_refuses(progressive: bool) -> None:
 
     def refused(data: bytes, *, small: bool) -> bool:
         try:
-            table._open(data, small=small)
-        except table._ImageError:
+            table.open_image(data, small=small)
+        except table.ImageError:
             return True
         return False
 
