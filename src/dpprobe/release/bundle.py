@@ -190,6 +190,8 @@ def read_sums(folder: Path) -> dict[str, str]:
       DataError: when it is missing or is not such a file.
     """
     path = folder / SUMS_FILE
+    if not path.is_file():
+        raise DataError(f"{folder}: no bundle is there; name the folder that holds {SUMS_FILE}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}

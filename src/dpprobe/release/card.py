@@ -57,7 +57,7 @@ def _front_matter(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
     evaluation = statement["evaluation"]
     values: dict[str, Any] = _license(facts.card.license)
-    if evaluation:
+    if evaluation and documents.tells(evaluation):
         metric = HUB_METRICS[evaluation["metric"]]
         result = EvalResult(
             task_type="image-classification",

@@ -152,6 +152,11 @@ def _ledger(arguments: argparse.Namespace) -> int:
     from dpprobe.release.ledger import LEDGER_FILE, Ledger, describe
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
+    if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
+        raise ConfigError(
+            f"{arguments.folder}: neither a ledger nor a dataset's split tables are there; name "
+            "the folder of a dataset, such as data/lesions"
+        )
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")
     if arguments.abandon is not None:

@@ -147,15 +147,27 @@ def formally(statement: Mapping[str, Any]) -> str:
     )
 
 
+# A result whose 95 % interval is wider is not stated as one.
+WIDEST_INTERVAL = 0.8
+
+
 def is_weak(table: Sequence[Attack]) -> bool:
     """Returns True if an attack may be right about most units at 1 % false positives."""
     return any(attack.false == 0.01 and attack.trained >= WEAK for attack in table)
+
+
+def tells(evaluation: Mapping[str, Any]) -> bool:
+    """Returns False for a result that says next to nothing: its interval is nearly all there is."""
+    low, high = evaluation["interval"]
+    return bool(high - low <= WIDEST_INTERVAL)
 
 
 def measured(evaluation: Mapping[str, Any]) -> str:
     """States the metric with its interval, such as "Accuracy 81.2 % (95 % interval ...)"."""
     low, high = evaluation["interval"]
     metric, value = evaluation["metric"], evaluation["value"]
+    if not tells(evaluation):
+        return f"{METRICS[metric]} not measurable: the 95 % interval is {low:.2f} to {high:.2f}"
     if metric == "accuracy":
         numbers = f"{100 * value:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
     else:

@@ -60,6 +60,8 @@ from dpprobe.training.features import JobFeatures
 Metric = Literal["accuracy", "auc"]
 Floats = npt.NDArray[np.float64]
 
+# The largest standard deviation of an accuracy's noise that is worth its price.
+MOST_NOISE = 0.2
 ACCURACY, RANGES, COUNTS = "accuracy", "score_ranges", "score_counts"
 RANGES_SHARE = 0.2
 # A score s lies at asinh(s / unit): ranges are even there, and the outermost take what is beyond.
@@ -197,6 +199,22 @@ def evaluate(
         "released": released_words(metric, estimate, plan, remark),
         "composition": composition,
     }
+
+
+def check_telling(plan: Plan) -> None:
+    """Checks that an accuracy is not drowned in its noise; of an AUC only the rows could tell.
+
+    Raises:
+      PrivacyError: where the noise's standard deviation is more than `MOST_NOISE` of accuracy.
+    """
+    (first, *others) = plan.mechanisms
+    noise = first.noise_multiplier / plan.n
+    if not others and noise > MOST_NOISE:
+        raise PrivacyError(
+            f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would have "
+            f"noise of {100 * noise:.0f} points, and say nothing; write a larger one, test on "
+            "more, or leave evaluate out"
+        )
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:

@@ -51,7 +51,12 @@ from dpprobe.release import bundle as files
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
 from dpprobe.release.card import write_card
 from dpprobe.release.choice import choice_block
-from dpprobe.release.evaluation import composition_words, evaluate, evaluation_mechanisms
+from dpprobe.release.evaluation import (
+    check_telling,
+    composition_words,
+    evaluate,
+    evaluation_mechanisms,
+)
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
 from dpprobe.release.page import write_page
 from dpprobe.release.published import check_published
@@ -370,6 +375,8 @@ class _Task:
             cache=self.cache,
         )
         key = self.signing_key
+        if self.test_plan is not None:
+            check_telling(self.test_plan)
         self._check_public()
         features = read_job_features(
             self.stores,

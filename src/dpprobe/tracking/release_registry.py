@@ -36,6 +36,7 @@ from dpprobe.release.bundle import (
     bundle_digest,
     read_bundle,
 )
+from dpprobe.release.documents import tells
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.receipt import write_receipt
@@ -180,7 +181,8 @@ def _metrics(statement: Any) -> list[MetricValue]:
         "privacy/epsilon_target": statement["epsilon_target"],
         "privacy/epsilon_realised": rounded_up(statement["epsilon_realised"]),
     }
-    if (evaluation := statement["evaluation"]) is not None:
+    evaluation = statement["evaluation"]
+    if evaluation is not None and tells(evaluation):
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}

@@ -27,6 +27,7 @@ from dpprobe.release import evaluation
 from dpprobe.release.evaluation import (
     accuracy_estimate,
     area_estimate,
+    check_telling,
     evaluate,
     evaluation_mechanisms,
     hit_sum,
@@ -364,3 +365,15 @@ def test_negative_counts_give_an_area_in_range() -> None:
         estimate, _ = area_estimate(counts, 20.0)
         assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
         assert estimate.high > estimate.low
+
+
+def test_an_accuracy_that_its_noise_would_drown_is_refused(tmp_path: Path) -> None:
+    def planned(n: int) -> Plan:
+        return calibrate(
+            evaluation_mechanisms("accuracy", classes=3, multi_label=False),
+            n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=tmp_path,
+        )  # fmt: skip
+
+    check_telling(planned(60))
+    with pytest.raises(PrivacyError, match=r"evaluate.epsilon 0.5: on 20 test units .* 35 points"):
+        check_telling(planned(20))

@@ -1,0 +1,71 @@
+"""The command line: exit statuses, and mistakes that are told in a line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpprobe.__main__ import main
+from tests.support.release_study import release, study, write_features
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    """The exit status of a command, or its one line."""
+    monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_a_ledger_is_shown_abandoned_from_and_not_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = run(monkeypatch, "ledger", str(tmp_path / "nowhere"))
+    assert isinstance(said, str)
+    assert "neither a ledger nor a dataset's split tables" in said
+    write_features(tmp_path)
+    release(tmp_path, study(tmp_path))
+    folder = str(tmp_path / "data/toy")
+    assert run(monkeypatch, "ledger", folder) == 0
+    assert "first" in capsys.readouterr().out
+    for words, answer in (
+        (["--abandon", "1"], "--abandon and --reason belong together"),
+        (["--abandon", "1", "--reason", "a mistake"], "entry 1 is closed"),
+        (["--abandon", "7", "--reason", "a mistake"], "7"),
+    ):
+        said = run(monkeypatch, "ledger", folder, *words)
+        assert isinstance(said, str)
+        assert answer in said
+
+
+@pytest.mark.parametrize("command", ["predict", "verify", "export", "push", "release-notes"])
+def test_a_folder_without_a_bundle_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    more = {"predict": ["x.png"], "export": ["--onnx", str(tmp_path / "a.onnx")], "push": ["a/b"]}
+    (tmp_path / "x.png").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    said = run(monkeypatch, command, str(tmp_path / "empty"), *more.get(command, []))
+    assert isinstance(said, str), capsys.readouterr()
+    assert said.startswith("dpprobe: ")
+    assert "empty" in said
+    assert "\n" not in said
+
+
+def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['dpprobe', '--help']\n"
+        "from dpprobe.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'numpy', 'mlflow', 'onnx') if name in sys.modules])"
+    )
+    words = [sys.executable, "-c", code]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    for command in ("predict", "verify", "export", "push", "ledger", "release-notes"):
+        assert f"\n    {command} " in shown
+    assert shown.endswith("[]\n")
