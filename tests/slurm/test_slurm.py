@@ -746,3 +746,39 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         assert {path.stat().st_uid for path in (clone.directory / "results").rglob("*")} == {NOBODY}
         assert {state for _, state in clone.jobs()} == {"COMPLETED"}
         assert "Nothing to be done" in run()
+
+
+RELEASED = {
+    "study": "released",
+    "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "methods": {"covariance": {"head": "feature_covariance", "normalize": "l2"}},
+    "epsilons": [1],
+    "seeds": 1,
+    "releases": {
+        "first": {
+            "dataset": "digits",
+            "backbone": "pixels",
+            "method": "covariance",
+            "epsilon": 4,
+            "evaluate": {"epsilon": 1},
+        }
+    },
+}
+
+
+@WITHOUT_DATABASE
+def test_a_release_is_made_once(clone: Workspace) -> None:
+    (clone.directory / "config.yaml").write_text(yaml.safe_dump(RELEASED))
+    clone.run("releases")
+    assert clone.counts()["make_release"] == 1
+    bundle = clone.directory / "results/releases/first"
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    assert "README.md" in before
+    (clone.directory / "results/releases/.first.done").unlink()
+    clone.run("releases")
+    assert clone.counts()["make_release"] == 2, "a job that found it made"
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    lines = (clone.directory / "data/digits/ledger.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["book", "close"]
+    assert "Nothing to be done" in clone.run("releases")

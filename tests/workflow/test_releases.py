@@ -127,7 +127,10 @@ def test_releases(workspace: Workspace) -> None:
     assert dpprobe(workspace, "verify", "results/releases/first").returncode == 1
     output = workspace.run(STUDY, "releases", "--forcerun", "make_release", check=False)
     assert output.returncode
-    assert "restore a copy" in output.stdout
+    assert "bundle.json: not as release first was made; delete it" in output.stdout
+    altered.unlink()
+    workspace.run(STUDY, "releases")
+    assert {name: contents(releases / name) for name in made} == made
 
 
 def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) -> None:
@@ -141,7 +144,7 @@ def test_what_cannot_be_released_is_said_before_any_job(workspace: Workspace) ->
         "config: releases.second: dataset digits: ",
         "split_by: id",
         "config: releases.second: sign_key: no file none.pem",
-        "config: releases.second: metric: auc with 10 classes",
+        "config: releases.second: evaluate: metric: auc with 10 classes",
     ):
         assert words in output.stdout, words
     assert not (workspace.directory / "data").exists()

@@ -118,7 +118,10 @@ def _check_release(study: Study, name: str) -> list[str]:
             )
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
-        headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
+        try:
+            headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
+        except ConfigError as error:
+            faults.append(f"evaluate: {error}")
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
     rows = dataset.count_rows()
