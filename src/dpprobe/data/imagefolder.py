@@ -236,13 +236,7 @@ def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | Non
     }
     if "test" not in rows:
         ids, labels = zip(*rows["train"], strict=True)
-        tested = split.choose_test(
-            ids,
-            labels,
-            fraction=options.test_fraction,
-            seed=options.split_seed,
-            by=options.split_by,
-        )
+        tested = options.choose_test(ids, labels)
         everything = rows["train"]
         for name in table.SPLITS:
             rows[name] = [

@@ -76,13 +76,7 @@ def prepare(options: Options, directory: Path) -> None:
             "expected; install the version of scikit-learn that the lock names"
         )
     ids = _ids(len(labels))
-    tested = split.choose_test(
-        ids,
-        labels,
-        fraction=options.test_fraction,
-        seed=options.split_seed,
-        by=options.split_by,
-    )
+    tested = options.choose_test(ids, labels)
 
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for name in table.SPLITS:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
 from dpprobe import artifacts
+from dpprobe.data import split
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.split import SplitBy
 
@@ -30,6 +32,17 @@ class SplitOptions(DatasetOptions):
         if self.split_by == "class":
             del params["split_by"]
         return params
+
+    def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
+        """Chooses the rows that are tested on: True for a test row, in the order of the ids."""
+        values = self.model_dump(include={"split_seed", "test_fraction"})
+        return split.choose_test(
+            ids,
+            labels,
+            fraction=values["test_fraction"],
+            seed=values["split_seed"],
+            by=self.split_by,
+        )
 
     def release_fault(self) -> str | None:
         return self.split_fault(own_test=self.has_test())

@@ -327,13 +327,7 @@ def _prepare_eurosat(options: Options, directory: Path, root: Path) -> None:
     folder = root / "eurosat" / "2750"
     rows = sorted(_relative(dataset.samples, str(folder)))
     ids, labels = zip(*rows, strict=True)
-    tested = split.choose_test(
-        ids,
-        labels,
-        fraction=options.test_fraction,
-        seed=options.split_seed,
-        by=options.split_by,
-    )
+    tested = options.choose_test(ids, labels)
     parts = {
         name: _Files(folder, [row for row, one in zip(rows, tested, strict=True) if one == chosen])
         for name, chosen in (("train", False), ("test", True))

@@ -47,6 +47,7 @@ from scipy.stats import binom, norm
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.second_order_options import full_batch
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import Grid, GridSum
 from dpprobe.privacy.plan import Mechanism, Plan, split_budget
@@ -96,7 +97,7 @@ def evaluation_mechanisms(
     """
     if metric == "accuracy":
         hit = "the share of its labels that is right" if multi_label else "1 if its label is right"
-        return (_mechanism(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
+        return (full_batch(ACCURACY, f"sum over the test rows, of each {hit}", 1.0),)
     if not multi_label and classes != 2:
         raise ConfigError(
             f"evaluate: metric auc with {classes} classes and one label a row is not defined; "
@@ -104,10 +105,10 @@ def evaluation_mechanisms(
         )
     longest = math.sqrt(classes) if multi_label else 1.0
     each = "of each label, " if multi_label else ""
-    ranges = _mechanism(
+    ranges = full_batch(
         RANGES, f"{each}numbers of test rows by the range of the score, in fixed ranges", longest
     )
-    counts = _mechanism(
+    counts = full_batch(
         COUNTS,
         f"{each}numbers of test rows with and without it, by the score, in bins that {RANGES} gave"
         if multi_label
@@ -115,17 +116,6 @@ def evaluation_mechanisms(
         longest,
     )
     return split_budget([(RANGES_SHARE, (ranges,)), (1 - RANGES_SHARE, (counts,))])
-
-
-def _mechanism(name: str, released: str, sensitivity: float) -> Mechanism:
-    return Mechanism(
-        name=name,
-        released=released,
-        sensitivity=sensitivity,
-        noise_multiplier=1.0,
-        sample_rate=1.0,
-        count=1,
-    )
 
 
 def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_label: bool) -> None:

@@ -46,6 +46,7 @@ from dpprobe.heads.units import Units
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle as files
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
@@ -65,8 +66,13 @@ from dpprobe.release.statement import published_options, release_statement
 from dpprobe.results.units import count_units, unit_codes
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.study import Study
-from dpprobe.training.features import JobFeatures, read_job_features, units_of
-from dpprobe.training.plans import plan_method
+from dpprobe.training.features import (
+    JobFeatures,
+    check_patients,
+    read_job_features,
+    units_of,
+)
+from dpprobe.training.plans import check_price, plan_method
 from dpprobe.training.public_files import PrivateData
 
 logger = logging.getLogger("dpprobe")
@@ -171,6 +177,7 @@ class _Task:
             patients=Patients(images=patients["images"]) if patients else None,
         )
         check_plan(self.method, plan)
+        check_price(plan)
         return plan
 
     @cached_property
@@ -180,7 +187,7 @@ class _Task:
             return None
         store = self.stores[1]
         units = count_units(unit_codes(store.units)) if self.unit == "patient" else None
-        return calibrate(
+        plan = calibrate(
             evaluation_mechanisms(
                 self.metric, classes=store.num_classes, multi_label=store.multi_label
             ),
@@ -191,6 +198,8 @@ class _Task:
             cache=self.cache,
             unit=self.unit,
         )
+        check_price(plan)
+        return plan
 
     @cached_property
     def identity(self) -> str:
@@ -297,7 +306,10 @@ class _Task:
         """
         known = {entry.digest for entry in self.ledger.entries()}
         for sums in self.output.parent.glob(f"*/{files.SUMS_FILE}"):
-            of = read_json(sums.with_name(files.FACTS_FILE)).get("dataset")
+            try:
+                of = read_json(sums.with_name(files.FACTS_FILE)).get("dataset")
+            except (OSError, ValueError, AttributeError):
+                continue  # no bundle that anybody could use
             if of == self.options.dataset and files.bundle_digest(sums.parent) not in known:
                 raise PrivacyError(
                     f"{sums.parent}: a release from {of} that {self.ledger.path} does not list; "
@@ -367,6 +379,7 @@ class _Task:
 
     def make(self) -> None:
         """Checks, books, trains, packs and publishes."""
+        self._check_units()
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -440,6 +453,13 @@ class _Task:
         path = resolve_path(self.options.sign_key)
         read_private_key(path)
         return path
+
+    def _check_units(self) -> None:
+        """Checks the training units against delta, and their images against what is priced."""
+        if fault := delta_fault(self.delta, self.plan.n, unit=self.unit):
+            raise PrivacyError(fault)
+        if self.plan.patients is not None:
+            check_patients(self.stores[0], self.plan.patients.images)
 
     def _check_public(self) -> None:
         """Checks the files that the method declares public against the study's private data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +123,27 @@ def units_of(store: FeatureStore, unit: str) -> Units | None:
             f"{store.path}: unit: patient, and its rows name no patients; delete it and run again"
         )
     return Units.of(store.units)
+
+
+def check_patients(train: FeatureStore, images: int | None) -> None:
+    """Checks that no patient has more training images than the price to one is for.
+
+    Raises:
+      DataError: for one who has, and for features that name no patients.
+    """
+    if images is None:
+        return
+    if train.units is None:
+        raise DataError(
+            f"{train.path}: max_images_per_patient: {images}, and its rows name no patients; "
+            "delete it and run again"
+        )
+    most = max(Counter(train.units).values())
+    if most > images:
+        raise DataError(
+            f"{train.path}: max_images_per_patient: {images}, and a patient has {most} training "
+            "images; delete the split tables and run again"
+        )
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +39,12 @@ from dpprobe.results.cell_record import CellName
 from dpprobe.results.units import row_weights
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
-from dpprobe.training.features import JobFeatures, read_job_features, units_of
+from dpprobe.training.features import (
+    JobFeatures,
+    check_patients,
+    read_job_features,
+    units_of,
+)
 from dpprobe.training.plans import Plans, check_prices, read_plans
 from dpprobe.training.public_files import PrivateData
 from dpprobe.versions import VERSIONS
@@ -108,7 +112,7 @@ def train_job(
     units = units_of(stores[0], job.unit)
     n = stores[0].rows if units is None else units.count
     if job.patients is not None:
-        _check_patients(stores[0], job.patients["images"])
+        check_patients(stores[0], job.patients["images"])
     for name in planned:
         _check_plan(plans, job, name, calibrated, n)
     private = PrivateData(
@@ -215,27 +219,6 @@ def _cell_task(
         identity=identity,
         study=job.study,
     )
-
-
-def _check_patients(train: FeatureStore, images: int | None) -> None:
-    """Checks that no patient has more training images than the price to one is for.
-
-    Raises:
-      DataError: for one who has, and for features that name no patients.
-    """
-    if images is None:
-        return
-    if train.units is None:
-        raise DataError(
-            f"{train.path}: max_images_per_patient: {images}, and its rows name no patients; "
-            "delete it and run again"
-        )
-    most = max(Counter(train.units).values())
-    if most > images:
-        raise DataError(
-            f"{train.path}: max_images_per_patient: {images}, and a patient has {most} training "
-            "images; delete the split tables and run again"
-        )
 
 
 def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:

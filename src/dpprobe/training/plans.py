@@ -182,6 +182,16 @@ def check_prices(path: Path, method: str, plans: Plans, seeds: int) -> None:
         raise PrivacyError(f"{path}: {method}: {fault}; delete it and run again")
 
 
+def check_price(plan: Plan) -> None:
+    """Prices the plan of one head anew; nothing in the file that it was read from is believed.
+
+    Raises:
+      PrivacyError: when it costs more than its target, or says other epsilons than these.
+    """
+    for fault in _faults(plan, plan.realised_epsilon, 1):
+        raise PrivacyError(f"{fault}; delete the folder of calibrations and run again")
+
+
 def _faults(plan: Plan, together: float, seeds: int) -> Iterator[str]:
     """Yields what is wrong with a plan's prices, the cheapest to compute first."""
     says = f"says epsilon {{}} at delta {plan.delta:g}{{}}, but {{}}"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.fitted import Heads
@@ -316,3 +317,19 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
         outcomes.add((record["next"], tuple(left["entries"])))
     # nothing booked: made; open: refused, or ended where a whole bundle is staged; closed: ended
     assert {(0, ()), (2, ("open",)), (0, ("open",)), (0, ("closed",))} <= outcomes
+
+
+def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> None:
+    made = study(folder)
+    release(folder, made)
+    output = folder / "results/releases"
+    shutil.rmtree(output)
+    shutil.rmtree(folder / "data")
+    for path in (folder / "results/calibration").rglob("*.json"):
+        record = json.loads(path.read_text())
+        del record["sha256"]
+        record["factor"] *= 0.5
+        path.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
+    with pytest.raises(PrivacyError, match="its mechanisms cost"):
+        release(folder, made)
+    assert not ledger(folder).path.exists()
