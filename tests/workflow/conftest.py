@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-TIMEOUT = 540
+TIMEOUT = 900  # a busy machine is slow
 
 # One backbone, small seeds: what the tests of reruns change again and again.
 SMALL: dict[str, Any] = {
