@@ -329,6 +329,16 @@ def _selection(selection: Selection | None) -> dict[str, Any] | None:
     }
 
 
+def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
+    """Reads the mechanisms of a statement, or of the test result in one.
+
+    Raises:
+      KeyError, TypeError: for a block that is neither.
+    """
+    keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
+    return tuple(Mechanism(**{key: item[key] for key in keys}) for item in block["mechanisms"])
+
+
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
     deviation = mechanism.noise_multiplier * mechanism.sensitivity

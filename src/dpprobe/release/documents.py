@@ -16,7 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Plan, Selection
+from dpprobe.privacy.statement import mechanisms_of
 from dpprobe.privacy.trade_off import best_attack
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
@@ -88,21 +89,6 @@ def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack
     return [
         Attack(false=rate, trained=one, tested=other)
         for rate, one, other in zip(rates, trained, tested, strict=True)
-    ]
-
-
-def mechanisms_of(block: Mapping[str, Any]) -> list[Mechanism]:
-    """Reads the mechanisms of a statement, or of its evaluation."""
-    return [
-        Mechanism(
-            name=item["name"],
-            released=item["released"],
-            sensitivity=item["sensitivity"],
-            noise_multiplier=item["noise_multiplier"],
-            sample_rate=item["sample_rate"],
-            count=item["count"],
-        )
-        for item in block["mechanisms"]
     ]
 
 

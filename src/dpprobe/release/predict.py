@@ -44,17 +44,15 @@ from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
 from dpprobe.release.image_sources import find_images, open_encoded
 from dpprobe.release.predictions import (
-    SEPARATOR,
     Prediction,
     check_output,
+    label_of,
     open_predictions,
     value_columns,
 )
 
 # Images of a forward pass on a GPU, as in extraction.
 BATCH_SIZE = 256
-# A label of several is said from here on.
-THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,22 +267,13 @@ def predict(
 
 def _in_order(block: Block, facts: BundleFacts) -> list[Prediction]:
     numbered = [
-        (row[0], Prediction(row[1], _label(values, facts), values, None))
+        (row[0], Prediction(row[1], label_of(values, facts), values, None))
         for row, values in zip(block.rows, block.values, strict=True)
     ]
     numbered += [
         (fault.row[0], Prediction(fault.row[1], None, None, fault.reason)) for fault in block.faults
     ]
     return [prediction for _, prediction in sorted(numbered, key=lambda pair: pair[0])]
-
-
-def _label(values: npt.NDArray[np.float32], facts: BundleFacts) -> str:
-    if not facts.multi_label:
-        return facts.class_names[int(values.argmax())]
-    said = [
-        name for name, value in zip(facts.class_names, values, strict=True) if value > THRESHOLD
-    ]
-    return SEPARATOR.join(said)
 
 
 class _Sized:

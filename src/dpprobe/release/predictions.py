@@ -16,10 +16,13 @@ import pyarrow.parquet as pq
 
 from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
+from dpprobe.release.bundle import BundleFacts
 
 SUFFIXES = (".csv", ".parquet")
 # Separates the labels of an image that has several.
 SEPARATOR = "|"
+# Above it a label of several counts.
+THRESHOLD = 0.5
 # A row group of a parquet file is closed at so many.
 GROUP_ROWS = 4096
 
@@ -34,6 +37,16 @@ class Prediction(NamedTuple):
 
 
 Write = Callable[[Sequence[Prediction]], None]
+
+
+def label_of(values: npt.NDArray[np.float32], facts: BundleFacts) -> str:
+    """Returns the most probable class of an image; of several labels those that count, joined."""
+    if not facts.multi_label:
+        return facts.class_names[int(values.argmax())]
+    said = [
+        name for name, value in zip(facts.class_names, values, strict=True) if value > THRESHOLD
+    ]
+    return SEPARATOR.join(said)
 
 
 def value_columns(class_names: Sequence[str], link: str) -> list[str]:

@@ -20,7 +20,8 @@ from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
 from dpprobe.privacy.accountants import Fits, all_together
 from dpprobe.privacy.calibration import round_up
-from dpprobe.privacy.plan import Mechanism, Selection
+from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.statement import mechanisms_of
 
 
 def choice_price(statements: Iterable[Path]) -> float | None:
@@ -52,12 +53,9 @@ def choice_price(statements: Iterable[Path]) -> float | None:
 
 def _fits(statement: Mapping[str, Any]) -> Fits:
     """Returns the fits of a cell: a head for each seed."""
-    keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
     selection = statement["selection"]
     return Fits(
-        mechanisms=tuple(
-            Mechanism(**{key: item[key] for key in keys}) for item in statement["mechanisms"]
-        ),
+        mechanisms=mechanisms_of(statement),
         times=len(statement["seeds"]),
         selection=Selection.from_dict(selection) if selection else None,
     )

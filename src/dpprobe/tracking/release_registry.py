@@ -37,6 +37,7 @@ from dpprobe.release.bundle import (
     read_bundle,
 )
 from dpprobe.release.documents import tells
+from dpprobe.release.predictions import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.receipt import write_receipt
@@ -269,7 +270,7 @@ def _log_model(client: MlflowClient, run_id: str, bundle: Bundle) -> None:
 def _save(folder: Path, data: Path, bundle: Bundle) -> None:
     """Writes the model as MLflow stores one: our loader, the bundle's files, a signature."""
     facts = bundle.facts
-    columns = [ColSpec("float", name) for name in served_release.score_columns(facts)]
+    columns = [ColSpec("float", name) for name in value_columns(facts.class_names, facts.head.link)]
     signature = ModelSignature(
         inputs=Schema([ColSpec("string", served_release.COLUMN)]),
         outputs=Schema([ColSpec("string", "class"), *columns]),

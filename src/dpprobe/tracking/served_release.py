@@ -19,6 +19,7 @@ import numpy as np
 from dpprobe.data.table import EncodedImage, decode
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import BundleFacts, read_bundle
+from dpprobe.release.predictions import label_of, value_columns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,8 +32,6 @@ COLUMN = "image"  # of the input
 CHECKPOINT = "checkpoint"  # param of a prediction
 CHECKPOINT_VARIABLE = "DPPROBE_CHECKPOINT"
 CHUNK = 256  # images that are in memory at once
-PRESENT = 0.5  # probability above which a label counts, where an image may have several
-SEPARATOR = "|"  # of the labels of an image that has several
 SHOWN = 40  # characters of an input that an error quotes
 
 
@@ -137,20 +136,10 @@ def table(probabilities: npt.NDArray[np.float32], facts: BundleFacts) -> pd.Data
     """
     import pandas as pd
 
-    names = np.asarray(facts.class_names, object)
-    if facts.multi_label:
-        predicted = [SEPARATOR.join(names[row]) for row in probabilities > PRESENT]
-    else:
-        predicted = list(names[probabilities.argmax(axis=1)])
-    scores = pd.DataFrame(probabilities, columns=score_columns(facts))
-    scores.insert(0, "class", predicted)
+    columns = value_columns(facts.class_names, facts.head.link)
+    scores = pd.DataFrame(probabilities, columns=columns)
+    scores.insert(0, "class", [label_of(values, facts) for values in probabilities])
     return scores
-
-
-def score_columns(facts: BundleFacts) -> list[str]:
-    """Names the output's columns of numbers; methods without probabilities give scores."""
-    kind = "score" if facts.head.link == "none" else "probability"
-    return [f"{kind}_{name}" for name in facts.class_names]
 
 
 def _load_pyfunc(data_path: str) -> ServedRelease:

@@ -13,7 +13,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
-from dpprobe.privacy.statement import Declared, statement
+from dpprobe.privacy.statement import Declared, mechanisms_of, statement
 
 
 def plan(epsilon: float = 1.0) -> Plan:
@@ -72,18 +72,7 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
 
 def test_a_reviewer_can_redo_the_accounting() -> None:
     values = json.loads(json.dumps(state(), allow_nan=False))
-    composition = [
-        Mechanism(
-            name=item["name"],
-            released=item["released"],
-            sensitivity=item["sensitivity"],
-            noise_multiplier=item["noise_multiplier"],
-            sample_rate=item["sample_rate"],
-            count=item["count"],
-        )
-        for item in values["mechanisms"]
-    ]
-    again = accountants.epsilon(composition, values["delta"], "pld")
+    again = accountants.epsilon(mechanisms_of(values), values["delta"], "pld")
     assert again == values["epsilon_realised"] <= values["epsilon_target"] == 1.0
     assert values["accountant"].startswith("pld (dp-accounting")
     assert values["checks"] == {"prv": 0.999}
