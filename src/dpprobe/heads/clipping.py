@@ -29,7 +29,7 @@ import torch
 
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
-from dpprobe.privacy.sampling import PoissonSampler, Sampler
+from dpprobe.privacy.sampling import Sampler
 
 # A clipped row's norm in exact arithmetic stays at most C: norms and clip factors are computed in
 # float64, their product with r rounds by at most 2^-24, or 2^-23 where the factor rounds first.
@@ -201,7 +201,7 @@ class NativePoissonSum(ClippedGradientSum):
         self,
         gradients: ClippedGradients,
         weights: torch.Tensor,
-        sampler: PoissonSampler,
+        sampler: Sampler,
         pool: Executor | None,
     ) -> None:
         self._gradients = gradients
@@ -304,7 +304,7 @@ class PoissonBatchSum(ClippedGradientSum):
     """
 
     def __init__(
-        self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[PoissonSampler]
+        self, gradients: ClippedGradients, weights: torch.Tensor, samplers: Sequence[Sampler]
     ) -> None:
         self._gradients = gradients
         self._heads = weights.unbind()

@@ -42,7 +42,7 @@ from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.schedules import learning_rates, mixing_rates
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.sampling import ExactPoissonSampler
+from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
 # Its statement needs no reservation.
@@ -88,8 +88,11 @@ def train(
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
         sums = ExactSums(rows, mechanism.sensitivity, sigmoid=options.loss == "sigmoid", pool=pool)
         samplers = [
-            ExactPoissonSampler(
-                rows.n, mechanism.sample_rate, releases.keystream(seed, "Poisson sampling")
+            releases.sampler(
+                seed,
+                ExactPoissonSampler(
+                    rows.n, mechanism.sample_rate, releases.keystream(seed, "Poisson sampling")
+                ),
             )
             for seed in releases.seeds
             if mechanism.sample_rate < 1
@@ -166,7 +169,7 @@ class ExactSums:
                 totals += part
         return self._sum(totals)
 
-    def poisson(self, weights: torch.Tensor, samplers: list[ExactPoissonSampler]) -> GridSum:
+    def poisson(self, weights: torch.Tensor, samplers: list[Sampler]) -> GridSum:
         """Returns each head's sum over the next batch of its sampler."""
         totals = np.zeros(tuple(weights.shape))
 

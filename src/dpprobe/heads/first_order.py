@@ -147,6 +147,7 @@ class Training:
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
         self._deviation = releases.deviation(GRADIENTS)
+        self._releases, self._seeds = releases, tuple(seeds)
         self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
@@ -172,8 +173,9 @@ class Training:
             if self._native:
                 return NativeFullBatchSum(gradients, self._weights, pool)
             return FullBatchSum(gradients, self._weights)
+        n, rate = gradients.rows.n, mechanism.sample_rate
         samplers = [
-            PoissonSampler(gradients.rows.n, mechanism.sample_rate, stream(seed, "sampling"))
+            self._releases.sampler(seed, PoissonSampler(n, rate, stream(seed, "sampling")))
             for seed in seeds
         ]
         if self._native:
@@ -203,7 +205,7 @@ class Training:
         """Takes a block of plain steps in compiled code; False where that is impossible."""
         if not isinstance(self._sum, NativePoissonSum) or not is_plain(self._optimiser):
             return False
-        if self._longest is not None:
+        if self._longest is not None or self._releases.observer is not None:
             return False
         batches, steps = self._sum.batches, drawn.shape[1]
         if batches is None or batches.sizes.max() > fused_step.CHUNK * 8:
@@ -226,8 +228,13 @@ class Training:
 
     def _step(self, noise: torch.Tensor) -> None:
         release, weights = self._unpadded(self._release), self._unpadded(self._weights)
-        release.copy_(noise)
-        self._sum.add_to(self._release)
+        if self._releases.observer is None:
+            release.copy_(noise)
+            self._sum.add_to(self._release)
+        else:
+            release.zero_()
+            self._sum.add_to(self._release)
+            release.copy_(self._releases.observed(GRADIENTS, release, noise, self._seeds))
         release.div_(self._divisor)
         if self._longest is not None:
             norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)

@@ -18,7 +18,7 @@ from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import Observer, Releases
 
 
 def fit_heads(
@@ -29,6 +29,7 @@ def fit_heads(
     *,
     record: Observe | None = None,
     entropy: Entropy = SEEDED,
+    observer: Observer | None = None,
 ) -> Heads:
     """Trains a method's head once for each seed, all seeds together where that pays.
 
@@ -40,6 +41,7 @@ def fit_heads(
       record: called at the start, about twenty times on the way, and at the end. Without it no
         training loss is computed and the history is empty.
       entropy: the source of random numbers; of a release `SystemEntropy`.
+      observer: of an audit, which sees every release before and after its noise.
 
     Returns:
       The trained heads, weights [seeds, classes, d + 1].
@@ -60,7 +62,7 @@ def fit_heads(
     fits: list[Fitted] = []
     transforms: list[Transform] = []
     for group in groups:
-        releases = Releases(plan, group, data.device, entropy=entropy)
+        releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
         with _full_float32_products():
             rows = normalise(data, method.normalize, releases)
             fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))

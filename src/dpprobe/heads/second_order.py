@@ -673,7 +673,7 @@ def each_seed(
         seed_releases = releases
         if len(releases.seeds) > 1:
             plan = replace(releases.plan, mechanisms=chosen, selection=None)
-            seed_releases = Releases(plan, (seed,), releases.device, entropy=releases.entropy)
+            seed_releases = releases.part(plan, (seed,))
         results.append(fit(seed_releases))
         if not bool(results[-1].isfinite().all()):
             raise ConfigError(f"head {head}: training diverged; write a smaller learning_rate")

@@ -409,11 +409,9 @@ def _run(
     # torch, as above
     import torch
 
-    from dpprobe.privacy.releases import Releases
-
     plan = trial_plan(releases.plan, method, selection)
     seeds = [trial.seed for trial in group]
-    trial_releases = Releases(plan, seeds, rows.device, entropy=releases.entropy)
+    trial_releases = releases.part(plan, seeds)
     fitted = importlib.import_module(HEADS[method.head]).fit(method, rows, trial_releases)
     weights = torch.from_numpy(fitted.weights).to(rows.device)
     noisy = trial_releases.gaussian(SCORE, score(method, rows, weights))[:, 0]

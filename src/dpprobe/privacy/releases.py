@@ -5,13 +5,17 @@ is added to it, the rounding of a real Gaussian (`privacy.rounded_gaussian`). Th
 rounding of the real-valued Gaussian mechanism, so its price is the accountants', and no low bit
 tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
 benchmark mode only; docs/privacy.md says what that leaves open.
+
+An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -22,9 +26,31 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION, RoundedGaussian
+from dpprobe.privacy.sampling import Sampler
 
 # Above this float64 holds not every integer.
 LARGEST_SUM = 2.0**53
+
+
+class Observer(Protocol):
+    """Sees all that a fit releases, as the attacker of an audit does; no head's fit has one."""
+
+    def released(
+        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """Returns the output of a release, which the head goes on with.
+
+        Args:
+          name: of the mechanism.
+          seed: of the fit.
+          sums: one seed's, without noise.
+          draw: returns a copy of them with the plan's noise.
+        """
+        ...
+
+    def sampler(self, seed: int, sampler: Sampler) -> Sampler:
+        """Returns the sampler that a fit's batches are drawn with."""
+        ...
 
 
 class Releases:
@@ -35,6 +61,7 @@ class Releases:
       seeds: one a fit, all trained together.
       device: the torch device of the sums.
       entropy: the source of all random numbers; published seeds by default.
+      observer: of an audit; None elsewhere.
     """
 
     def __init__(
@@ -44,15 +71,23 @@ class Releases:
         device: torch.device,
         *,
         entropy: Entropy = SEEDED,
+        observer: Observer | None = None,
     ) -> None:
+        if entropy.secret and observer is not None:
+            raise PrivacyError("an audit sees sums without their noise; never those of a release")
         self.plan = plan
         self.seeds = tuple(seeds)
         self.device = device
         self.entropy = entropy
+        self.observer = observer
         self._taken: Counter[str] = Counter()
         self._samplers: dict[tuple[str, int], RoundedGaussian] = {}
         self._handed_out: set[int] = set()
         self._streams: set[tuple[str, int]] = set()
+
+    def part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
+        """Returns the releases of a part of this fit, which are counted by themselves."""
+        return Releases(plan, seeds, self.device, entropy=self.entropy, observer=self.observer)
 
     def sensitivity(self, name: str) -> float:
         """Returns the norm that rows are clipped to; infinite when the plan is not private."""
@@ -89,10 +124,11 @@ class Releases:
         deviation = self._units(name, sums)
         if deviation == 0:
             return sums.values
-        noisy = self._copied(sums)
-        for seed, numbers in zip(self.seeds, noisy, strict=True):
-            self._sampler(name, seed).add_to(numbers.numpy(), deviation)
-        return noisy.to(self.device).mul_(sums.step)
+
+        def add(sampler: RoundedGaussian, numbers: torch.Tensor) -> None:
+            sampler.add_to(numbers.numpy(), deviation)
+
+        return self._noisy(name, sums, add)
 
     def symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
         """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
@@ -117,15 +153,40 @@ class Releases:
         deviation = self._units(name, sums)
         if deviation == 0:
             return sums.values
-        noisy = self._copied(sums)
         off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
-        for seed, matrix in zip(self.seeds, noisy, strict=True):
-            sampler = self._sampler(name, seed)
+
+        def add(sampler: RoundedGaussian, matrix: torch.Tensor) -> None:
             matrix.diagonal().add_(torch.from_numpy(sampler.draw(len(matrix), deviation)))
             for row in range(len(matrix) - 1):
                 sampler.add_to(matrix[row, row + 1 :].numpy(), off_diagonal)
             mirror(matrix)
-        return noisy.to(self.device).mul_(sums.step)
+
+        return self._noisy(name, sums, add)
+
+    def observed(
+        self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
+    ) -> torch.Tensor:
+        """Passes float32 sums and the noise that a head draws itself through the observer.
+
+        Args:
+          name: of the mechanism.
+          sums: [seeds, ...].
+          noise: of the same shape.
+          seeds: whose they are.
+
+        Returns:
+          `sums` plus `noise`, or what the observer puts in their place.
+        """
+        assert self.observer is not None
+        outputs = [
+            self.observer.released(name, seed, part, (lambda part=part, drawn=drawn: part + drawn))
+            for seed, part, drawn in zip(seeds, sums, noise, strict=True)
+        ]
+        return torch.stack(outputs)
+
+    def sampler(self, seed: int, sampler: Sampler) -> Sampler:
+        """Returns what a seed's batches are drawn with: `sampler`, as the observer leaves it."""
+        return sampler if self.observer is None else self.observer.sampler(seed, sampler)
 
     def keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed.
@@ -189,6 +250,29 @@ class Releases:
                     "priced; not released"
                 )
 
+    def _noisy(
+        self,
+        name: str,
+        sums: GridSum,
+        add: Callable[[RoundedGaussian, torch.Tensor], None],
+    ) -> torch.Tensor:
+        """Returns each seed's sum with its noise; `add` adds it, in steps of the grid."""
+        noisy = sums.units.to("cpu", copy=True).contiguous()
+        if self.observer is None:
+            for seed, numbers in zip(self.seeds, noisy, strict=True):
+                add(self._sampler(name, seed), numbers)
+            return noisy.to(self.device).mul_(sums.step)
+
+        def draw(index: int) -> torch.Tensor:
+            add(self._sampler(name, self.seeds[index]), noisy[index])
+            return noisy[index] * sums.step
+
+        outputs = [
+            self.observer.released(name, seed, sums.values[index], partial(draw, index))
+            for index, seed in enumerate(self.seeds)
+        ]
+        return torch.stack(outputs).to(self.device)
+
     def _units(self, name: str, sums: GridSum) -> float:
         """Returns the noise's standard deviation in steps of the sums' grid, rounded up."""
         deviation = self.deviation(name)
@@ -212,9 +296,6 @@ class Releases:
                 "more than exact sums allow; write a larger epsilon"
             )
         return steps
-
-    def _copied(self, sums: GridSum) -> torch.Tensor:
-        return sums.units.to("cpu", copy=True).contiguous()
 
     def _sampler(self, name: str, seed: int) -> RoundedGaussian:
         key = (name, seed)

@@ -1,0 +1,118 @@
+"""Records what a fit releases, and replays it in another world: the observers of an audit.
+
+The attacker of a guarantee sees every release, and knows all rows but the canary's. What a head
+computes between two releases is a function of what it has released, so the attacker can compute the
+sums, before their noise, with the canary and without it: by running the head on either data set,
+with the outputs that were seen in the place of new ones. Nothing of the head needs to be known for
+that, and all that a canary changes counts: also what nobody thought of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.sampling import Sampler
+
+Index = npt.NDArray[np.int64]
+# From the sums and the sums with their noise to what is released in their place.
+Break = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Release(NamedTuple):
+    """One seed's output of a mechanism, and the sums before their noise."""
+
+    name: str
+    sums: torch.Tensor
+    output: torch.Tensor
+
+
+Transcript = list[Release]
+
+
+class Recorder:
+    """Keeps each seed's releases, in order.
+
+    Args:
+      broken: of a control, which puts something else in the place of sums with noise.
+    """
+
+    def __init__(self, broken: Break | None = None) -> None:
+        self.transcripts: dict[int, Transcript] = defaultdict(list)
+        self._broken = broken
+
+    def released(
+        self, name: str, seed: int, sums: torch.Tensor, draw: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        kept, output = sums.clone(), draw()
+        if self._broken is not None:
+            output = self._broken(kept, output)
+        self.transcripts[seed].append(Release(name, kept, output.clone()))
+        return output
+
+    def sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
+        return sampler
+
+
+class Replayer:
+    """Gives a head the outputs of transcripts, and keeps the sums that it would have noised.
+
+    Attributes:
+      sums: of each seed, in the order of its transcript.
+
+    Args:
+      transcripts: by seed.
+      canaries: the units of the canaries.
+      sampled: the canaries that each Poisson batch holds: the first so many, 0 or 1.
+    """
+
+    def __init__(self, transcripts: dict[int, Transcript], canaries: range, sampled: int) -> None:
+        self.sums: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self._transcripts = transcripts
+        self._canaries = canaries
+        self._sampled = sampled
+
+    def released(
+        self,
+        name: str,
+        seed: int,
+        sums: torch.Tensor,
+        draw: Callable[[], torch.Tensor],  # noqa: ARG002
+    ) -> torch.Tensor:
+        place, transcript = len(self.sums[seed]), self._transcripts[seed]
+        if place >= len(transcript) or transcript[place].name != name:
+            raise PrivacyError(
+                f"audit: release {place + 1}, {name}, was not in the run that is replayed: what "
+                "the head releases depends on more than its releases"
+            )
+        self.sums[seed].append(sums.clone())
+        return transcript[place].output
+
+    def sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002
+        return FixedCanaries(sampler, self._canaries, self._sampled)
+
+
+class FixedCanaries:
+    """The batches of a sampler, each with the first `sampled` canaries in it and no others."""
+
+    def __init__(self, sampler: Sampler, canaries: range, sampled: int) -> None:
+        self._sampler = sampler
+        self._canaries = canaries
+        self._sampled = sampled
+
+    def block(self, steps: int) -> tuple[Index, Index]:
+        units, sizes = self._sampler.block(steps)
+        step = np.repeat(np.arange(steps), sizes)
+        kept = (units < self._canaries.start) | (units >= self._canaries.stop)
+        units, step = units[kept], step[kept]
+        chosen = np.asarray(self._canaries[: self._sampled], dtype=np.int64)
+        units = np.concatenate([units, np.tile(chosen, steps)])
+        step = np.concatenate([step, np.repeat(np.arange(steps), len(chosen))])
+        order = np.lexsort((units, step))
+        return units[order], np.bincount(step, minlength=steps)

@@ -1,0 +1,47 @@
+"""Private methods of every kind, small, with plans that no accountant had to price."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
+from dpprobe.privacy.plan import Plan
+
+
+def head(name: str, **options: Any) -> MethodOptions:
+    made: MethodOptions = importlib.import_module(HEADS[name]).Options(head=name, **options)
+    return made
+
+
+_FULL = {"batch_size": "full", "steps": 5, "init": "zero", "max_grad_norm": 1.0}
+_BATCHES = {"batch_size": 60, "steps": 12, "max_grad_norm": 1.0}
+
+METHODS: dict[str, MethodOptions] = {
+    "least_squares": head("least_squares"),
+    "prototypes": head("prototypes"),
+    "feature_covariance": head("feature_covariance", normalize="l2"),
+    "newton": head("newton"),
+    "newton_per_class": head("newton", hessian="per_class", loss="sigmoid"),
+    "sgd": head("sgd", **_FULL, learning_rate=0.1),
+    "momentum_centred": head("momentum", **_FULL, learning_rate=0.1, normalize="centred"),
+    "adam_layer_norm": head("adam", **_FULL, learning_rate=0.01, normalize="layer_norm"),
+    "exact_sgd": head("sgd", **_FULL, learning_rate=0.1, engine="exact"),
+    "sampled_sgd": head("sgd", **_BATCHES, learning_rate=0.1),
+    "sampled_exact_sgd": head("sgd", **_BATCHES, learning_rate=0.1, engine="exact"),
+    "sampled_lamb_centred": head("lamb", **_BATCHES, learning_rate=0.01, normalize="centred"),
+}
+
+
+def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float = 1.0) -> Plan:
+    """Returns a plan with the method's mechanisms and some noise; its epsilon is anybody's."""
+    return Plan(
+        mechanisms=tuple(item.scaled(noise) for item in method.mechanisms(n)),
+        n=n,
+        epsilon=epsilon,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=epsilon,
+        priced_by="nobody",
+    )
