@@ -53,7 +53,7 @@ class Recorder:
         kept, output = sums.clone(), draw()
         if self._broken is not None:
             output = self._broken(kept, output)
-        self.transcripts[seed].append(Release(name, kept, output.clone()))
+        self.transcripts[seed].append(Release(name, kept, output))
         return output
 
     def sampler(self, seed: int, sampler: Sampler) -> Sampler:  # noqa: ARG002

@@ -1,0 +1,294 @@
+"""The audit of one cell's promise: what its method and plan release, attacked on synthetic rows.
+
+`attack` has the test, `canaries` the rows, `controls` the mechanisms that must be caught, `bounds`
+and `power` turn right guesses into a bound. Power does not depend on a head's size, so rows are as
+wide as `LARGEST`, or as the features where the method's options ask for their width.
+
+Of a method that searches only the best trial's head leaves, and it is scored by its weights alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.audit.attack import Attack, Runs
+from dpprobe.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
+from dpprobe.audit.canaries import OTHERS, Shape, make_worlds
+from dpprobe.audit.controls import Control, make_controls
+from dpprobe.audit.power import PlanFamily, caught_factor
+from dpprobe.errors import ConfigError
+from dpprobe.heads.normalisation import Channels, GroupNorm
+from dpprobe.heads.options import MethodOptions
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import derived_seed, stream
+from dpprobe.progress import Progress
+
+# Features and classes of the audited heads at most.
+LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
+# A canary's norm before normalisation and clipping: the one that moves releases most is taken.
+LENGTHS = (1.0, 30.0, 1000.0)
+# Canaries are so many that their mu together is about this: best told from fewer and more.
+_SEPARATION, _LARGEST_GROUP = 2.0, 50
+CONTROL_RUNS = 200
+# Of all runs, those that set the threshold on a head's score; the others are tested.
+_PILOT = 0.25
+PROBABILITY = 0.95
+JOINT, SAMPLED, HEADS = (
+    "paired likelihood ratio of all releases",
+    "white-box scores of all sampled steps",
+    "head's scores",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteBoxResult:
+    """Bounds on what a plan promises, and those on mechanisms broken on purpose.
+
+    Attributes:
+      white_box, controls: as in the record.
+      scores: of every run: columns attack, member, score.
+    """
+
+    white_box: Mapping[str, Any]
+    controls: list[Mapping[str, Any]]
+    scores: Mapping[str, npt.NDArray[Any]] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"white_box": dict(self.white_box), "controls": [dict(c) for c in self.controls]}
+
+
+def audit(
+    method: MethodOptions,
+    plan: Plan,
+    *,
+    dimension: int,
+    num_classes: int,
+    multi_label: bool,
+    runs: int,
+    confidence: float,
+    seed: int,
+    controls: bool,
+    progress_label: str,
+    cache: Path | None = None,
+) -> WhiteBoxResult:
+    """Audits a method's plan.
+
+    Args:
+      method: a head's options, of a private method that is not of engine opacus.
+      plan: as calibrated for it.
+      dimension: of the cell's features.
+      num_classes, multi_label: of its labels.
+      runs: of the test; the bound on a head's weights takes the same.
+      confidence: of each bound.
+      seed: of everything random.
+      controls: True to attack broken mechanisms too.
+      progress_label: in the log.
+      cache: the folder of noise multipliers, for a control that is priced anew.
+
+    Raises:
+      ConfigError: for a plan that promises nothing, or an engine whose releases are not seen.
+    """
+    if not plan.private:
+        raise ConfigError(f"audit of head {method.head}: its plan promises nothing; leave it out")
+    if getattr(method, "engine", None) == "opacus":
+        raise ConfigError(
+            f"audit of head {method.head}: engine opacus adds its noise out of sight; write "
+            "engine: closed_form or exact"
+        )
+    started = time.perf_counter()
+    shape = audited_shape(method, plan, dimension, num_classes, multi_label)
+    cell = _Cell(method, plan, shape, seed, runs, confidence)
+    attack = cell.attack
+    test = cell.run(attack, runs, "runs", progress_label)
+    box = cell.bounds(test)
+    names, tables = ["releases", "bundle"], [test.releases, test.bundle]
+    members = [test.members, test.members]
+    records: list[Mapping[str, Any]] = []
+    with ExitStack() as stack:
+        if controls and plan.selection is None:
+            folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            every = make_controls(attack, shape, group=cell.group, seed=seed, cache=folder)
+            for control in every:
+                broken, record = cell.control(control, f"{progress_label}, {control.name}")
+                records.append(record)
+                if broken is not None:
+                    names.append(control.name)
+                    tables.append(broken.releases)
+                    members.append(broken.members)
+    if plan.selection is not None:
+        del names[0], tables[0], members[0]
+    return WhiteBoxResult(
+        white_box={**box, "seconds": time.perf_counter() - started},
+        controls=records,
+        scores={
+            "attack": np.repeat(names, [len(table) for table in tables]),
+            "member": np.concatenate(members),
+            "score": np.concatenate(tables),
+        },
+    )
+
+
+def audited_shape(
+    method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
+) -> Shape:
+    """Returns the size of the audited heads: the cell's, or `LARGEST` where that is smaller."""
+    fixed = bool(method.input_files()) or isinstance(method.normalize, Channels | GroupNorm)
+    return Shape(
+        n=plan.n,
+        dimension=dimension if fixed else min(dimension, LARGEST.dimension),
+        num_classes=num_classes if fixed else min(num_classes, LARGEST.num_classes),
+        multi_label=multi_label,
+    )
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What all attacks of a cell share."""
+
+    method: MethodOptions
+    plan: Plan
+    shape: Shape
+    seed: int
+    runs: int
+    confidence: float
+
+    @cached_property
+    def group(self) -> int:
+        """The number of canaries: their separation together is near `_SEPARATION`."""
+        if self.plan.selection is not None:
+            return 1
+        alone = PlanFamily(self.plan).separation
+        most = max(1, min(_LARGEST_GROUP, self.plan.n // 2))
+        return max(1, min(most, round(_SEPARATION / alone)))
+
+    @cached_property
+    def family(self) -> PlanFamily:
+        return PlanFamily(self.plan, group=self.group)
+
+    @cached_property
+    def attack(self) -> Attack:
+        """The attack with the canary that moves releases most, by one run each."""
+        attacks = [
+            Attack(
+                method=self.method,
+                plan=self.plan,
+                worlds=make_worlds(self.shape, group=self.group, length=length, seed=self.seed),
+            )
+            for length in LENGTHS
+        ]
+        if self.plan.selection is not None:
+            return attacks[0]
+        pilot = derived_seed(self.seed, "audit pilot")
+        return max(attacks, key=lambda attack: attack.strength(pilot))
+
+    def run(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
+        """Trains and scores runs whose membership fair coins decide."""
+        members = stream(self.seed, f"audit membership, {name}").random(runs) < 0.5
+        seeds = [derived_seed(self.seed, f"audit {name} {run}") for run in range(runs)]
+        with Progress(runs, label=label, unit="runs") as progress:
+            return attack.run(seeds, members, progress)
+
+    def bounds(self, test: Runs) -> dict[str, Any]:
+        """Returns the record of the test of what is right, but for its time."""
+        searched = self.plan.selection is not None
+        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
+        bundle_correct, bundle_runs = _guessed(test)
+        bundle = accuracy_lower_bound(bundle_correct, bundle_runs, self.confidence)
+        correct, runs = bundle_correct, bundle_runs
+        if not searched:
+            correct, runs = int(((test.releases > 0) == test.members).sum()), len(test.members)
+        accuracy = accuracy_lower_bound(correct, runs, self.confidence)
+        lower = self.family.epsilon_of_accuracy(accuracy)
+        scores = test.bundle if searched else test.releases
+        pair = scores[test.members], scores[~test.members]
+        return {
+            "test": HEADS if searched else SAMPLED if sampled else JOINT,
+            "canary": self._canary(),
+            "rows": self._rows(),
+            "group": self.group,
+            "runs": runs,
+            "in": int(test.members.sum()),
+            "out": int((~test.members).sum()),
+            "confidence": self.confidence,
+            "accuracy": correct / runs,
+            "epsilon_lower": lower,
+            "holds": lower <= self.plan.realised_epsilon,
+            "noise_factor": self.family.factor_of(2 * accuracy - 1),
+            "caught_factor": caught_factor(self.family, runs, self.confidence, PROBABILITY),
+            "probability": PROBABILITY,
+            "parametric_epsilon_lower": None
+            if sampled or searched
+            else self._epsilon(pair, "normal"),
+            "direct_epsilon_lower": self._epsilon(pair, "clopper_pearson"),
+            "bundle": {
+                "accuracy": bundle_correct / bundle_runs,
+                "epsilon_lower": self.family.epsilon_of_accuracy(bundle),
+            },
+            "sensitivity_used": dict(test.used),
+        }
+
+    def control(
+        self, control: Control, label: str
+    ) -> tuple[Runs | None, Mapping[str, Any]]:
+        """Attacks a broken mechanism; returns its runs and its record."""
+        if control.attack is None:
+            reason = control.reason
+            return None, {"name": control.name, "not_applicable": reason}
+        runs = min(self.runs, CONTROL_RUNS)
+        test = self.run(control.attack, runs, control.name, label)
+        correct = int(((test.releases > 0) == test.members).sum())
+        lower = self.family.epsilon_of_accuracy(
+            accuracy_lower_bound(correct, runs, self.confidence)
+        )
+        return test, {
+            "name": control.name,
+            "breaks": control.breaks,
+            "test": control.test,
+            "runs": runs,
+            "epsilon_lower": lower,
+            "caught": lower > self.plan.realised_epsilon,
+        }
+
+    def _epsilon(
+        self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
+    ) -> float:
+        if not min(len(scores) for scores in pair):
+            return 0.0
+        return epsilon_lower_bound(
+            *pair, self.plan.delta, self.confidence, kind, group=self.group
+        )
+
+    def _canary(self) -> str:
+        rows = "a synthetic row" if self.group == 1 else f"{self.group} equal synthetic rows"
+        return f"{rows} at the clipping norm, with another label than those in its direction"
+
+    def _rows(self) -> str:
+        others = min(OTHERS, self.plan.n - self.group)
+        return (
+            f"{others} synthetic rows of {self.shape.dimension} features in "
+            f"{self.shape.num_classes} classes; the others of n = {self.plan.n} are null rows"
+        )
+
+
+def _guessed(test: Runs) -> tuple[int, int]:
+    """Tests by a head's score alone: right guesses, and runs.
+
+    A first part of the runs sets the threshold, and which side of it says in; the others are
+    guessed.
+    """
+    pilot = max(1, round(_PILOT * len(test.members)))
+    scores, members = test.bundle[:pilot], test.members[:pilot]
+    middle = float(np.median(scores))
+    above = ((scores > middle) == members).mean() >= 0.5
+    guesses = (test.bundle[pilot:] > middle) == above
+    return int((guesses == test.members[pilot:]).sum()), len(guesses)
