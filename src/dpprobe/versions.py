@@ -22,6 +22,7 @@ VERSIONS = {
     "overlap": 1,
     "calibration": 3,
     "training": 3,
+    "statement": 1,
     "embedding": 1,
     "summary": 4,
     "zero_shot": 2,
@@ -29,8 +30,8 @@ VERSIONS = {
     "figures": 6,
     "tables": 2,
     "papers": 5,
-    "tracking": 6,
-    "report": 5,
+    "tracking": 7,
+    "report": 6,
     "tsne_page": 2,
     "release": 1,
 }

@@ -116,7 +116,7 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
     promise = f"The weights of any one of the heads are ({epsilon}, 1e-05)-differentially private."
     return {
         "format": "dpprobe-privacy",
-        "format_version": 2,
+        "format_version": 4,
         "promise": promise if private else "No privacy is promised: epsilon is infinite.",
         "private": private,
         "unit_of_privacy": "one training image",
@@ -124,6 +124,17 @@ def _statement(identity: Sequence[str], *, seeds: int, private: bool) -> dict[st
         "epsilon_realised": 0.996 * epsilon_value(epsilon) if private else "inf",
         "epsilon_all_heads": 2.0 * epsilon_value(epsilon) if private else "inf",
         "delta": 1e-5 if private else None,
+        "allows": {
+            "words": "An attacker is right at most 60.4 % of the time."
+            if private
+            else "Everything is allowed.",
+            "balanced_accuracy": 0.603217 if private else 1.0,
+            "true_positives": {"0.001": 0.004321, "0.01": 0.0312} if private else
+            {"0.001": 1.0, "0.01": 1.0},
+            "exact": False,
+            "all_heads": None,
+            "patient": None,
+        },
         "accountant": "pld",
         "checks": {"rdp": 1.1} if private else {},
         "n": TRAIN_ROWS,

@@ -139,17 +139,29 @@ def epsilon(
     return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
 
 
-def privacy_profile(mechanisms: Sequence[Mechanism], delta: float) -> Profile:
+def privacy_profile(
+    mechanisms: Sequence[Mechanism], delta: float, *, size: int = 1, coarser: float = 1
+) -> Profile:
     """Computes the privacy profile of a composition that runs once, of both directions the larger.
 
     Exact where no mechanism samples; elsewhere `pld`'s upper bound, on the grid that `epsilon`
     takes at this delta.
+
+    Args:
+      mechanisms: the composition, with noise.
+      size: of a group of units; then the grid is that of `group_epsilon`.
+      coarser: a factor on the grid of one unit.
     """
     resolved = resolve(mechanisms, "pld")
     interval = None
     if not _closed_form(mechanisms, resolved, None):
-        interval = pld_interval(max(rough_epsilon(mechanisms, delta), delta))
-    return _profile(mechanisms, resolved, interval)
+        alone = rough_epsilon(mechanisms, delta)
+        interval = (
+            coarser * pld_interval(max(alone, delta))
+            if size == 1
+            else _GROUP_COARSER * pld_interval(size * alone)
+        )
+    return _profile(_to_group(mechanisms, size), resolved, interval, size)
 
 
 def rough_epsilon(
@@ -181,7 +193,7 @@ def group_epsilon(
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     sampled = [item for item in mechanisms if item.sample_rate < 1]
-    whole = [item.scaled(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
+    whole = _to_group(mechanisms, size)
     if size == 1 or not sampled:
         return epsilon(whole, delta, "pld", selection=selection)
     if size > LARGEST_SAMPLED_GROUP:
@@ -191,6 +203,11 @@ def group_epsilon(
     if selection is not None:
         return _selected_epsilon(whole, delta, "pld", interval, selection, 1, size)
     return float(_loss(whole, interval, size).get_epsilon_for_delta(delta))
+
+
+def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
+    """Returns the mechanisms with those on all rows as a group of `size` units sees them."""
+    return [item.scaled(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
 
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:

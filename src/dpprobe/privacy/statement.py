@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.trade_off import Allowed, allowed, everything, per_hundred
 
 FORMAT = "dpprobe-privacy"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 MODES = {
     "benchmark": "Not for release. Noise and batches come from seeds stored with the results, so "
@@ -93,6 +94,13 @@ PATIENTS_NOT_COVERED = (
 TRIALS_NOT_COVERED = (
     "how many trials there were, which was best, and the heads and scores of the others; running "
     "time and log files give the number away",
+)
+
+# What epsilon allows is said at these rates of units that were not trained on.
+FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
+EVERYTHING_ALLOWED = (
+    "Everything is allowed: whoever wants to tell whether one unit was trained on may be right "
+    "every time."
 )
 
 
@@ -192,6 +200,7 @@ def statement(
         "epsilon_realised": _number(plan.realised_epsilon),
         "epsilon_all_heads": _number(epsilon_all_heads),
         "delta": plan.delta if plan.private else None,
+        "allows": _allows(plan, heads=len(seeds), together=epsilon_all_heads),
         "accountant": plan.priced_by,
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
@@ -291,6 +300,69 @@ def _patients(plan: Plan) -> dict[str, Any] | None:
     if plan.patients is None:
         return None
     return {"images": plan.patients.images, "epsilon": _number(plan.patients.epsilon)}
+
+
+def _allows(plan: Plan, *, heads: int, together: float) -> dict[str, Any]:
+    """Says what the best attack can do: with one head, with all of them, and to a patient."""
+    one = _allowed(plan, plan.realised_epsilon)
+    several = _allowed(plan, together, times=heads) if heads > 1 else None
+    patient = _allowed_to_patient(plan, plan.patients) if plan.patients else None
+    return {
+        "words": _allowed_in_words(plan, one, heads, several, patient),
+        **_bounds(one),
+        "all_heads": several and _bounds(several),
+        "patient": patient and _bounds(patient),
+    }
+
+
+def _allowed(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
+    """Bounds every attack on a unit, or a group, by one or several heads of a price."""
+    rates = list(FALSE_POSITIVE_RATES.values())
+    if not plan.private or epsilon is None or math.isinf(epsilon):
+        return everything(rates)
+    mechanisms = [mechanism.repeated(times) for mechanism in plan.mechanisms]
+    return allowed(mechanisms, rates, plan.selection, delta=plan.delta, epsilon=epsilon, size=size)
+
+
+def _allowed_to_patient(plan: Plan, patients: Patients) -> Allowed:
+    """Bounds every attack on a patient of several images, where the unit is one image."""
+    return _allowed(plan, patients.epsilon, size=patients.images or 1)
+
+
+def _bounds(bounds: Allowed) -> dict[str, Any]:
+    return {
+        "balanced_accuracy": bounds.balanced_accuracy,
+        "true_positives": dict(zip(FALSE_POSITIVE_RATES, bounds.true_positives, strict=True)),
+        "exact": bounds.exact,
+    }
+
+
+def _allowed_in_words(
+    plan: Plan, one: Allowed, heads: int, several: Allowed | None, patient: Allowed | None
+) -> str:
+    if not plan.private:
+        return EVERYTHING_ALLOWED
+    few, many = map(per_hundred, one.true_positives)
+    unit = plan.unit
+    words = (
+        f"An attacker who knows everything but the rows of {plan.unit_in_words}, and takes it for "
+        "as likely trained on as not, is right about that at most "
+        f"{per_hundred(one.balanced_accuracy)} % of the time. Who may be wrong about 1 in 1,000 "
+        f"{unit}s that were not trained on finds at most {few} % of those that were; about 1 in "
+        f"100, at most {many} %."
+    )
+    if several:
+        right = per_hundred(several.balanced_accuracy)
+        words += f" With all {heads} heads in hand the attacker is right at most {right} %."
+    if patient and plan.patients is not None:
+        of = "any number of" if plan.patients.images is None else f"{plan.patients.images}"
+        right = per_hundred(patient.balanced_accuracy)
+        words += (
+            f" About a patient of {of} images the attacker may be right every time."
+            if patient.balanced_accuracy == 1
+            else f" About a patient of {of} images the attacker is right at most {right} %."
+        )
+    return words
 
 
 def _composition(plan: Plan) -> str:

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from dpprobe.privacy.plan import Plan, Selection
 from dpprobe.privacy.statement import mechanisms_of
-from dpprobe.privacy.trade_off import best_attack
+from dpprobe.privacy.trade_off import Allowed, allowed, best_attack, per_hundred
 from dpprobe.release.bundle import BundleFacts
 from dpprobe.results.summary import rounded_up
 
@@ -69,14 +69,7 @@ def unit_of(statement: Mapping[str, Any]) -> str:
 
 def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack]:
     """Bounds the best attack on a training unit, and on a test unit, at false positive rates."""
-    selection = statement["selection"]
-    trained = best_attack(
-        mechanisms_of(statement),
-        rates,
-        Selection.from_dict(selection) if selection else None,
-        delta=statement["delta"],
-        epsilon=statement["epsilon_realised"],
-    )
+    trained = _allowed(statement, rates).true_positives
     evaluation = statement["evaluation"]
     tested: list[float | None] = [None for _ in rates]
     if evaluation:
@@ -92,8 +85,20 @@ def attacks(statement: Mapping[str, Any], rates: Sequence[float]) -> list[Attack
     ]
 
 
+def _allowed(statement: Mapping[str, Any], rates: Sequence[float]) -> Allowed:
+    """Bounds every attack on a training unit."""
+    selection = statement["selection"]
+    return allowed(
+        mechanisms_of(statement),
+        rates,
+        Selection.from_dict(selection) if selection else None,
+        delta=statement["delta"],
+        epsilon=statement["epsilon_realised"],
+    )
+
+
 def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tuple[str, str]:
-    """Says in two sentences what is guaranteed, and what it is worth."""
+    """Says what is guaranteed in one sentence, and what it is worth in two."""
     one, many = UNITS[unit_of(statement)]
     whose = "patient, with all of their images," if one == "patient" else one
     first = (
@@ -104,7 +109,8 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
     second = (
         f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
         f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
-        "were; guessing is right about 1."
+        "were; guessing is right about 1. Who takes it for as likely as not is right at most "
+        f"{percent_up(_allowed(statement, ()).balanced_accuracy)} of the time; guessing, 50 %."
     )
     return first, second
 
@@ -210,15 +216,8 @@ def small(value: float) -> str:
 
 
 def percent_up(rate: float) -> str:
-    """Writes a rate in per cent, rounded up: one decimal, two below one per cent."""
+    """Writes a rate in per cent, rounded up as in `per_hundred`."""
     return f"{per_hundred(rate)} %"
-
-
-def per_hundred(rate: float) -> str:
-    """Writes a rate as a number in a hundred, rounded up as in `percent_up`."""
-    scale = 10 if rate >= 0.01 else 100
-    # Six decimals of the rate are exact: the guard is against the product's round-off alone.
-    return f"{math.ceil(100 * rate * scale - 1e-6) / scale:g}"
 
 
 def one_line(text: str) -> str:

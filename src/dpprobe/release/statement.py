@@ -11,7 +11,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.statement import Declared, statement
 
 FORMAT = "dpprobe-release-statement"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NOT_PUBLISHED = "run on the private images without noise, if at all, and not published"
 
 

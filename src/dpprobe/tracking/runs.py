@@ -134,7 +134,8 @@ def cell_run(
         note=(
             f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
             f"{record.measure.title} {percent:.1f} %, mean of {len(record.seeds)} seeds."
-            f"\n\n{statement['promise']}\n\n{statement['release']}\n\n{OUTSIDE}"
+            f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
+            f"\n\n{statement['release']}\n\n{OUTSIDE}"
         ),
         params=params,
         tags={
@@ -146,7 +147,7 @@ def cell_run(
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
-        metrics=_cell_metrics(record),
+        metrics=_cell_metrics(record) + _allows_metrics(statement),
         history=path.with_name(HISTORY_FILE),
         artifacts=[(path, ""), (path.with_name(STATEMENT_FILE), "")],
         drawn=(lambda: _confusion(path, record)) if drawn_names else None,
@@ -379,6 +380,18 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
         (name, _rounded(value), 0)
         for name, value in values.items()
         if value is not None and math.isfinite(value)
+    ]
+
+
+def _allows_metrics(statement: Mapping[str, Any]) -> list[MetricValue]:
+    """Lists what the best attack on one head can do, rounded up."""
+    allows = statement["allows"]
+    return [
+        ("allows/balanced_accuracy", rounded_up(allows["balanced_accuracy"]), 0),
+        *(
+            (f"allows/tpr_at_fpr_{rate}", rounded_up(value), 0)
+            for rate, value in allows["true_positives"].items()
+        ),
     ]
 
 

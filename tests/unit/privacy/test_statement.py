@@ -12,8 +12,9 @@ import pytest
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
-from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.statement import Declared, mechanisms_of, statement
+from dpprobe.privacy.trade_off import allowed
 
 
 def plan(epsilon: float = 1.0) -> Plan:
@@ -190,6 +191,71 @@ def test_all_heads_together_cost_more_and_that_is_said() -> None:
     assert "are (1.6, 1e-05)-differentially private" in values["promise"]
     assert state(math.inf)["epsilon_all_heads"] == "inf"
     assert "together" not in state(seeds=[1], epsilon_all_heads=1.0)["promise"]
+
+
+def unsampled(**changes: Any) -> Plan:
+    covariance, _ = plan().mechanisms
+    price = accountants.gaussian_epsilon(1 / covariance.noise_multiplier, 1e-5)
+    return replace(plan(), mechanisms=(covariance,), realised_epsilon=price, **changes)
+
+
+def phi(x: float) -> float:
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def test_what_epsilon_allows_is_said_of_one_head_and_of_all() -> None:
+    allows = json.loads(json.dumps(state(plan=unsampled())["allows"]))
+    assert allows["exact"]
+    for block, heads in ((allows, 1), (allows["all_heads"], 2)):
+        right = phi(math.sqrt(heads) / 9 / 2)
+        assert right <= block["balanced_accuracy"] <= right + 1.1e-6
+        assert 0.001 < block["true_positives"]["0.001"] < 0.002
+        assert 0.01 < block["true_positives"]["0.01"] < 0.02
+    assert allows["patient"] is None
+    assert "everything but the rows of one training image" in allows["words"]
+    assert "is right about that at most 52.3 % of the time" in allows["words"]  # 0.5222
+    assert "With all 2 heads in hand the attacker is right at most 53.2 %" in allows["words"]
+    assert state(plan=unsampled(), seeds=[1])["allows"]["all_heads"] is None
+
+
+def test_sampled_steps_allow_what_their_profile_does() -> None:
+    allows = state()["allows"]
+    bounds = allowed(plan().mechanisms, [0.001, 0.01], delta=1e-5, epsilon=1.0)
+    assert allows["balanced_accuracy"] == bounds.balanced_accuracy
+    assert tuple(allows["true_positives"].values()) == bounds.true_positives
+    assert not allows["exact"]
+    assert allows["balanced_accuracy"] < allows["all_heads"]["balanced_accuracy"]
+
+
+def test_a_search_allows_what_its_price_does() -> None:
+    best = Selection(mean=10, shape=1.0, repeated=("gradients",))
+    allows = state(plan=replace(plan(), selection=best, realised_epsilon=0.9), options=TUNED)[
+        "allows"
+    ]
+    for block, epsilon in ((allows, 0.9), (allows["all_heads"], 1.6)):
+        right = (math.exp(epsilon) + 1e-5) / (1 + math.exp(epsilon))
+        assert right <= block["balanced_accuracy"] <= right + 1.1e-6
+        assert not block["exact"]
+
+
+def test_a_patient_of_several_images_is_told_more_about() -> None:
+    five = unsampled(patients=Patients(images=5, epsilon=2.5))
+    allows = state(plan=five)["allows"]
+    right = phi(5 / 9 / 2)
+    assert right <= allows["patient"]["balanced_accuracy"] <= right + 1.1e-6
+    assert "patient of 5 images the attacker is right at most 61 %" in allows["words"]  # 0.6094
+    any_number = state(plan=unsampled(patients=Patients(images=None)))["allows"]
+    assert any_number["patient"]["balanced_accuracy"] == 1
+    assert "of any number of images the attacker may be right every time" in any_number["words"]
+
+
+def test_without_a_promise_everything_is_allowed_and_that_is_said() -> None:
+    allows = state(math.inf)["allows"]
+    assert allows["words"].startswith("Everything is allowed")
+    for block in (allows, allows["all_heads"]):
+        assert block["balanced_accuracy"] == 1
+        assert block["true_positives"] == {"0.001": 1, "0.01": 1}
+        assert not block["exact"]
 
 
 def test_a_method_that_looks_at_the_data_claims_no_public_choices() -> None:

@@ -1,4 +1,4 @@
-"""The best possible attack: closed forms, quadrature of the definition, monotonicity."""
+"""The best possible attack: closed forms, brute force of the definition, monotonicity."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
 
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
-from dpprobe.privacy.trade_off import best_attack
-from tests.support.mechanisms import best_of, gaussians, mixed
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.trade_off import allowed, best_attack
+from tests.support.mechanisms import best_of, gaussians, mixed, mixed_delta, sampled_delta
 
 RATES = [0.0, 0.001, 0.01, 0.1, 0.5, 1.0]
 DELTA = 1e-5
@@ -128,3 +131,112 @@ def test_without_noise_every_attack_succeeds() -> None:
 def test_a_rate_beyond_one_is_refused() -> None:
     with pytest.raises(PrivacyError, match=r"false positive rate 1\.5: must lie between 0 and 1"):
         best_attack([gaussians(1.0)], [1.5], delta=DELTA, epsilon=1.0)
+
+
+def simple_bound(epsilon: float) -> float:
+    """The balanced accuracy that one (epsilon, delta) allows."""
+    return (math.exp(epsilon) + DELTA) / (1 + math.exp(epsilon))
+
+
+@settings(max_examples=30)
+@given(mu=st.floats(0.01, 8))
+def test_the_balanced_accuracy_of_gaussians_is_an_integral_rounded_up(mu: float) -> None:
+    """(1 + total variation) / 2 from the two densities, which cross at mu / 2."""
+    above, _ = quad(lambda x: norm.pdf(x - mu) - norm.pdf(x), mu / 2, mu + 40, epsabs=1e-12)
+    parts = [gaussians(2 / mu, count=2, name="a"), gaussians(math.sqrt(2) / mu, name="b")]
+    answer = allowed(parts, [], delta=DELTA, epsilon=1.0)
+    assert answer.exact
+    assert (1 + above) / 2 - 1e-9 <= answer.balanced_accuracy <= (1 + above) / 2 + UNIT + 1e-9
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5), (2.0, 0.9)])
+def test_the_balanced_accuracy_of_one_sampled_release_is_tight(noise: float, rate: float) -> None:
+    answer = allowed([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0)
+    least = (1 + sampled_delta(noise, rate, 0.0)) / 2
+    assert not answer.exact
+    assert least - 1e-8 <= answer.balanced_accuracy <= least + 1e-4
+
+
+def test_the_balanced_accuracy_of_a_mixed_plan_is_tight() -> None:
+    noise, rate = 1.0, 0.3
+    answer = allowed(mixed(noise, rate, 1), [], delta=DELTA, epsilon=1.0)
+    least = (1 + mixed_delta(1 / (8 * noise), noise, rate, 0.0)) / 2
+    assert least - 1e-6 <= answer.balanced_accuracy <= least + 1e-4
+
+
+def test_two_sampled_releases_are_bounded_tightly_by_brute_force() -> None:
+    """All cells of a grid in the plane, taken by their likelihood ratio: Neyman and Pearson."""
+    noise, rate = 1.0, 0.2
+    x = np.linspace(-9, 10, 1501)
+    without = norm.pdf(x, 0, noise)
+    within = (1 - rate) * without + rate * norm.pdf(x, 1, noise)
+    cell = (x[1] - x[0]) ** 2
+    out, inside = (np.outer(each, each).ravel() * cell for each in (without, within))
+    order = np.argsort(-inside / out)
+    false, true = np.cumsum(out[order]), np.cumsum(inside[order])
+    answer = allowed([gaussians(noise, rate, 2)], [0.001, 0.01], delta=DELTA, epsilon=1.0)
+    least = 0.5 + np.abs(inside - out).sum() / 4
+    assert least - 1e-6 <= answer.balanced_accuracy <= least + 1e-4
+    for alpha, bound in zip((0.001, 0.01), answer.true_positives, strict=True):
+        attack = float(np.interp(alpha, false, true))
+        assert attack - 1e-6 <= bound <= 1.01 * attack
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "known"), [(0.5, 0.622), (1, 0.731), (2, 0.881), (4, 0.982), (8, 0.9997)]
+)
+def test_a_gaussian_allows_less_than_its_epsilon_and_delta(epsilon: float, known: float) -> None:
+    mu = brentq(lambda each: accountants.gaussian_epsilon(each, DELTA) - epsilon, 1e-3, 20)
+    exact = allowed([gaussians(1 / mu)], [0.001], delta=DELTA, epsilon=epsilon)
+    chosen = allowed([gaussians(1 / mu)], [0.001], best_of(10, 1.0), delta=DELTA, epsilon=epsilon)
+    assert chosen.balanced_accuracy == pytest.approx(known, abs=5e-4)
+    assert simple_bound(epsilon) <= chosen.balanced_accuracy <= simple_bound(epsilon) + UNIT
+    assert exact.balanced_accuracy < chosen.balanced_accuracy
+    assert exact.true_positives[0] <= chosen.true_positives[0]
+    assert (exact.exact, chosen.exact) == (True, False)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+def test_a_larger_epsilon_allows_more_and_never_more_than_its_bound(rate: float) -> None:
+    plans = [[gaussians(noise, rate, 60)] for noise in (60.0, 20.0, 6.0, 2.0, 1.0)]
+    epsilons = [accountants.epsilon(parts, DELTA, "pld") for parts in plans]
+    assert epsilons == sorted(epsilons)
+    answers = [
+        allowed(parts, [0.001, 0.01], delta=DELTA, epsilon=epsilon)
+        for parts, epsilon in zip(plans, epsilons, strict=True)
+    ]
+    right = [answer.balanced_accuracy for answer in answers]
+    assert right == sorted(set(right))
+    for answer, epsilon in zip(answers, epsilons, strict=True):
+        assert 0.5 < answer.balanced_accuracy <= simple_bound(epsilon) + UNIT
+        for alpha, bound in zip((0.001, 0.01), answer.true_positives, strict=True):
+            assert alpha < bound <= math.exp(epsilon) * alpha + DELTA + UNIT
+
+
+def test_a_group_is_attacked_with_as_many_times_the_mu() -> None:
+    parts = [gaussians(5.0, count=4)]
+    group = allowed(parts, [0.01], delta=DELTA, epsilon=1.0, size=3)
+    assert group == allowed([gaussians(5.0 / 3, count=4)], [0.01], delta=DELTA, epsilon=1.0)
+
+
+def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
+    """The number of a group's rows in a Poisson sample is binomial."""
+    noise, rate, size = 2.0, 0.3, 3
+    x = np.linspace(-25, 30, 200_001)
+    without = norm.pdf(x, 0, noise)
+    within = sum(binom.pmf(k, size, rate) * norm.pdf(x, k, noise) for k in range(size + 1))
+    least = 0.5 + np.trapezoid(np.abs(within - without), x) / 4
+    answer = allowed([gaussians(noise, rate)], [], delta=DELTA, epsilon=1.0, size=size)
+    assert least - 1e-8 <= answer.balanced_accuracy <= least + 2e-3
+
+
+@pytest.mark.parametrize(
+    ("parts", "size"),
+    [([gaussians(0.0)], 1), ([gaussians(2.0, 0.1)], 101), ([gaussians(0.03, 0.9, 10**6)], 1)],
+)
+def test_where_nothing_is_left_of_a_promise_everything_is_allowed(
+    parts: list[Mechanism], size: int
+) -> None:
+    answer = allowed(parts, [0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
+    assert (answer.balanced_accuracy, answer.true_positives) == (1.0, (1.0, 1.0))
+    assert not answer.exact

@@ -54,6 +54,9 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert metrics["privacy/noise_multiplier"] == 1.235
     assert metrics["privacy/epsilon_target"] == 0.5
     assert metrics["privacy/epsilon_realised"] == 0.498
+    assert metrics["allows/balanced_accuracy"] == 0.6033  # of 0.603217, up
+    assert metrics["allows/tpr_at_fpr_0.001"] == 0.004321
+    assert metrics["allows/tpr_at_fpr_0.01"] == 0.0312
     assert set(metrics) >= {"test/macro_accuracy", "test/ece", "per_class_recall/zero"}
     assert run.data.tags["guarantee"] == "(0.5, 1e-05)-DP"
     assert run.data.tags["commit"] == "abc"

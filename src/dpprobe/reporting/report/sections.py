@@ -10,6 +10,7 @@ from typing import Any
 from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
+from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.reporting.accuracy_table import over_rows, over_seeds
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.origin import cell_command
@@ -84,10 +85,11 @@ def zero_shot_results(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[str,
 
 def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list[dict[str, Any]]:
     """Makes one row a cell, for the tables of all cells."""
-    anchors = {}
+    anchors, allows = {}, {}
     for index, item in enumerate(shown):
         for backbone, _ in item.cells:
             key = (item.dataset, backbone, item.content.get("method"), item.epsilon)
+            allows[key] = per_hundred(item.content["allows"]["balanced_accuracy"])
             anchors[key] = item.anchor if index < statements.STATEMENTS_SHOWN else None
     cells = []
     keys = ["dataset", "backbone", "method", "epsilon_token"]
@@ -105,6 +107,7 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
                 "over_rows": not math.isnan(values["rows_low"]),
                 "private": bool(first.private),
                 "realised": _number(first.realised_epsilon),
+                "allows": allows.get(key, ""),
                 "seeds": len(rows),
                 "anchor": anchors.get(key),
                 "command": cell_command(origin, *key),
