@@ -47,7 +47,7 @@ rule train_heads:
         memory_mb=STUDY.features.memory_mb,
         metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
         version=VERSIONS["training"],
-        statement=VERSIONS["statement"],  # not of a cell's identity: words change, heads stay
+        statement=VERSIONS["statement"],
     message:
         "heads of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"
     script:

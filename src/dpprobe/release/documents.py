@@ -109,8 +109,9 @@ def in_plain_words(statement: Mapping[str, Any], table: Sequence[Attack]) -> tup
     second = (
         f"Of all tests of whether {AN[one]} was trained on that are wrong about 1 in 100 {many} "
         f"that were not, none is right about more than {per_hundred(middle.trained)} in 100 that "
-        "were; guessing is right about 1. Who takes it for as likely as not is right at most "
-        f"{percent_up(_allowed(statement, ()).balanced_accuracy)} of the time; guessing, 50 %."
+        f"were; guessing is right about 1. Who takes {AN[one]} for as likely trained on as not is "
+        f"right at most {percent_up(_allowed(statement, ()).balanced_accuracy)} of the time; a "
+        "coin, 50 %."
     )
     return first, second
 

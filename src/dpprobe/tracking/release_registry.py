@@ -41,7 +41,7 @@ from dpprobe.release.predictions import value_columns
 from dpprobe.results.summary import rounded_up
 from dpprobe.tracking import served_release
 from dpprobe.tracking.receipt import write_receipt
-from dpprobe.tracking.runs import MetricValue, RunContents, run_name
+from dpprobe.tracking.runs import MetricValue, RunContents, allows_metrics, run_name
 from dpprobe.tracking.store import (
     checkpoint,
     initialise,
@@ -187,7 +187,9 @@ def _metrics(statement: Any) -> list[MetricValue]:
         title = f"evaluation/{evaluation['metric']}"
         low, high = evaluation["interval"]
         values |= {title: evaluation["value"], f"{title}_low": low, f"{title}_high": high}
-    return [(name, value, 0) for name, value in values.items()]
+    # Bundles of format version 1 do not say what their epsilon allows.
+    allows = allows_metrics(statement["allows"]) if "allows" in statement else []
+    return [*((name, value, 0) for name, value in values.items()), *allows]
 
 
 def _register(client: MlflowClient, name: str, bundle: Bundle, run_id: str, digest: str) -> str:

@@ -147,7 +147,7 @@ def cell_run(
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
-        metrics=_cell_metrics(record) + _allows_metrics(statement),
+        metrics=_cell_metrics(record) + allows_metrics(statement["allows"]),
         history=path.with_name(HISTORY_FILE),
         artifacts=[(path, ""), (path.with_name(STATEMENT_FILE), "")],
         drawn=(lambda: _confusion(path, record)) if drawn_names else None,
@@ -383,9 +383,8 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
     ]
 
 
-def _allows_metrics(statement: Mapping[str, Any]) -> list[MetricValue]:
-    """Lists what the best attack on one head can do, rounded up."""
-    allows = statement["allows"]
+def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
+    """Lists what a statement says that the best attack on one head can do, rounded up."""
     return [
         ("allows/balanced_accuracy", rounded_up(allows["balanced_accuracy"]), 0),
         *(

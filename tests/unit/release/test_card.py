@@ -103,6 +103,7 @@ def test_people_read_promise_attack_limits_and_ledger(tmp_path: Path, release: R
         statement["promise"],
         statement["choice"]["words"],
         "| 1 % | 2 % | 1.2 % |",
+        "Who takes an image for as likely trained on as not is right at most 55.4 % of the time",
         "Accuracy 81.2 % (95 % interval 77.2 to 85.2 %)",
         "the head costs training images epsilon 1 and test images nothing",
         "the only release from this dataset: it costs one image epsilon 1 at delta 1e-5",

@@ -150,6 +150,8 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     }  # fmt: skip
     assert run.data.metrics == {
         "privacy/epsilon_target": 1.0, "privacy/epsilon_realised": 1.0,
+        "allows/balanced_accuracy": 0.5534, "allows/tpr_at_fpr_0.001": 0.002385,
+        "allows/tpr_at_fpr_0.01": 0.01979,
         "evaluation/accuracy": 0.8125, "evaluation/accuracy_low": 0.75,
         "evaluation/accuracy_high": 0.875,
     }  # fmt: skip

@@ -76,6 +76,10 @@ def test_a_cell_without_privacy_says_so(study: Study) -> None:
         run = study.runs()[key]
         assert run.data.tags["guarantee"] == "not private"
         assert not [name for name in run.data.metrics if name.startswith("privacy/")]
+        allows = {k: v for k, v in run.data.metrics.items() if k.startswith("allows/")}
+        assert set(allows.values()) == {1}
+        assert len(allows) == 3
+        assert "Everything is allowed" in run.data.tags["mlflow.note.content"]
         assert "delta" not in run.data.params
 
 
@@ -271,10 +275,12 @@ def test_a_note_begins_with_one_line_and_holds_the_guarantee(study: Study) -> No
     notes = {
         key: run.data.tags["mlflow.note.content"].splitlines() for key, run in study.runs().items()
     }
-    first, blank, promise, _, release, _, outside = notes["study/digits/pixels/sgd/eps-2"]
+    note = notes["study/digits/pixels/sgd/eps-2"]
+    first, blank, promise, _, allows, _, release, _, outside = note
     assert first.startswith("sgd on pixels features of digits, (2, 1e-05)-DP: accuracy ")
     assert blank == ""
     assert "(2, 1e-05)-differentially private" in promise
+    assert "right at most 60.4 % of the time" in allows
     assert release.startswith("Not for release")
     assert outside == OUTSIDE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,21 @@ def test_every_cell_has_a_command_and_a_statement(made: Made) -> None:
     assert len(statements) == len(made.sources.statements) / 2 == 9
     assert "(0.5, 1e-05)-differentially private" in page.words
     assert "Not for release" in page.words
+
+
+def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(made: Made) -> None:
+    page = made.page()
+    assert "An attacker is right at most 60.4 % of the time. An upper bound, rounded up." in (
+        " ".join(page.words.split())
+    )
+    head, *rows = re.findall(r"<tr.*?</tr>", page.text.partition('id="cells-digits"')[2], re.S)
+    place = re.findall(r"<th[^>]*>(.*?)</th>", head).index("attacker right at most, %")
+    shown = {
+        (cells[2], cells[place])
+        for row in rows[: len(made.sources.statements)]
+        if (cells := re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row))
+    }
+    assert shown == {("0.5", "60.4"), ("1", "60.4"), ("2", "60.4"), ("∞", "100")}
 
 
 def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
