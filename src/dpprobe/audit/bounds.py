@@ -168,7 +168,8 @@ def one_run_lower_bound(
         raise ConfigError(f"family {family!r}: write one of {', '.join(FAMILIES)}")
     _check(delta, confidence, zero=family == "approximate_dp")
     _check_counts(correct, guesses, canaries)
-    return _one_run(correct, guesses, canaries, delta, 1 - confidence, family)
+    bound = _one_run(correct, guesses, canaries, delta, 1 - confidence, family)
+    return bound if family == "approximate_dp" else _epsilon_of_mu(bound, delta)
 
 
 # Rates at thresholds.
@@ -303,23 +304,33 @@ def _one_run_guesses(family: str) -> Callable[..., float]:
             sizes.append(sizes[-1] // 2)
         correct = [int(np.count_nonzero(right[:size])) for size in sizes]
         each = error / len(sizes)
-        return max(
-            _one_run(count, size, right.size, delta, each, family)
-            for count, size in zip(correct, sizes, strict=True)
-        )
+        best = 0.0
+        for count, size in zip(correct, sizes, strict=True):
+            best = _one_run(count, size, right.size, delta, each, family, least=best)
+        return best if family == "approximate_dp" else _epsilon_of_mu(best, delta)
 
     return bound
 
 
 def _one_run(
-    correct: int, guesses: int, canaries: int, delta: float, error: float, family: str
+    correct: int,
+    guesses: int,
+    canaries: int,
+    delta: float,
+    error: float,
+    family: str,
+    least: float = 0.0,
 ) -> float:
-    if family == "approximate_dp":
-        return _largest_rejected(
-            lambda epsilon: _one_run_chance(correct, guesses, canaries, epsilon, delta) < error
-        )
-    mu = _largest_rejected(lambda mu: _curve_rejects(correct, guesses, canaries, mu, error))
-    return _epsilon_of_mu(mu, delta)
+    """Computes the largest epsilon, of the family `gaussian` mu, that is rejected, or `least`."""
+
+    def rejects(value: float) -> bool:
+        if family == "gaussian":
+            return _curve_rejects(correct, guesses, canaries, value, error)
+        if _one_run_chance(correct, guesses, canaries, value, 0.0) >= error:
+            return False  # not even without delta, which is quick to say
+        return _one_run_chance(correct, guesses, canaries, value, delta) < error
+
+    return _largest_rejected(rejects, least)
 
 
 def _one_run_chance(
@@ -404,11 +415,14 @@ def _epsilon_of_mu(mu: float, delta: float) -> float:
     return gaussian_epsilon(mu, delta) * _BELOW if mu > 0 else 0.0
 
 
-def _largest_rejected(rejects: Callable[[float], bool]) -> float:
-    """Searches the largest value, from 0, that a test rejects; 0 where it does not reject 0."""
-    if not rejects(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
+def _largest_rejected(rejects: Callable[[float], bool], least: float = 0.0) -> float:
+    """Searches the largest value that a test rejects, from `least` where it rejects nothing above.
+
+    Returns the rejected end of the last interval, so that a bound is never rounded up.
+    """
+    if not rejects(least):
+        return least
+    low, high = least, max(1.0, 2 * least)
     while rejects(high):
         low, high = high, 2 * high
     while high - low > _TOLERANCE * high:

@@ -36,7 +36,8 @@ _TOLERANCE = 1e-3
 # With little noise grids outgrow memory: the search goes there in short strides, and no further
 # than to an epsilon of some hundreds, by the rough price.
 _STRIDE, _FAR = 0.3, 500.0
-_ABOVE = 1 + 1e-12
+# Above what round-off may be, up to a total variation of 1 - 1e-9.
+_ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class PlanFamily:
         """Computes the largest factor with which the plan allows a total variation.
 
         Returns:
-          The factor, from above: exact to twelve digits, or 0.1 % where a mechanism samples; of
+          The factor, from above: exact to nine digits, or 0.1 % where a mechanism samples; of
           such a plan no less than the factor with an epsilon of some hundreds, even where no
           factor allows so much. Infinite for 0 and less, 0 for 1 where no mechanism samples; NaN
           for a selection and for a plan without noise.
