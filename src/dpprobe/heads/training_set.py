@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterator
@@ -93,6 +94,19 @@ class TrainingSet:
         if key not in self._cache:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
+
+    def relabelled(self, labels: torch.Tensor, units: Units) -> TrainingSet:
+        """Returns a set of the same rows, not copied, with other labels and weights.
+
+        Raises:
+          DataError: for labels that do not fit.
+        """
+        _check_labels(labels, self.rows, self.num_classes)
+        other = copy.copy(self)  # with the rows' lengths, which are the same
+        other.__dict__.pop("weights", None)
+        other.labels, other.units, other.n = labels.to(self.device), units, units.count
+        other._cache = {}
+        return other
 
     @property
     def streamed(self) -> bool:

@@ -1,0 +1,125 @@
+"""Membership attacks by the scores of a head: is this row among those it was trained on?
+
+Higher scores say "member". Beside the head that is attacked an attacker has shadows: heads trained
+by the same method, some of them with the row and some without. With p the probability that a head
+gives to a row's label:
+
+**Loss** (Yeom et al. 2018, adversary 2): log p, one threshold for all rows, no shadows.
+
+**LiRA** (Carlini et al. 2022, algorithm 1, online): phi = log(p / (1 - p)) of one row is near
+normal over heads, so the score is the log ratio of two normal densities at the attacked head's phi,
+fitted to the shadows with the row and to those without. Variances are each row's with 64 shadows or
+more, else one over all rows for each side: a handful of values says little about a variance (their
+section VI on the number of shadow models).
+
+**RMIA** (Zarifzadeh et al. 2024): the ratio p / P, with P the mean of p over shadows, half its
+weight on those with the row; the score is the share of the population's rows whose ratio is not
+larger. The population is the other attacked rows, and gamma is 1.
+
+A row whose coin fell on one side in all shadows gives LiRA nothing to fit, and scores 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+# With so many shadows each row has variances to itself.
+SHADOWS_FOR_VARIANCES = 64
+# A variance is at least this part of the one over all rows.
+_LEAST_VARIANCE = 1e-6
+
+
+class Confidences(NamedTuple):
+    """Log p and phi = log(p / (1 - p)) of rows, or their means over the rows of a unit."""
+
+    log_probability: Numbers
+    scaled: Numbers
+
+
+def confidences(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> Confidences:
+    """Computes log p and phi of each row, [rows] each.
+
+    Scores that are no logits are taken as if they were: an attack may look at anything.
+
+    Args:
+      scores: [rows, classes].
+      labels: [rows], p is softmax's; or [rows, classes] of 0 and 1, p is the product over labels.
+    """
+    logits = scores.astype(np.float64)
+    if labels.ndim == 2:
+        signed = np.where(labels == 1, logits, -logits)
+        log_p = np.minimum(-np.logaddexp(0.0, -signed).sum(axis=1), -1e-300)
+        return Confidences(log_p, log_p - np.log(-np.expm1(log_p)))
+    at_label = (np.arange(len(labels)), labels)
+    right = logits[at_label]
+    logits[at_label] = -np.inf
+    wrong = np.logaddexp.reduce(logits, axis=1)
+    return Confidences(-np.logaddexp(0.0, wrong - right), right - wrong)
+
+
+def lira(scaled: Numbers, members: Flags, targets: int) -> Numbers:
+    """Computes LiRA's scores of the first `targets` heads, all others being a head's shadows.
+
+    Args:
+      scaled: phi [heads, units].
+      members: [heads, units].
+
+    Returns:
+      [targets, units].
+    """
+    scores = np.zeros((targets, scaled.shape[1]))
+    for target in range(targets):
+        others, inside = _without(scaled, target), _without(members, target)
+        seen = scaled[target]
+        ratio = _log_density(seen, others, inside) - _log_density(seen, others, ~inside)
+        decided = inside.any(axis=0) & ~inside.all(axis=0)
+        scores[target, decided] = ratio[decided]
+    return scores
+
+
+def rmia(log_probability: Numbers, members: Flags, targets: int) -> Numbers:
+    """Computes RMIA's scores, from log p; see `lira`."""
+    scores = np.empty((targets, log_probability.shape[1]))
+    for target in range(targets):
+        others, inside = _without(log_probability, target), _without(members, target)
+        ratios = log_probability[target] - _log_mean_over_sides(others, inside)
+        at_most = np.searchsorted(np.sort(ratios), ratios, side="right") - 1  # without itself
+        scores[target] = at_most / max(1, len(ratios) - 1)
+    return scores
+
+
+def _without(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[type-arg]
+    return np.delete(values, head, axis=0)
+
+
+def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
+    """Computes the log density, less a constant, of normals fitted to each unit's chosen heads."""
+    count = chosen.sum(axis=0)
+    mean = np.where(chosen, others, 0.0).sum(axis=0) / np.maximum(count, 1)
+    squares = np.where(chosen, np.square(others - mean), 0.0).sum(axis=0)
+    freedom = np.maximum(count - 1, 0)
+    pooled = squares.sum() / max(1, freedom.sum())
+    variance = np.full(len(seen), pooled)
+    if len(others) >= SHADOWS_FOR_VARIANCES:
+        variance = np.where(freedom > 0, squares / np.maximum(freedom, 1), pooled)
+    variance = np.maximum(variance, max(_LEAST_VARIANCE * pooled, 1e-30))
+    return -np.log(variance) / 2 - np.square(seen - mean) / (2 * variance)
+
+
+def _log_mean_over_sides(others: Numbers, inside: Flags) -> Numbers:
+    """Computes the log of the mean of p with the row and of p without; of one where one is all."""
+    sides = [_log_mean(others, inside), _log_mean(others, ~inside)]
+    present = np.isfinite(sides).sum(axis=0)
+    return np.asarray(np.logaddexp(*sides) - np.log(present))
+
+
+def _log_mean(others: Numbers, chosen: Flags) -> Numbers:
+    count = chosen.sum(axis=0)
+    total = np.logaddexp.reduce(np.where(chosen, others, -np.inf), axis=0)
+    return np.asarray(total - np.log(np.maximum(count, 1)))

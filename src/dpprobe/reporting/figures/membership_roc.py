@@ -1,0 +1,129 @@
+"""The figure of membership attacks: true against false positives, and what epsilon forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures import style
+
+_NAMES = {"loss": "loss threshold", "lira": "LiRA", "rmia": "RMIA"}
+_GROUPS = {
+    "all": "all attacked rows",
+    "mislabelled": "mislabelled rows",
+    "rarest_classes": "rows of the rarest classes",
+}
+_LEAST = 1e-4
+_BESIDE_STYLE = (0, (2, 1.5))
+
+
+def membership_roc(
+    membership: Mapping[str, Any],
+    *,
+    svg: Path,
+    png: Path,
+    title: str,
+    rows: str = "all",
+    beside: Mapping[str, Any] | None = None,
+) -> None:
+    """Draws the attacks on a cell's heads on logarithmic axes, a colour an attack.
+
+    Shaded is what the plan forbids: more true positives than its best attack has. Bands are 95 %
+    intervals. A curve begins where one false positive can be told from none.
+
+    Args:
+      membership: of the record of the audit.
+      title: names the dataset, backbone, method and epsilon.
+      rows: the group of rows that is shown.
+      beside: the same of the method `nonprivate`, dashed; none where absent.
+
+    Raises:
+      DataError: when the record holds no attack on such rows.
+    """
+    curves = _curves(membership, rows)
+    if not curves:
+        raise DataError(f"{title}: no membership attack on rows {rows!r}; audit them")
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(5.6, 6.0), layout="constrained")
+        axes = figure.add_subplot()
+        fpr = np.array(membership["roc"]["fpr"])
+        allowed = np.array(membership["roc"]["allowed"])
+        _draw_bounds(axes, fpr, allowed)
+        colours = dict(zip(_NAMES, style.COLOURS, strict=False))
+        for name, curve in curves.items():
+            label = f"{_NAMES[name]}, AUC {_auc(membership, rows, name):.3f}"
+            axes.plot(fpr, _numbers(curve["tpr"]), color=colours[name], label=label)
+            axes.fill_between(
+                fpr, _numbers(curve["low"]), _numbers(curve["high"]),
+                color=colours[name], alpha=0.15, linewidth=0,
+            )  # fmt: skip
+        for name, curve in _curves(beside, rows).items() if beside else ():
+            assert beside is not None
+            label = f"nonprivate: {_NAMES[name]}, AUC {_auc(beside, rows, name):.3f}"
+            axes.plot(
+                np.array(beside["roc"]["fpr"]), _numbers(curve["tpr"]),
+                color=colours[name], linestyle=_BESIDE_STYLE, linewidth=1.1, label=label,
+            )  # fmt: skip
+        _finish(axes, figure)
+        style.title_axes(axes, title, _caption(membership, rows))
+        style.save(figure, svg, png)
+
+
+def _draw_bounds(
+    axes: Axes, fpr: npt.NDArray[np.float64], allowed: npt.NDArray[np.float64]
+) -> None:
+    """Shades what lies above the plan's best attack, and draws chance."""
+    if allowed.min() < 1:
+        axes.fill_between(
+            fpr, allowed, 1.0, color="#8C8C8C", alpha=0.28, linewidth=0,
+            label="forbidden by epsilon", zorder=0,
+        )  # fmt: skip
+        axes.plot(fpr, allowed, color=style.NEUTRAL, linewidth=1.0)
+    axes.plot(fpr, fpr, color=style.NEUTRAL, linestyle=(0, (1, 2)), linewidth=1.0, label="chance")
+
+
+def _finish(axes: Axes, figure: Figure) -> None:
+    axes.set(xscale="log", yscale="log", xlim=(_LEAST, 1.0), ylim=(_LEAST, 1.0))
+    for axis, name in ((axes.xaxis, "false positives"), (axes.yaxis, "true positives")):
+        axis.set_major_formatter(FuncFormatter(lambda rate, _: f"{100 * rate:g} %"))
+        axis.set_label_text(name)
+    axes.grid(True)
+    figure.legend(loc="outside lower center", ncols=2, handlelength=2.8)
+
+
+def _curves(membership: Mapping[str, Any], rows: str) -> dict[str, Mapping[str, Any]]:
+    return {
+        curve["attack"]: curve for curve in membership["roc"]["curves"] if curve["rows"] == rows
+    }
+
+
+def _auc(membership: Mapping[str, Any], rows: str, attack: str) -> float:
+    (entry,) = (
+        one for one in membership["rows"] if one["rows"] == rows and one["attack"] == attack
+    )
+    return float(entry["auc"])
+
+
+def _numbers(values: list[float | None]) -> npt.NDArray[np.float64]:
+    """Returns rates, NaN where there is none, and no zero, which has no place on a log axis."""
+    rates = np.array([np.nan if value is None else value for value in values])
+    return np.where(rates > 0, rates, np.where(np.isnan(rates), np.nan, _LEAST / 10))
+
+
+def _caption(membership: Mapping[str, Any], rows: str) -> str:
+    units = next(one["units"] for one in membership["rows"] if one["rows"] == rows)
+    heads = membership["targets"]
+    return (
+        f"{_GROUPS[rows]}: {units}, in or out of {heads} heads by fair coins; "
+        f"{membership['shadows']} shadows each\n"
+        "bands: 95 %, heads and rows drawn again. Not private: attacks on real rows"
+    )
