@@ -198,6 +198,11 @@ class FirstOrderOptions(MethodOptions):
         return self.engine == "exact"
 
     @property
+    def audit_fault(self) -> str | None:
+        opacus = self.engine == "opacus"
+        return "engine opacus adds its noise where no audit sees it" if opacus else None
+
+    @property
     def engine_limits(self) -> str | None:
         if self.engine not in REFERENCE_ENGINES:
             return LIMITS

@@ -65,6 +65,11 @@ class MethodOptions(Options, ABC):
         return self.private
 
     @property
+    def audit_fault(self) -> str | None:
+        """The reason why an audit does not see all that a fit releases; None where it does."""
+        return None
+
+    @property
     def engine_limits(self) -> str | None:
         """The limits of a reference engine, for the privacy statement; None for our own."""
         return None

@@ -182,6 +182,10 @@ class Options(MethodOptions):
         return self.base.exact
 
     @property
+    def audit_fault(self) -> str | None:
+        return "of its trials only the best is released, and an audit sees all"
+
+    @property
     def engine_limits(self) -> str | None:
         return self.base.engine_limits
 

@@ -14,6 +14,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
+from dpprobe.study.audits import audit_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
@@ -34,6 +35,7 @@ def check_study(study: Study) -> list[str]:
     for name in study.releases:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
+    report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:
         with report.part(f"methods.{name}"):

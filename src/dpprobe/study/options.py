@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dpprobe.options import Name, Options
-from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
+from dpprobe.privacy.limits import (
+    LARGEST_EPSILON,
+    SMALLEST_DELTA,
+    SMALLEST_EPSILON,
+    epsilon_token,
+)
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
+
+
+def _tokens(value: Any) -> Any:
+    """Reads a list of epsilons as their tokens."""
+    return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value
+
 
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
@@ -133,6 +145,60 @@ class FewShotOptions(Options):
             if values.count(value) > 1:
                 raise ValueError(f"{value} stands twice in the list; remove one")
         return values
+
+
+class MembershipOptions(Options):
+    """Attacks that ask of real training rows whether a head was trained on them."""
+
+    shadows: int = Field(
+        64, ge=8, le=4096, description="Heads trained on random halves of the training units."
+    )
+    targets: int = Field(
+        8, ge=1, le=4096, description="Heads attacked, each trained on a random half by itself."
+    )
+
+
+class AuditOptions(Options):
+    """Tests of the promise of each cell, on heads that are trained for them alone."""
+
+    methods: tuple[Name, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Absent, all private ones, and with `membership` the others too.",
+    )
+    epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_tokens)] | None = (
+        Field(None, description="Some of the study's; all where absent.")
+    )
+    runs: int = Field(
+        1000,
+        ge=10,
+        le=10_000_000,
+        description="Fits of the white-box test of a cell, about half of them with the canary.",
+    )
+    confidence: float = Field(
+        0.95, ge=0.5, lt=1, description="At which a lower bound on epsilon holds."
+    )
+    controls: bool = Field(
+        False,
+        description="Audit broken mechanisms too, each of which has to exceed the cell's claim.",
+    )
+    membership: MembershipOptions | None = Field(
+        None,
+        description="Attack real rows too: these results are private, as a cell's test scores are. "
+        "Not done where absent.",
+    )
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> AuditOptions:
+        # A test right in all runs shows at most this accuracy; a guess is right in half of them.
+        best = (1 - self.confidence) ** (1 / self.runs)
+        if best <= 0.5:
+            fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
+            raise ValueError(
+                f"runs: {self.runs} show nothing at confidence {self.confidence:g}, even where a "
+                f"test is right in all; write {fewest} or more"
+            )
+        return self
 
 
 class PaperOptions(Options):

@@ -32,7 +32,10 @@ def study_schema() -> dict[str, Any]:
         schema["properties"][field]["propertyNames"] = {"pattern": f"^{NAME_PATTERN}$"}
     limits = {"minimum": SMALLEST_EPSILON, "maximum": LARGEST_EPSILON}
     epsilon = {"anyOf": [{"type": "number", **limits}, {"const": INFINITE}]}
-    schema["properties"]["epsilons"].update({"items": epsilon, "uniqueItems": True})
+    epsilons = {"items": epsilon, "uniqueItems": True}
+    schema["properties"]["epsilons"].update(epsilons)
+    audited = definitions["AuditOptions"]["properties"]["epsilons"]
+    next(part for part in audited["anyOf"] if part.get("type") == "array").update(epsilons)
     for unused in ("DatasetOptions", "BackboneOptions", "MethodOptions"):
         definitions.pop(unused, None)
     schema["title"] = "dpprobe study"

@@ -27,6 +27,7 @@ from dpprobe.privacy.limits import (
 )
 from dpprobe.study import catalog
 from dpprobe.study.options import (
+    AuditOptions,
     FeatureOptions,
     FewShotOptions,
     OverlapOptions,
@@ -126,6 +127,11 @@ class Study(Options):
     )
     few_shot: FewShotOptions | None = Field(
         None, description="Linear probes on a few images a class, not private; none where absent."
+    )
+    audit: AuditOptions | None = Field(
+        None,
+        description="Test the promise of each cell by attacks on heads that are trained for it; "
+        "not done where absent.",
     )
     releases: dict[Name, ReleaseOptions] = Field(
         {},

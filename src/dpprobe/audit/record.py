@@ -1,0 +1,240 @@
+"""The record of an audited cell: the names of its files, and its JSON as a typed object.
+
+Everything that writes or reads an audit takes names and formats from here: the job, the report,
+MLflow, a release's statement and the rules. Imports nothing heavy, since every start of Snakemake
+reads it.
+
+What a record tells of private rows: nothing outside `membership`. The white-box audit and its
+controls run on synthetic rows; of the data they use n, the dimension and the classes, all public.
+`membership` comes from real rows, without noise, and is as private as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from dpprobe.artifacts import read_record, write_json
+from dpprobe.errors import DataError
+from dpprobe.privacy.limits import INFINITE
+
+AUDIT_FORMAT: Final = "dpprobe-audit"
+AUDIT_FORMAT_VERSION: Final = 1
+# The folder of all audits, beside that of the cells; a cell's files are
+# <folder>/<dataset>/<backbone>/<method>/eps-<epsilon><suffix>.
+AUDITS = "audit"
+RECORD_SUFFIX, SCORES_SUFFIX = ".json", ".parquet"
+# The record is the commit mark: it is written last.
+AUDIT_SUFFIXES = (RECORD_SUFFIX, SCORES_SUFFIX)
+
+
+def audit_path(audits: Path | str, cell: tuple[str, str, str, str], suffix: str) -> Path:
+    """Returns a file of an audit below the folder of all.
+
+    Args:
+      cell: dataset, backbone, method and epsilon token.
+    """
+    dataset, backbone, method, epsilon = cell
+    return Path(audits, dataset, backbone, method, f"eps-{epsilon}{suffix}")
+
+
+def _read_number(value: Any) -> Any:
+    return math.inf if value == INFINITE else value
+
+
+def _write_number(value: float | None) -> float | str | None:
+    """Writes an infinite number as "inf", and none where there is no number."""
+    if value is None or math.isnan(value):
+        return None
+    return INFINITE if math.isinf(value) else value
+
+
+# A number of a record: infinity is written "inf", and NaN null.
+Number = Annotated[float, BeforeValidator(_read_number), PlainSerializer(_write_number)]
+OptionalNumber = Annotated[
+    float | None, BeforeValidator(_read_number), PlainSerializer(_write_number)
+]
+
+
+class _Part(BaseModel):
+    """A part of a record: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Claim(_Part):
+    """The promise that is tested.
+
+    Attributes:
+      epsilon: realised, of one head; infinite for a cell that promises nothing.
+      mu: of the composition as one Gaussian; None where a mechanism samples or nothing is promised.
+      sampled: True if a mechanism runs on Poisson samples.
+    """
+
+    epsilon: Number
+    epsilon_target: Number
+    delta: float
+    mu: float | None
+    sampled: bool
+    priced_by: str
+
+
+class Bundle(_Part):
+    """The same test by a reader of the weights alone."""
+
+    accuracy: float
+    epsilon_lower: Number
+
+
+class WhiteBox(_Part):
+    """The test with one canary of all that a fit releases.
+
+    Attributes:
+      test: the statistic, in words.
+      canary, rows: the canary and the rows beside it, in words.
+      inside, outside: runs with the canary, and without.
+      accuracy: the share of the runs that the test was right in, counting both kinds alike.
+      epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
+      holds: True if it is at most the claim.
+      noise_factor: the noise is at most so many times the plan's, by this test.
+      caught_factor: noise too small by so much would have been caught with `probability`; None
+        where none would.
+      parametric_epsilon_lower: with the scores taken for normal; None where a mechanism samples.
+      direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
+      sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True
+    )
+
+    test: str
+    canary: str
+    rows: str
+    runs: int
+    inside: int = Field(alias="in")
+    outside: int = Field(alias="out")
+    confidence: float
+    accuracy: float
+    epsilon_lower: Number
+    holds: bool
+    noise_factor: OptionalNumber
+    caught_factor: OptionalNumber
+    probability: float
+    parametric_epsilon_lower: OptionalNumber
+    direct_epsilon_lower: Number
+    bundle: Bundle | None
+    sensitivity_used: dict[str, float]
+    seconds: float
+
+
+class Control(_Part):
+    """A broken mechanism that the same audit has to catch: its bound above the claim."""
+
+    name: str
+    breaks: str
+    test: str
+    runs: int
+    epsilon_lower: Number
+    caught: bool
+
+
+class NoControl(_Part):
+    """A control that a plan has no place for."""
+
+    name: str
+    not_applicable: str
+
+
+class Attack(_Part):
+    """A membership attack on one kind of rows.
+
+    Attributes:
+      tpr_at_fpr: true positive rates, by the false positive rate; None where rows are too few.
+      intervals: of them, as [low, high].
+    """
+
+    rows: Literal["all", "mislabelled", "rarest_classes"]
+    attack: Literal["loss", "lira", "rmia"]
+    members: int
+    non_members: int
+    auc: float
+    auc_interval: tuple[float, float] | None
+    tpr_at_fpr: dict[str, float | None]
+    intervals: dict[str, tuple[float, float] | None] = {}
+
+
+class Allowed(_Part):
+    """The best that any attack may reach, by the plan."""
+
+    balanced_accuracy: float
+    tpr_at_fpr: dict[str, float]
+
+
+class Membership(_Part):
+    """Attacks on real training rows. Not private."""
+
+    shadows: int
+    targets: int
+    rows: tuple[Attack, ...]
+    roc: Any
+    allowed: Allowed | None
+    seconds: float
+
+
+class Evidence(_Part):
+    """The date and the code of the audit, and its power in a sentence (None without white box)."""
+
+    date: str
+    code: str
+    power: str | None
+
+
+class AuditRecord(_Part):
+    """An audited cell.
+
+    Attributes:
+      fingerprint: of all that the audit was made from.
+      plan: the plan that was audited, as `Plan.to_dict` gives it.
+    """
+
+    format: Literal["dpprobe-audit"] = AUDIT_FORMAT
+    format_version: Literal[1] = AUDIT_FORMAT_VERSION
+    dataset: str
+    backbone: str
+    method: str
+    epsilon: str
+    fingerprint: str
+    claim: Claim
+    plan: dict[str, Any]
+    white_box: WhiteBox | None
+    controls: tuple[Control | NoControl, ...]
+    membership: Membership | None
+    evidence: Evidence
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """(dataset, backbone, method, epsilon token)."""
+        return self.dataset, self.backbone, self.method, self.epsilon
+
+    def write(self, path: Path) -> None:
+        write_json(path, self.model_dump(mode="json", by_alias=True))
+
+
+def read_audit(path: Path) -> AuditRecord:
+    """Reads the record of an audited cell.
+
+    Raises:
+      DataError: when the file is missing, or is not a record of today's version.
+    """
+    values = read_record(path, kind=AUDIT_FORMAT, version=AUDIT_FORMAT_VERSION)
+    try:
+        return AuditRecord.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
+        raise DataError(message) from None
