@@ -24,6 +24,7 @@ include: "workflow/rules/features.smk"
 include: "workflow/rules/calibration.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/zero_shot.smk"
+include: "workflow/rules/audit.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
@@ -40,6 +41,7 @@ rule all:
         rules.texts.input,
         rules.overlaps.input,
         rules.heads.input,
+        rules.audits.input,
         rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,

@@ -30,4 +30,5 @@ if __name__ == "__main__":
             lock=results / "mlflow.lock",
             commit=git_commit(Path(snakemake.scriptdir)),
             register=params.register,
+            audits=[Path(path) for path in paths.audits],
         )

@@ -43,6 +43,7 @@ if __name__ == "__main__":
                 manifests=paths("manifests"),
                 tables=study_tables(paths("tables"), paths("summaries"), run),
                 figures=paths("figures"),
+                audits=paths("audits"),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),

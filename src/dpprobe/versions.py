@@ -34,6 +34,7 @@ VERSIONS = {
     "report": 6,
     "tsne_page": 2,
     "release": 1,
+    "audit": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -12,12 +12,14 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from dpprobe.artifacts import fingerprint
+from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
+    CEILING_HEAD,
     CELL_FILES,
     HISTORY_FILE,
     METRICS_FILE,
@@ -27,6 +29,7 @@ from dpprobe.results.cell_record import (
     disagreement,
 )
 from dpprobe.study.ablations import VARIED, varied
+from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
 from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
@@ -53,6 +56,7 @@ except ConfigError as error:
 
 DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
+AUDITED_CELLS = audit_cells(STUDY)
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
@@ -148,10 +152,32 @@ def dataset_figures():
     return [*figures, *(f"by_{option}" for option in VARIED_OPTIONS)]
 
 
+def audit_figures(dataset):
+    """The figures of a dataset's audits: of claims and bounds, and of the attacks on each promise."""
+    cells = [cell for cell in AUDITED_CELLS if cell.dataset == dataset]
+    promised = [cell for cell in cells if cell.epsilon != INFINITE]
+    attacked = promised if STUDY.audit and STUDY.audit.membership else []
+    return [
+        *(["audit"] if promised else []),
+        *(f"membership_{c.backbone}-{c.method}-eps-{c.epsilon}" for c in attacked),
+    ]
+
+
+def ceiling_audit(wildcards):
+    """The audit of the non-private ceiling on the same features, where the study has one."""
+    return [
+        str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
+        for cell in AUDITED_CELLS
+        if cell[:2] == (wildcards.dataset, wildcards.backbone)
+        and STUDY.methods[cell.method].head == CEILING_HEAD
+    ][:1]
+
+
 def figure_paths(dataset):
     """Every figure of one dataset."""
     figures = [
         *dataset_figures(),
+        *audit_figures(dataset),
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
@@ -253,6 +279,40 @@ def job_marks(cells):
             for cell in cells
         }
     )
+
+
+def audited_methods(epsilon=None, *, private=False):
+    """The methods that are audited, at one epsilon or at those that promise something."""
+    at = [
+        cell.method
+        for cell in AUDITED_CELLS
+        if cell.epsilon == epsilon or (private and cell.epsilon != INFINITE)
+    ]
+    return list(dict.fromkeys(at))
+
+
+def audit_paths(dataset, suffixes=(RECORD_SUFFIX,)):
+    """The records of the audits of one dataset."""
+    return [
+        str(audit_path(f"<results>/{AUDITS}", cell, suffix))
+        for cell in AUDITED_CELLS
+        if cell.dataset == dataset
+        for suffix in suffixes
+    ]
+
+
+def audit_marks(dataset):
+    """The marks of the jobs that audit one dataset."""
+    jobs = {cell[1::2] for cell in AUDITED_CELLS if cell.dataset == dataset}
+    return [
+        f"<results>/{AUDITS}/{dataset}/{backbone}/.eps-{epsilon}.done"
+        for backbone, epsilon in sorted(jobs)
+    ]
+
+
+def audit_files(dataset):
+    """All that audits of one dataset write."""
+    return [*audit_paths(dataset, AUDIT_SUFFIXES), *audit_marks(dataset)]
 
 
 @cache

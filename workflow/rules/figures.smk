@@ -117,6 +117,78 @@ rule plot_option:
         "../../scripts/plot_option.py"
 
 
+rule plot_audit:
+    input:
+        audits=lambda wildcards: audit_paths(wildcards.dataset),
+        marks=lambda wildcards: audit_marks(wildcards.dataset),
+    output:
+        svg="<results>/figures/{dataset}/audit.svg",
+        png=report(
+            "<results>/figures/{dataset}/audit.png",
+            caption="../../resources/captions/audit.rst",
+            category="Audits",
+            labels={"dataset": "{dataset}"},
+        ),
+    log:
+        "<logs>/plot_audit/{dataset}.log",
+    benchmark:
+        "<benchmarks>/plot_audit/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "claims and bounds of audits, {wildcards.dataset}"
+    script:
+        "../../scripts/plot_audit.py"
+
+
+# Private, as test results are: the attacks score real training rows.
+rule plot_membership:
+    input:
+        audit=str(
+            audit_path(
+                f"<results>/{AUDITS}",
+                ("{dataset}", "{backbone}", "{method}", "{epsilon}"),
+                RECORD_SUFFIX,
+            )
+        ),
+        ceiling=ceiling_audit,
+    output:
+        svg="<results>/figures/{dataset}/membership_{backbone}-{method}-eps-{epsilon}.svg",
+        png=report(
+            "<results>/figures/{dataset}/membership_{backbone}-{method}-eps-{epsilon}.png",
+            caption="../../resources/captions/membership.rst",
+            category="Membership attacks",
+            subcategory="{dataset}",
+            labels={
+                "backbone": "{backbone}",
+                "method": "{method}",
+                "epsilon": "{epsilon}",
+            },
+        ),
+    log:
+        "<logs>/plot_membership/{dataset}/{backbone}/{method}/eps-{epsilon}.log",
+    benchmark:
+        "<benchmarks>/plot_membership/{dataset}/{backbone}/{method}/eps-{epsilon}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "membership attacks on {wildcards.dataset}, {wildcards.backbone}, {wildcards.method}, epsilon {wildcards.epsilon}"
+    script:
+        "../../scripts/plot_membership.py"
+
+
 rule plot_tsne:
     input:
         "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",

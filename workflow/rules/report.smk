@@ -19,6 +19,8 @@ rule write_report:
             if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=later(of_all_datasets, zero_shot_paths),
+        audits=later(of_all_datasets, audit_paths),
+        audit_marks=later(of_all_datasets, audit_marks),
     output:
         "<results>/report.html",
     log:

@@ -77,6 +77,16 @@ def extraction_minutes(wildcards, attempt):
     return int((20 + rows / STUDY.features.shards / rate / 60) * attempt)
 
 
+def audit_minutes(wildcards, input, attempt):
+    """Minutes for an audit: three seconds a fit with a canary, and training's for each shadow head."""
+    methods, options = len(audited_methods(wildcards.epsilon)), STUDY.audit
+    fits = options.runs * (8 if options.controls else 1)
+    shadows = options.membership.shadows if options.membership else 0
+    return int(
+        (30 + methods * (fits * 3 / 60 + 6 * shadows * size_mb(input) / 1e3)) * attempt
+    )
+
+
 def training_minutes(wildcards, input, attempt):
     """Minutes for training: 6 a GB, method and seed, three times what was measured."""
     heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds

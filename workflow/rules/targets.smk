@@ -89,6 +89,7 @@ for dataset in STUDY.datasets:
             later(calibration_paths, dataset),
             lambda wildcards, dataset=dataset: cell_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
+            later(audit_files, dataset),
             later(zero_shot_paths, dataset),
             later(few_shot_paths, dataset),
             later(embedding_paths, dataset),

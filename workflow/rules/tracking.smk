@@ -14,6 +14,8 @@ rule track:
             dataset_cells(wildcards.dataset), [PREDICTIONS_FILE]
         ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
+        audits=lambda wildcards: audit_paths(wildcards.dataset),
+        audit_marks=lambda wildcards: audit_marks(wildcards.dataset),
         info="<data>/{dataset}/dataset.json",
         tables=[
             "<results>/tables/{dataset}_accuracy.csv",

@@ -12,6 +12,7 @@ controls run on synthetic rows; of the data they use n, the dimension and the cl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -153,12 +154,15 @@ class Attack(_Part):
     """A membership attack on one kind of rows.
 
     Attributes:
-      tpr_at_fpr: true positive rates, by the false positive rate; None where rows are too few.
+      units: different units of privacy among them.
+      members, non_members: pairs of a head and a unit that is in, or is not.
+      tpr_at_fpr: true positive rates, by the false positive rate; None where pairs are too few.
       intervals: of them, as [low, high].
     """
 
     rows: Literal["all", "mislabelled", "rarest_classes"]
     attack: Literal["loss", "lira", "rmia"]
+    units: int
     members: int
     non_members: int
     auc: float
@@ -174,15 +178,37 @@ class Allowed(_Part):
     tpr_at_fpr: dict[str, float]
 
 
+class NoRows(_Part):
+    """A kind of rows that a dataset has none of, and why."""
+
+    rows: str
+    reason: str
+
+
 class Membership(_Part):
-    """Attacks on real training rows. Not private."""
+    """Attacks on real training rows. Not private.
+
+    Attributes:
+      units, n: units of privacy that are attacked, and all.
+      interval: the way the intervals were made.
+      roc: the points of the figure.
+    """
 
     shadows: int
     targets: int
+    units: int
+    n: int
     rows: tuple[Attack, ...]
-    roc: Any
-    allowed: Allowed | None
+    not_applicable: tuple[NoRows, ...]
+    interval: str
+    roc: dict[str, Any]
+    allowed: Allowed
     seconds: float
+    shadows_per_second: float
+
+    def attack(self, rows: str = "all", attack: str = "lira") -> Attack | None:
+        """Returns one of the attacks; by default the one that stands for all of them."""
+        return next((r for r in self.rows if (r.rows, r.attack) == (rows, attack)), None)
 
 
 class Evidence(_Part):
@@ -220,6 +246,18 @@ class AuditRecord(_Part):
         """(dataset, backbone, method, epsilon token)."""
         return self.dataset, self.backbone, self.method, self.epsilon
 
+    @property
+    def in_words(self) -> str | None:
+        """What the white-box audit shows, in one sentence; None where there was none."""
+        box = self.white_box
+        if box is None:
+            return None
+        return (
+            f"An audit of {box.runs} runs with a synthetic canary shows epsilon to be at least "
+            f"{at_least(box.epsilon_lower)} at {100 * box.confidence:g} % confidence, and "
+            f"{self.evidence.power}; a low bound is no certificate."
+        )
+
     def write(self, path: Path) -> None:
         write_json(path, self.model_dump(mode="json", by_alias=True))
 
@@ -238,3 +276,30 @@ def read_audit(path: Path) -> AuditRecord:
         place = ".".join(map(str, first["loc"]))
         message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
         raise DataError(message) from None
+
+
+def at_least(value: float) -> str:
+    """Writes a lower bound on an epsilon, rounded down to three digits."""
+    if math.isinf(value):
+        return INFINITE
+    if value <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.3g}"
+
+
+def power_in_words(white_box: Mapping[str, Any] | None) -> str | None:
+    """Returns the power of a white-box audit in a sentence; None where there was none.
+
+    Args:
+      white_box: as it stands in a record.
+    """
+    if white_box is None:
+        return None
+    factor, probability = white_box["caught_factor"], white_box["probability"]
+    if factor is None or not math.isfinite(factor):
+        return f"would have caught no error in the noise with probability {probability:g}"
+    return (
+        f"would have caught noise too small by a factor of {factor:.3g} with probability "
+        f"{probability:g}"
+    )

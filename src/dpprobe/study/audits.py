@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from dpprobe.privacy.limits import INFINITE
@@ -62,26 +61,3 @@ def audit_faults(study: Study) -> Iterator[str]:
         )
     elif not audit_cells(study):
         yield "no cell of the study has these methods and epsilons; write others"
-    if audit.membership:
-        yield from _streamed(study)
-
-
-def _streamed(study: Study) -> Iterator[str]:
-    """Yields the features, as far as their size is known, that membership attacks would stream."""
-    limit = study.features.memory_mb
-    for dataset, options in study.datasets.items():
-        rows = options.count_rows()
-        for backbone, model in study.backbones.items():
-            megabytes = streamed_mb(rows[0], model.dimension, limit) if rows else None
-            if megabytes is not None:
-                yield (
-                    f"membership: the features of {dataset}, {backbone} take {megabytes} MB, and "
-                    f"attacks need them in memory; write features.memory_mb above that, or no "
-                    "membership"
-                )
-
-
-def streamed_mb(rows: int, dimension: int | None, memory_mb: int) -> int | None:
-    """Returns the MB that features take as float32 where that is above a limit; else None."""
-    size = 4 * rows * (dimension or 0)
-    return math.ceil(size / 10**6) if size > memory_mb * 10**6 else None

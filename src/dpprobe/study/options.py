@@ -151,11 +151,31 @@ class MembershipOptions(Options):
     """Attacks that ask of real training rows whether a head was trained on them."""
 
     shadows: int = Field(
-        64, ge=8, le=4096, description="Heads trained on random halves of the training units."
+        128, ge=8, le=10_000, description="Heads trained, each with half of the attacked units."
     )
-    targets: int = Field(
-        8, ge=1, le=4096, description="Heads attacked, each trained on a random half by itself."
+    targets: int | None = Field(
+        None,
+        ge=1,
+        description="Of these heads, those that are attacked, by the others; all where absent.",
     )
+    rows: int = Field(
+        2000, ge=2, description="Units attacked at most; no head is trained on the others."
+    )
+    mislabelled: float = Field(
+        0.02,
+        ge=0,
+        lt=1,
+        description="Share of the attacked units whose labels are changed: outliers, the easiest "
+        "to tell.",
+    )
+
+    @model_validator(mode="after")
+    def _check_targets(self) -> MembershipOptions:
+        if self.targets is not None and self.targets > self.shadows:
+            raise ValueError(
+                f"targets: {self.targets} of {self.shadows} shadows; write at most that"
+            )
+        return self
 
 
 class AuditOptions(Options):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
+from dpprobe.audit.record import read_audit
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
@@ -65,6 +66,7 @@ def ingest(
     tags: Mapping[str, str] | None = None,
     commit: str | None = None,
     register: bool | Sequence[str] = False,
+    audits: Sequence[Path] = (),
 ) -> None:
     """Brings MLflow up to date with the cells of one dataset.
 
@@ -89,6 +91,7 @@ def ingest(
       commit: of the workflow, for runs that are written; it makes no run anew.
       register: heads for the model registry: True for the best private one of each epsilon, or
         patterns such as "digits/*/sgd/eps-1".
+      audits: records of audited cells.
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
@@ -101,7 +104,11 @@ def ingest(
         shared_tags["untested_classes"] = f"{len(info.untested)} of {info.num_classes}"
     measure = measures(cell_files).get(dataset, ACCURACY)
     source = dataset_input(dataset, info)
-    cells = [cell_run(path, record, study, shared_tags, source) for path, record in cell_files]
+    audited = {(audit := read_audit(path)).key: (path, audit) for path in audits}
+    cells = [
+        cell_run(path, record, study, shared_tags, source, audited.get(record.cell.key))
+        for path, record in cell_files
+    ]
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
     summaries = []
     for (backbone, _), group in by_curve(cell_files).items():

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput
 
 from dpprobe.artifacts import fingerprint, read_json, sha256_file
+from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.heads.registry import method_options
@@ -58,6 +59,7 @@ PER_CLASS = ("per_class_recall", "per_label_auc")  # one number a class each
 
 MetricValue = tuple[str, float, int]  # name, value, step
 CellFile = tuple[Path, CellRecord]  # metrics.json and what it says
+AuditFile = tuple[Path, AuditRecord]  # the record of an audit, likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,14 @@ def cell_run(
     study: str,
     shared_tags: Mapping[str, str],
     source: DatasetInput,
+    audit: AuditFile | None = None,
 ) -> RunContents:
     """Describes the run of a cell, that is of all its seeds.
 
     Args:
       path: metrics.json of the cell.
       source: the dataset.
+      audit: of the cell; None where there is none.
     """
     cell = record.cell
     guarantee = "not private"
@@ -129,13 +133,16 @@ def cell_run(
     drawn_names = _drawn_names(record)
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
-        content_hash=fingerprint([VERSIONS["tracking"], record.content_hash, dict(shared_tags)]),
+        content_hash=fingerprint(
+            [VERSIONS["tracking"], record.content_hash, dict(shared_tags)]
+            + ([sha256_file(audit[0])] if audit else [])
+        ),
         name=run_name(cell.method, "ε" + epsilon, cell.backbone),
         note=(
             f"{cell.method} on {cell.backbone} features of {cell.dataset}, {guarantee}: "
             f"{record.measure.title} {percent:.1f} %, mean of {len(record.seeds)} seeds."
             f"\n\n{statement['promise']}\n\n{statement['allows']['words']}"
-            f"\n\n{statement['release']}\n\n{OUTSIDE}"
+            f"\n\n{_audit_note(audit)}{statement['release']}\n\n{OUTSIDE}"
         ),
         params=params,
         tags={
@@ -147,9 +154,17 @@ def cell_run(
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
-        metrics=_cell_metrics(record) + allows_metrics(statement["allows"]),
+        metrics=(
+            _cell_metrics(record)
+            + allows_metrics(statement["allows"])
+            + (_audit_metrics(audit[1]) if audit else [])
+        ),
         history=path.with_name(HISTORY_FILE),
-        artifacts=[(path, ""), (path.with_name(STATEMENT_FILE), "")],
+        artifacts=[
+            (path, ""),
+            (path.with_name(STATEMENT_FILE), ""),
+            *([(audit[0], "audit")] if audit else []),
+        ],
         drawn=(lambda: _confusion(path, record)) if drawn_names else None,
         drawn_names=drawn_names,
         inputs=[source],
@@ -392,6 +407,30 @@ def allows_metrics(allows: Mapping[str, Any]) -> list[MetricValue]:
             for rate, value in allows["true_positives"].items()
         ),
     ]
+
+
+def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
+    """Returns the bound of an audit with its confidence and power, and the strongest attack's."""
+    values: dict[str, float | None] = {}
+    if box := audit.white_box:
+        values["audit/epsilon_lower"] = box.epsilon_lower
+        values["audit/confidence"] = box.confidence
+        values["audit/caught_factor"] = box.caught_factor
+    if audit.membership and (attack := audit.membership.attack()):
+        values["attack/auc"] = attack.auc
+        values["attack/tpr_at_fpr_0.001"] = attack.tpr_at_fpr.get("0.001")
+    return [
+        (name, _rounded(value), 0)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]
+
+
+def _audit_note(audit: AuditFile | None) -> str:
+    """Writes what a white-box audit shows, as a paragraph; nothing where there was none."""
+    if audit is None or audit[1].white_box is None:
+        return ""
+    return f"{audit[1].in_words}\n\n"
 
 
 def _drawn_names(record: CellRecord) -> tuple[str, ...]:

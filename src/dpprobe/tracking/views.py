@@ -52,6 +52,7 @@ def cells_experiment(
     columns = [
         headline, f"{headline}_std", f"{headline}_rows_low", f"{headline}_rows_high",
         *others_shown, "test/ece", "privacy/epsilon_realised", "privacy/noise_multiplier",
+        "audit/epsilon_lower", "attack/auc",
     ]  # fmt: skip
     params = ["backbone", "method", "epsilon", "seeds"]
 

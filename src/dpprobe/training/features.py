@@ -83,23 +83,10 @@ def read_job_features(
         raise DataError(
             f"{test.path}: classes or dimension differ from {train.path}; delete both, run again"
         )
-    rows: list[torch.Tensor | FeatureStore] = []
-    for store in stores:
-        fits = 4 * store.rows * store.dimension <= memory_mb * 10**6
-        rows.append(torch.from_numpy(store.read()).to(device) if fits else store)
-        if not fits:
-            logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
-    label_type = np.uint8 if train.multi_label else np.int64
     features = JobFeatures(
-        train=TrainingSet(
-            rows[0],
-            torch.from_numpy(np.asarray(train.labels).astype(label_type)),
-            num_classes=len(train.class_names),
-            units=units,
-            device=device,
-        ),
-        test=rows[1],
-        test_labels=np.asarray(test.labels).astype(label_type),
+        train=read_training_set(train, device=device, memory_mb=memory_mb, units=units),
+        test=_read_rows(test, device, memory_mb),
+        test_labels=_read_labels(test),
         test_ids=test.ids,
         test_groups=test.groups,
         test_accepted=test.accepted,
@@ -108,6 +95,31 @@ def read_job_features(
     )
     _check_ranked(features, test, headline)
     return features
+
+
+def read_training_set(
+    store: FeatureStore, *, device: str, memory_mb: int, units: Units | None
+) -> TrainingSet:
+    """Reads the training split alone; arguments as of `read_job_features`."""
+    return TrainingSet(
+        _read_rows(store, device, memory_mb),
+        torch.from_numpy(_read_labels(store)),
+        num_classes=len(store.class_names),
+        units=units,
+        device=device,
+    )
+
+
+def _read_rows(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor | FeatureStore:
+    """Returns the features in memory, or the store where they would take too much of it."""
+    if 4 * store.rows * store.dimension <= memory_mb * 10**6:
+        return torch.from_numpy(store.read()).to(device)
+    logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+    return store
+
+
+def _read_labels(store: FeatureStore) -> np.ndarray:
+    return np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
 
 
 def units_of(store: FeatureStore, unit: str) -> Units | None:

@@ -114,7 +114,7 @@ def train_job(
     if job.patients is not None:
         check_patients(stores[0], job.patients["images"])
     for name in planned:
-        _check_plan(plans, job, name, calibrated, n)
+        check_planned(plans, job, name, calibrated, n)
     private = PrivateData(
         dataset=job.dataset,
         backbone=job.backbone,
@@ -193,7 +193,7 @@ def _cell_task(
         "test": test.fingerprint,
         "options": options.identity(),
         "public": [sha256_file(Path(path)) for path in options.input_files()],
-        "plan": _identity_of(plan),
+        "plan": plan_identity(plan),
         "study_seed": job.study_seed,
         "mode": job.mode,
     }
@@ -221,7 +221,7 @@ def _cell_task(
     )
 
 
-def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
+def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
     """Checks that a method has a plan, which is one for this job and for what the method releases.
 
     Raises:
@@ -251,7 +251,7 @@ def _check_plan(path: Path, job: Job, method: str, calibrated: Plans, n: int) ->
             raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None
 
 
-def _identity_of(plan: Plan) -> dict[str, Any]:
+def plan_identity(plan: Plan) -> dict[str, Any]:
     """Returns the part of a plan that decides training and guarantee, without other accountants."""
     values = plan.to_dict()
     keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import ConfigError
-from dpprobe.study.audits import audit_cells, streamed_mb
+from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
 from dpprobe.study.load import load_study
 from tests.support.small_study import STUDY
@@ -77,15 +77,7 @@ def test_too_few_runs_for_the_confidence_are_refused() -> None:
     assert _study({"runs": 14, "confidence": 0.9999}).audit.runs == 14
 
 
-def test_the_limit_of_memory_is_that_of_training() -> None:
-    assert streamed_mb(1000, 250, 1) is None
-    assert streamed_mb(1000, 251, 1) == 2
-    assert streamed_mb(1000, None, 1) is None
-
-
-def test_features_that_attacks_would_stream_are_refused() -> None:
-    backbones = {"pixels": {"family": "pixels", "dimension": 10_000}}
-    changes = {"backbones": backbones, "features": {"memory_mb": 1}}
-    with pytest.raises(ConfigError, match=r"audit: membership: the features of .* MB"):
-        check_study(_study({"membership": {}}, **changes))
-    check_study(_study({}, **changes))
+def test_no_more_heads_are_attacked_than_are_trained() -> None:
+    with pytest.raises(ConfigError, match="targets: 9 of 8 shadows"):
+        _study({"membership": {"shadows": 8, "targets": 9}})
+    assert _study({"membership": {"shadows": 8, "targets": 8}}).audit.membership.targets == 8

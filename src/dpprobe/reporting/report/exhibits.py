@@ -14,6 +14,7 @@ from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
+AUDIT_FIGURES = ("audit.", "membership_")  # how their files' names begin
 TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
 
@@ -32,8 +33,10 @@ class Exhibits:
         self.seen: set[str] = set()
         self.names = set(sources.datasets)
 
-    def figures(self, dataset: str | None, facts: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset, or those of none.
+    def figures(
+        self, dataset: str | None, facts: Mapping[str, str], *, audits: bool = False
+    ) -> list[dict[str, Any]]:
+        """Returns the figures of a dataset, or those of none: of its audits, or all others.
 
         Figures of near-duplicates are left out: they hold private photographs, and a page is sent
         around.
@@ -41,6 +44,8 @@ class Exhibits:
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if path.name.startswith("overlap_"):
+                continue
+            if path.name.startswith(AUDIT_FIGURES) != audits:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
@@ -65,7 +70,7 @@ class Exhibits:
             self.linked.append(title)
         return {
             "title": title,
-            "main": not name.startswith("tsne"),
+            "main": not name.startswith(("tsne", "membership_")),
             "data": data,
             "alt": f"{title}. {facts.get(name.partition('_')[0], '')}".strip(),
             "caption": _caption(name, self.sources.captions),
@@ -108,7 +113,11 @@ def title_of(name: str, dataset: str | None) -> str:
     """Writes a title from the name of a figure or table."""
     kind, _, rest = name.partition("_")
     words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
-    if kind in words:
+    if kind == "membership":
+        text = "Membership attacks on " + rest.replace("-eps-", ", ε = ").replace("-", ", ")
+    elif name == "audit":
+        text = "Bounds of audits against claims"
+    elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:
         text = name.replace("_", " ").capitalize()

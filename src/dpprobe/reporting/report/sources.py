@@ -21,6 +21,7 @@ class Sources:
     tables: Sequence[ReportTable] = ()
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
+    audits: Sequence[Path] = ()  # records of audited cells
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 
 

@@ -18,6 +18,7 @@ from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.accuracy_table import over_rows, over_seeds
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
+from dpprobe.reporting.report.audits import read_audits
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
@@ -42,6 +43,8 @@ NOT_PRIVATE = (
     ),
     ("Zero-shot and few-shot baselines", "few-shot heads are trained on private rows without "
      "noise; zero-shot results are test results."),
+    ("Membership attacks", "they score real training rows, without noise; audits with synthetic "
+     "canaries use none."),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
      "method and backbone costs."),
@@ -96,6 +99,10 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         ],
         datasets=datasets,
         overview={"figures": exhibits.figures(None, {}), "tables": exhibits.tables(None)},
+        audits=[
+            {**part, "figures": exhibits.figures(part["dataset"], {}, audits=True)}
+            for part in read_audits(sources.audits, order=list(grid.measures))
+        ],
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),

@@ -1,0 +1,38 @@
+"""Audits the promises of the methods of one (dataset, backbone, epsilon)."""
+
+from pathlib import Path
+
+from dpprobe.heads.registry import method_options
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.audit.job import audit_job
+        from dpprobe.devices import limit_threads
+        from dpprobe.study.options import AuditOptions
+        from dpprobe.training.job import Job
+
+        limit_threads(snakemake.threads)
+        params = snakemake.params
+        study = run_study(snakemake.config)
+        audit_job(
+            Job(
+                study=study.study,
+                private_datasets=tuple(study.datasets),
+                dataset=snakemake.wildcards.dataset,
+                backbone=snakemake.wildcards.backbone,
+                epsilon=snakemake.wildcards.epsilon,
+                methods={name: method_options(options) for name, options in params.methods.items()},
+                seeds=params.seeds,
+                study_seed=params.seed,
+                memory_mb=study.features.memory_mb,
+                **params.privacy,
+            ),
+            AuditOptions.model_validate(params.options),
+            train=Path(snakemake.input.train),
+            plans=Path(snakemake.input.plans),
+            # <audits>/<dataset>/<backbone>/.eps-<epsilon>.done
+            audits=Path(snakemake.output.done).parents[2],
+            device=study.device,
+        )

@@ -1,0 +1,134 @@
+"""Made-up records of audits, as the job writes them, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import write_json
+from dpprobe.audit.record import RECORD_SUFFIX, audit_path, power_in_words
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.privacy.plan import Plan
+from dpprobe.training.plans import plan_method
+
+WHITE_BOX: dict[str, Any] = {
+    "test": "paired likelihood ratio of all releases",
+    "canary": "a row at the clip bound, of another label",
+    "rows": "eight synthetic rows beside it",
+    "runs": 1000,
+    "in": 488,
+    "out": 512,
+    "confidence": 0.95,
+    "accuracy": 0.614,
+    "epsilon_lower": 0.71234,
+    "holds": True,
+    "noise_factor": 1.31,
+    "caught_factor": 1.52,
+    "probability": 0.95,
+    "parametric_epsilon_lower": 0.85,
+    "direct_epsilon_lower": 0.12,
+    "bundle": {"accuracy": 0.55, "epsilon_lower": 0.0},
+    "sensitivity_used": {"gradients": 1.0},
+    "seconds": 2.5,
+}
+CONTROLS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "noise_off",
+        "breaks": "no release has noise",
+        "test": "paired likelihood ratio of all releases",
+        "runs": 1000,
+        "epsilon_lower": INFINITE,
+        "caught": True,
+    },
+    {
+        "name": "half_noise",
+        "breaks": "half the noise",
+        "test": "paired likelihood ratio of all releases",
+        "runs": 1000,
+        "epsilon_lower": 1.7,
+        "caught": True,
+    },
+    {"name": "half_sample_rate", "not_applicable": "no mechanism samples"},
+)
+ATTACK: dict[str, Any] = {
+    "rows": "all",
+    "attack": "lira",
+    "units": 200,
+    "members": 6400,
+    "non_members": 6400,
+    "auc": 0.5312,
+    "auc_interval": [0.521, 0.542],
+    "tpr_at_fpr": {"0.001": 0.0023, "0.01": 0.0151},
+    "intervals": {"0.001": [0.001, 0.004], "0.01": None},
+}
+MEMBERSHIP: dict[str, Any] = {
+    "shadows": 64,
+    "targets": 64,
+    "units": 200,
+    "n": 1000,
+    "rows": [ATTACK, {**ATTACK, "rows": "mislabelled", "tpr_at_fpr": {"0.001": None, "0.01": 0.2}}],
+    "not_applicable": [{"rows": "rarest_classes", "reason": "all are as frequent"}],
+    "interval": "95 %, heads and units drawn again",
+    "roc": {"fpr": [0.0, 1.0], "allowed": [0.0, 1.0], "curves": []},
+    "allowed": {"balanced_accuracy": 0.7, "tpr_at_fpr": {"0.001": 0.004, "0.01": 0.03}},
+    "seconds": 1.5,
+    "shadows_per_second": 43.0,
+}
+
+
+def small_plan(epsilon: str, folder: Path, *, n: int = 1000) -> Plan:
+    """Calibrates a head's gradients on all rows."""
+    return plan_method(
+        method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
+        n=n, epsilon=epsilon_value(epsilon), delta=1e-5, accountant="pld", cache=folder,
+        unit="image", patients=None,
+    )  # fmt: skip
+
+
+def write_audit(
+    results: Path,
+    *,
+    dataset: str = "digits",
+    backbone: str = "pixels",
+    method: str = "sgd",
+    epsilon: str = "1",
+    white_box: Mapping[str, Any] | None = WHITE_BOX,
+    controls: tuple[Mapping[str, Any], ...] = (),
+    membership: Mapping[str, Any] | None = None,
+    realised: float | None = None,
+) -> Path:
+    """Writes one record below the folder of results, and returns its path."""
+    path = audit_path(results / "audit", (dataset, backbone, method, epsilon), RECORD_SUFFIX)
+    claim = epsilon if epsilon == INFINITE else float(epsilon) if realised is None else realised
+    write_json(
+        path,
+        {
+            "format": "dpprobe-audit",
+            "format_version": 1,
+            "dataset": dataset,
+            "backbone": backbone,
+            "method": method,
+            "epsilon": epsilon,
+            "fingerprint": "0" * 64,
+            "claim": {
+                "epsilon": claim,
+                "epsilon_target": claim,
+                "delta": 1e-5,
+                "mu": None,
+                "sampled": False,
+                "priced_by": "none",
+            },
+            "plan": {},
+            "white_box": white_box and dict(white_box),
+            "controls": list(controls),
+            "membership": membership and dict(membership),
+            "evidence": {
+                "date": "2026-01-31",
+                "code": "dpprobe 0.1.0, audit 1",
+                "power": power_in_words(white_box),
+            },
+        },
+    )
+    return path

@@ -1,0 +1,87 @@
+# One job audits every method of a (dataset, backbone, epsilon), with heads that it trains for itself: starting Python
+# is most of a small audit, and on a cluster the jobs of other epsilons and backbones run beside it. As in training,
+# records that are current are kept (`update`), and the mark is missing where a method failed.
+rule audit_cells:
+    input:
+        train="<results>/features/{dataset}/{backbone}/train/manifest.json",
+        # rows are read by attacks on real ones alone
+        shards=lambda wildcards: (
+            shard_paths(wildcards.dataset, wildcards.backbone, "train")
+            if STUDY.audit.membership
+            else []
+        ),
+        plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
+        public=method_files,
+    output:
+        cells=update(
+            expand(
+                "<results>/{audits}/{dataset}/{backbone}/{method}/eps-{epsilon}{suffix}",
+                audits=AUDITS,
+                method=audited_methods(private=True) or ["none"],
+                suffix=AUDIT_SUFFIXES,
+                allow_missing=True,
+            )
+        ),
+        done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+    log:
+        "<logs>/audit_cells/{dataset}/{backbone}/eps-{epsilon}.log",
+    benchmark:
+        "<benchmarks>/audit_cells/{dataset}/{backbone}/eps-{epsilon}.tsv"
+    wildcard_constraints:
+        epsilon=names(
+            sorted({cell.epsilon for cell in AUDITED_CELLS} - {INFINITE}),
+        ),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=training_memory,
+        runtime=audit_minutes,
+    params:
+        methods=lambda wildcards: {
+            name: dumped(STUDY.methods[name])
+            for name in audited_methods(wildcards.epsilon)
+        },
+        options=dumped(STUDY.audit) if STUDY.audit else None,
+        seeds=STUDY.seeds,
+        seed=STUDY.seed,
+        privacy=privacy_params,
+        trained=VERSIONS["training"],
+        version=VERSIONS["audit"],
+    message:
+        "audit of {wildcards.dataset}, {wildcards.backbone}, epsilon {wildcards.epsilon}"
+    script:
+        "../../scripts/audit.py"
+
+
+# Cells that promise nothing are attacked to compare with, where real rows are.
+use rule audit_cells as audit_cells_without_privacy with:
+    output:
+        cells=update(
+            expand(
+                "<results>/{audits}/{dataset}/{backbone}/{method}/eps-{epsilon}{suffix}",
+                audits=AUDITS,
+                method=audited_methods(INFINITE) or ["none"],
+                suffix=AUDIT_SUFFIXES,
+                allow_missing=True,
+            )
+        ),
+        done=touch(f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/.eps-{{epsilon}}.done"),
+    wildcard_constraints:
+        epsilon=names(
+            sorted({cell.epsilon for cell in AUDITED_CELLS} & {INFINITE}),
+        ),
+
+
+rule audits:
+    input:
+        later(of_all_datasets, audit_files),
+
+
+for dataset in STUDY.datasets:
+
+    rule:
+        name:
+            f"audit_{dataset}"
+        input:
+            later(audit_files, dataset),
