@@ -8,10 +8,7 @@ from typing import Any
 
 from dpprobe.artifacts import write_json
 from dpprobe.audit.record import RECORD_SUFFIX, audit_path, power_in_words
-from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.privacy.plan import Plan
-from dpprobe.training.plans import plan_method
+from dpprobe.privacy.limits import INFINITE
 
 WHITE_BOX: dict[str, Any] = {
     "test": "paired likelihood ratio of all releases",
@@ -78,15 +75,6 @@ MEMBERSHIP: dict[str, Any] = {
 }
 
 
-def small_plan(epsilon: str, folder: Path, *, n: int = 1000) -> Plan:
-    """Calibrates a head's gradients on all rows."""
-    return plan_method(
-        method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
-        n=n, epsilon=epsilon_value(epsilon), delta=1e-5, accountant="pld", cache=folder,
-        unit="image", patients=None,
-    )  # fmt: skip
-
-
 def write_audit(
     results: Path,
     *,
@@ -114,7 +102,7 @@ def write_audit(
             "fingerprint": "0" * 64,
             "claim": {
                 "epsilon": claim,
-                "epsilon_target": claim,
+                "epsilon_target": epsilon if epsilon == INFINITE else float(epsilon),
                 "delta": 1e-5,
                 "mu": None,
                 "sampled": False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,7 +17,10 @@ from dpprobe.reporting.figures import style
 from dpprobe.study.ablations import unique
 
 # Bounds below this share of the smallest claim are drawn at it: the foot of the logarithmic axis.
-_FOOT = 0.02
+_FOOT = 0.06
+# Methods of one claim stand side by side, each at most so much further right.
+_LARGEST_STEP = 1.09
+_BROKEN = "#D55E00"
 
 Tested = tuple[AuditRecord, WhiteBox]
 
@@ -24,8 +28,10 @@ Tested = tuple[AuditRecord, WhiteBox]
 def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png: Path) -> None:
     """Draws the bounds of white-box audits against the claims, a panel a backbone.
 
-    Filled marks are bounds without an assumption on the scores, hollow ones take them for normal.
-    A bound of 0, or near it, stands at the foot of the axis, where a triangle points down.
+    Methods of one claim stand side by side, below a step of the line of claims. Filled marks are
+    bounds without an assumption on the scores, hollow ones take them for normal. A bound of 0, or
+    near it, stands at the foot of the axis, where a triangle points down; one above its claim has a
+    ring.
 
     Args:
       records: of the cells of one dataset; those without a white-box audit are left out.
@@ -39,7 +45,9 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
     backbones = unique(record.backbone for record, _ in tested)
     methods = unique(record.method for record, _ in tested)
     looks = dict(zip(methods, style.looks(len(methods)), strict=True))
-    claims = [record.claim.epsilon for record, _ in tested]
+    claims = sorted({record.claim.epsilon_target for record, _ in tested})
+    nearest = min((high / low for low, high in pairwise(claims)), default=2.0)
+    step = min(_LARGEST_STEP, nearest ** (0.8 / len(methods)))
     foot = _FOOT * min(claims)
     highest = max(
         [*claims, *(box.epsilon_lower for _, box in tested if math.isfinite(box.epsilon_lower))]
@@ -48,49 +56,61 @@ def audit_figure(records: Iterable[AuditRecord], *, dataset: str, svg: Path, png
         figure, grid = style.panel_grid(len(backbones), legend=len(methods) + 5)
         for axes, backbone in zip(grid, backbones, strict=True):
             mine = [item for item in tested if item[0].backbone == backbone]
-            for method in methods:
-                colour, (_, marker) = looks[method]
-                _draw([i for i in mine if i[0].method == method], axes, colour, marker, foot)
-            _claim_line(axes, min(claims), highest, foot)
+            for place, (method, (colour, (_, marker))) in enumerate(looks.items()):
+                points = [item for item in mine if item[0].method == method]
+                aside = step ** (place - (len(looks) - 1) / 2)
+                _draw(axes, points, aside, colour, marker, foot)
+            _claim_line(axes, claims, highest, foot)
             axes.set_title(backbone, fontsize=9)
         style.label_outer_panels(grid, "lower bound on ε (log scale)")
         figure.legend(handles=_handles(looks), loc="outside right upper", handlelength=2.2)
         boxes = [box for _, box in tested]
+        # on two lines, however many panels there are: it is long
         style.title_figure(
-            figure, f"{dataset}: bounds of audits against claims", _power(boxes),
-            panels=len(backbones),
-        )  # fmt: skip
+            figure, f"{dataset}: bounds of audits against claims", _power(boxes), panels=1
+        )
         style.save(figure, svg, png)
 
 
-def _draw(items: Sequence[Tested], axes: Axes, colour: str, marker: str, foot: float) -> None:
-    """Draws one method's bounds; those at the foot as triangles that point down."""
+def _draw(
+    axes: Axes, items: Sequence[Tested], aside: float, colour: str, marker: str, foot: float
+) -> None:
+    """Draws one method's bounds, each claim times `aside`; triangles at the foot point down."""
     for record, box in items:
+        place = record.claim.epsilon_target * aside
         for bound, filled in ((box.parametric_epsilon_lower, False), (box.epsilon_lower, True)):
             if bound is None or not math.isfinite(bound):
                 continue
             low = bound <= foot
             axes.plot(
-                [record.claim.epsilon], [max(bound, foot)], color=colour, linestyle="none",
+                [place], [max(bound, foot)], color=colour, linestyle="none",
                 marker="v" if low else marker, markersize=6, markeredgecolor=colour,
                 markerfacecolor=colour if filled else "none", clip_on=False,
                 zorder=4 if filled else 3,
             )  # fmt: skip
+        if not box.holds:
+            axes.plot(
+                [place], [box.epsilon_lower], color=_BROKEN,
+                linestyle="none", marker="o", markersize=12, markerfacecolor="none", zorder=5,
+            )  # fmt: skip
 
 
-def _claim_line(axes: Axes, lowest: float, highest: float, foot: float) -> None:
-    """Draws bound = claim, and shades what no correct mechanism shows."""
-    ends = [lowest / 1.5, highest * 1.5]
-    axes.plot(ends, ends, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=1.2)
-    axes.fill_between(ends, ends, [ends[1]] * 2, color="#D55E00", alpha=0.08, linewidth=0)
+def _claim_line(axes: Axes, claims: Sequence[float], highest: float, foot: float) -> None:
+    """Draws a step of the line at each claim, and shades what no correct mechanism shows."""
+    between = [math.sqrt(low * high) for low, high in pairwise(claims)]
+    ends = [claims[0] / 1.5, claims[-1] * 1.5]
+    edges, top = [ends[0], *between, ends[1]], highest * 1.5
+    axes.stairs(claims, edges, baseline=None, color=style.NEUTRAL, linewidth=1.2)
+    axes.stairs([top] * len(claims), edges, baseline=claims, fill=True, color=_BROKEN, alpha=0.08)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*ends)
-    axes.set_ylim(foot, ends[1])
+    axes.set_ylim(foot, top)
+    axes.set_xticks(claims, [f"{value:g}" for value in claims])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("claimed ε (log scale)", fontsize=8.5)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_minor_formatter("")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.grid(axis="both")
 
 
@@ -108,7 +128,7 @@ def _handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
         mark("no assumption on scores", style.NEUTRAL, "o"),
         mark("scores taken for normal", style.NEUTRAL, "o", filled=False),
         mark("0, or near it", style.NEUTRAL, "v"),
-        Line2D([], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, label="bound = claim"),
+        Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 
 
@@ -120,7 +140,7 @@ def _power(boxes: Sequence[WhiteBox]) -> str:
     factors = [box.caught_factor for box in boxes if box.caught_factor is not None]
     text = f"{spread} runs a cell, {100 * confidence:g} % confidence"
     if len(factors) < len(boxes):
-        return f"{text}; some too weak to catch any error in the noise"
+        return f"{text};\nsome too weak to catch any error in the noise"
     low, high = (f"{factor:.3g}" for factor in (min(factors), max(factors)))
     between = low if low == high else f"{low} to {high}"
-    return f"{text}; would catch noise too small by {between}"
+    return f"{text};\nwould catch noise too small by {between}"
