@@ -18,4 +18,5 @@ if __name__ == "__main__":
             test=Path(snakemake.input.test),
             output=Path(snakemake.output.bundle[0]).parent,
             cache=Path(snakemake.params.calibration),
+            audit=Path(snakemake.input.audit) if snakemake.input.audit else None,
         )

@@ -15,7 +15,7 @@ from dpprobe.artifacts import fingerprint
 from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, epsilon_token
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
@@ -224,6 +224,19 @@ def released_features(release):
     """The dataset and the backbone of a release."""
     options = STUDY.releases[release]
     return options.dataset, options.backbone
+
+
+def released_audit(wildcards):
+    """The audit of a cell that has a release's method and epsilon, where the study audits one."""
+    options = STUDY.releases[wildcards.release]
+    cell = (
+        options.dataset,
+        options.backbone,
+        options.method,
+        epsilon_token(options.epsilon),
+    )
+    record = str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
+    return record if cell in AUDITED_CELLS else []
 
 
 def released_files(wildcards):

@@ -15,6 +15,7 @@ rule make_release:
             for path in shard_paths(*released_features(wildcards.release), split)
         ],
         public=released_files,
+        audit=released_audit,
     output:
         bundle=update(
             expand(

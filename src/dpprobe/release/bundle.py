@@ -9,8 +9,8 @@
     SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, where the release has a signing key
 
 Everything in it is public, given beforehand, or was released by a mechanism with noise. It holds no
-seed, no hash of private data, no count but the numbers of units, no time, no path, no name of a
-user or a machine.
+seed, no hash of private data, no count but the numbers of units, no time but the day of an audit,
+no path, no name of a user or a machine.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import write_text
-from dpprobe.release import documents
+from dpprobe.release import documents, evidence
 from dpprobe.release.bundle import CARD_FILE, BundleFacts
 
 CLASSES_SHOWN = 100
@@ -44,6 +44,7 @@ def write_card(folder: Path, facts: BundleFacts, statement: Mapping[str, Any]) -
         evaluation=statement["evaluation"],
         measured=documents.measured(statement["evaluation"]) if statement["evaluation"] else None,
         choice=statement["choice"],
+        audited=evidence.in_words(statement["evidence"]),
         spent=documents.spent(statement["ledger"]),
         base_model=documents.base_model(facts),
         shown=CLASSES_SHOWN,

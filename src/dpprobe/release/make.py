@@ -58,6 +58,7 @@ from dpprobe.release.evaluation import (
     evaluate,
     evaluation_mechanisms,
 )
+from dpprobe.release.evidence import read_evidence
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
 from dpprobe.release.page import write_page
 from dpprobe.release.published import check_published
@@ -90,6 +91,7 @@ def make_release(
     test: Path,
     output: Path,
     cache: Path,
+    audit: Path | None = None,
 ) -> None:
     """Makes a release of a study, or keeps the one that is made, or ends one that was cut short.
 
@@ -99,13 +101,16 @@ def make_release(
       train, test: manifests of the two splits' features.
       output: the folder of the bundle, in the folder of all releases.
       cache: the folder of noise multipliers.
+      audit: the record of an audit of a cell of the same method and epsilon, if there is one.
 
     Raises:
       PrivacyError: for a release that exceeds the dataset's budget, whose entry is open, that was
         made of other data or options, or whose bundle is gone.
       DpprobeError: for anything else that is wrong; nothing is booked where it shows beforehand.
     """
-    task = _Task(study=study, name=name, train=train, test=test, output=output, cache=cache)
+    task = _Task(
+        study=study, name=name, train=train, test=test, output=output, cache=cache, audit=audit
+    )
     if not task.finish():
         task.make()
 
@@ -120,6 +125,7 @@ class _Task:
     test: Path
     output: Path
     cache: Path
+    audit: Path | None
 
     @cached_property
     def options(self) -> ReleaseOptions:
@@ -380,6 +386,7 @@ class _Task:
     def make(self) -> None:
         """Checks, books, trains, packs and publishes."""
         self._check_units()
+        evidence = read_evidence(self.audit, self.plan) if self.audit else None
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
@@ -423,7 +430,10 @@ class _Task:
                 partial = self._partial(entry)
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir()
-                self._write(partial, backbone, heads, evaluation, choice=choice, entry=entry)
+                self._write(
+                    partial, backbone, heads, evaluation,
+                    choice=choice, evidence=evidence, entry=entry,
+                )  # fmt: skip
                 if key is not None:
                     sign(partial, key)
                 sync(partial)
@@ -514,6 +524,7 @@ class _Task:
         evaluation: Mapping[str, Any] | None,
         *,
         choice: Mapping[str, Any],
+        evidence: Mapping[str, Any] | None,
         entry: Entry,
     ) -> None:
         """Writes every file of the bundle but the signature."""
@@ -558,6 +569,7 @@ class _Task:
                 "epsilon": spent.epsilon,
                 "exact": spent.exact,
             },
+            evidence=evidence,
         )
         arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
         files.write_bundle(

@@ -26,6 +26,7 @@ def release_statement(
     evaluation: Mapping[str, Any] | None,
     choice: Mapping[str, Any],
     ledger: Mapping[str, Any],
+    evidence: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
 
@@ -39,6 +40,7 @@ def release_statement(
       evaluation: by `dpprobe.release.evaluation`; None where nothing was measured.
       choice: by `dpprobe.release.choice`.
       ledger: the composition of all releases from the dataset, this one included.
+      evidence: by `dpprobe.release.evidence`; None where no audit was made.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -63,6 +65,7 @@ def release_statement(
         "evaluation": evaluation and dict(evaluation),
         "choice": dict(choice),
         "ledger": dict(ledger),
+        "evidence": evidence and dict(evidence),
     }
 
 

@@ -15,6 +15,7 @@ priced it and by others.
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
 - blocks that are taken out whole, with all that speaks of them: a test result, the price of a
   choice, patients where the unit is one image; or another unit, changed everywhere;
+- the numbers of an audit below the promise, or one that was made up;
 - a test result within what it may be, and the AUC's interval round it; how many cells a choice
   without a price was among, and their names; a larger sum of the ledger, or its entry's number.
 
@@ -75,6 +76,7 @@ from dpprobe.release.bundle import (
     damaged_files,
 )
 from dpprobe.release.card import write_card
+from dpprobe.release.evidence import Evidence
 from dpprobe.release.page import write_page
 from dpprobe.release.published import check_keys, check_text
 from dpprobe.release.signing import signature_holds
@@ -187,6 +189,7 @@ def verify(bundle: Path, *, public_key: Path | None = None) -> Report:
         checks.run("evaluation", _evaluation, values, plan, facts),
         checks.run("choice", _choice, values, plan),
         checks.run("ledger", _ledger, values, plan),
+        checks.run("evidence", _evidence, values, plan),
     )
     checks.run("documents", _documents, folder, facts, values, words, *blocks)
     checks.run("nothing private beside it", _leaks, folder)
@@ -531,6 +534,7 @@ def _rewritten(
         evaluation=values["evaluation"],
         choice=values["choice"],
         ledger=values["ledger"],
+        evidence=values["evidence"],
     )
     other = set(expected) ^ set(values)
     _require(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
@@ -540,6 +544,18 @@ def _rewritten(
         except DataError as error:
             raise DataError(f"{error}{_other_version(facts)}") from None
     return "the statement is what options, facts and noise give, word for word", True
+
+
+def _evidence(values: Values, plan: Plan) -> tuple[str, bool]:
+    """Checks that the audit that a statement names may be one of its plan."""
+    if values["evidence"] is None:
+        return "no audit is stated", True
+    evidence = Evidence.model_validate(values["evidence"])
+    _require(
+        evidence.epsilon_lower <= plan.realised_epsilon,
+        f"epsilon_lower {evidence.epsilon_lower:g} is above the promise",
+    )
+    return "an audit is stated, whose numbers rest on the word of who made it", True
 
 
 def _other_version(facts: BundleFacts) -> str:
