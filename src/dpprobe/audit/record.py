@@ -248,7 +248,7 @@ class AuditRecord(_Part):
 
     @property
     def in_words(self) -> str | None:
-        """What the white-box audit shows, in one sentence; None where there was none."""
+        """The result of the white-box audit in one sentence; None where there was none."""
         box = self.white_box
         if box is None:
             return None
