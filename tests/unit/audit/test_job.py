@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.audit import job as audit_module
+from dpprobe.audit import membership, white_box
 from dpprobe.audit.job import audit_job
 from dpprobe.audit.record import RECORD_SUFFIX, SCORES_SUFFIX, AuditRecord, audit_path, read_audit
 from dpprobe.errors import DpprobeError, PrivacyError
@@ -72,8 +72,8 @@ class _Attacks:
 @pytest.fixture
 def attacks(monkeypatch: pytest.MonkeyPatch) -> _Attacks:
     both = _Attacks()
-    monkeypatch.setattr(audit_module.white_box, "audit", both.audit)
-    monkeypatch.setattr(audit_module.membership, "attack", both.attack)
+    monkeypatch.setattr(white_box, "audit", both.audit)
+    monkeypatch.setattr(membership, "attack", both.attack)
     return both
 
 
@@ -203,9 +203,9 @@ def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _
     assert asked["data"].n == asked["plan"].n
     assert (asked["shadows"], asked["rows"], asked["targets"]) == (8, 50, None)
     assert asked["seed"] not in {call["seed"] for call in attacks.white}
-    membership = audits.record("full").membership
-    assert membership is not None
-    attack = membership.attack()
+    attacked = audits.record("full").membership
+    assert attacked is not None
+    attack = attacked.attack()
     assert attack is not None
     assert attack.auc == 0.5312
     scores = pq.read_table(audits.path("full", SCORES_SUFFIX)).to_pydict()

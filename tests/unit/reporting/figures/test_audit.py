@@ -49,7 +49,7 @@ def test_each_bound_stands_at_its_claim(tmp_path: Path, monkeypatch: pytest.Monk
     assert [line.get_marker() == "v" for line in points] == [True, False, False]
     assert len(scattering.get_lines()) == 6, "two bounds a cell"
     claims = next(part for part in pixels.patches if isinstance(part, StepPatch))
-    assert list(claims.get_data().values) == [0.5, 2.0, 8.0]
+    assert list(claims.get_data()[0]) == [0.5, 2.0, 8.0]
     said = figure.get_suptitle()
     assert "1,000 runs a cell, 95 % confidence" in said
     assert "1.52" in said
@@ -69,7 +69,7 @@ def test_methods_stand_below_the_step_of_their_claim(
     )
     (axes,) = figure.axes
     claims = next(part for part in axes.patches if isinstance(part, StepPatch))
-    edge = claims.get_data().edges[1]
+    edge = claims.get_data()[1][1]
     places = [line.get_xdata()[0] for line in axes.get_lines() if line.get_markersize() < 10]
     assert sum(place < edge for place in places) == sum(place > edge for place in places) == 12
     rings = [line for line in axes.get_lines() if line.get_markersize() > 10]
