@@ -14,6 +14,7 @@ WHITE_BOX: dict[str, Any] = {
     "test": "paired likelihood ratio of all releases",
     "canary": "a row at the clip bound, of another label",
     "rows": "eight synthetic rows beside it",
+    "group": 1,
     "runs": 1000,
     "in": 488,
     "out": 512,

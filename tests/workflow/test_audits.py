@@ -25,7 +25,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_audits_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
-    workspace.run(study, "--", "audits", "results/report.html", "tracking")
+    workspace.run(study, "audits", "results/report.html", "tracking")
     records = {
         cell: read_json(workspace.directory / RECORD.format(*cell))
         for cell in (("least_squares", "2"), ("sgd", "2"), ("nonprivate", "inf"))

@@ -165,12 +165,13 @@ def audit_figures(dataset):
 
 def ceiling_audit(wildcards):
     """The audit of the non-private ceiling on the same features, where the study has one."""
-    return [
+    records = [
         str(audit_path(f"<results>/{AUDITS}", cell, RECORD_SUFFIX))
         for cell in AUDITED_CELLS
         if cell[:2] == (wildcards.dataset, wildcards.backbone)
         and STUDY.methods[cell.method].head == CEILING_HEAD
-    ][:1]
+    ]
+    return records[0] if records else []
 
 
 def figure_paths(dataset):

@@ -88,7 +88,19 @@ def audit_job(
         if name in calibrated.failures:
             continue
         check_planned(plans, job, name, calibrated, n)
-        tasks.append(_Task(job, audit, name, calibrated.plans[name], store, audits, device))
+        tasks.append(
+            _Task(
+                job=job,
+                audit=audit,
+                method=name,
+                plan=calibrated.plans[name],
+                train=store,
+                audits=audits,
+                # <calibration>/<dataset>/eps-<epsilon>.json
+                cache=plans.parent.parent,
+                device=device,
+            )
+        )
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
         check_prices(plans, task.method, calibrated, job.seeds)
@@ -111,7 +123,7 @@ def audit_job(
         raise failure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Task:
     """The audit of one cell."""
 
@@ -121,6 +133,7 @@ class _Task:
     plan: Plan
     train: FeatureStore
     audits: Path
+    cache: Path
     device: str
 
     @property
@@ -179,6 +192,7 @@ class _Task:
                 seed=cell_seed(self.identity, 0),
                 controls=self.audit.controls,
                 progress_label=f"audit of {label}",
+                cache=self.cache,
             )
             parts |= result.to_dict()
             scores.append(result.scores)

@@ -96,7 +96,8 @@ class WhiteBox(_Part):
     Attributes:
       test: the statistic, in words.
       canary, rows: the canary and the rows beside it, in words.
-      inside, outside: runs with the canary, and without.
+      group: canaries of one direction, in or out together.
+      inside, outside: runs with the canaries, and without.
       accuracy: the share of the runs that the test was right in, counting both kinds alike.
       epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
       holds: True if it is at most the claim.
@@ -115,6 +116,7 @@ class WhiteBox(_Part):
     test: str
     canary: str
     rows: str
+    group: int
     runs: int
     inside: int = Field(alias="in")
     outside: int = Field(alias="out")

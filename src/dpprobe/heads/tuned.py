@@ -183,7 +183,7 @@ class Options(MethodOptions):
 
     @property
     def audit_fault(self) -> str | None:
-        return "of its trials only the best is released, and an audit sees all"
+        return self.base.audit_fault
 
     @property
     def engine_limits(self) -> str | None:
