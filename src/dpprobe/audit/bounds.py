@@ -62,6 +62,7 @@ def epsilon_lower_bound(
     method: str = "clopper_pearson",
     *,
     threshold: float | None = None,
+    group: int = 1,
 ) -> float:
     """Computes a lower bound on the epsilon of a mechanism from an attack's scores.
 
@@ -90,6 +91,10 @@ def epsilon_lower_bound(
       method: one of the above.
       threshold: fixed beforehand, never by these scores: a score of at least that says in. Takes
         the place of the several thresholds of `clopper_pearson` and `gdp`, and of their correction.
+      group: canaries of a run, all in or all out. What is bounded is the epsilon of one: a
+        mechanism of mu is one of `group` mu to them (Dong, Roth and Su 2022, theorem 2.14), an
+        (epsilon, delta) one adds up `group` links of a chain of data sets. `clopper_pearson`, `gdp`
+        and `normal` alone.
 
     Returns:
       The bound, finite and at least 0, never rounded up. All but `normal` depend on the scores'
@@ -109,8 +114,16 @@ def epsilon_lower_bound(
             f"threshold {threshold!r} of audit method {method!r}: write a number, for "
             "'clopper_pearson' or 'gdp' alone"
         )
+    if group < 1 or (group > 1 and method not in ("clopper_pearson", "gdp", "normal")):
+        raise ConfigError(
+            f"group {group!r} of audit method {method!r}: write 1, or a larger number for "
+            "'clopper_pearson', 'gdp' or 'normal'"
+        )
     pair = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
-    return max(0.0, _METHODS[method](*pair, delta, 1 - confidence, threshold))
+    if group > 1 and method == "clopper_pearson":
+        return _clopper_pearson_of_group(*pair, delta, 1 - confidence, threshold, group)
+    bound = max(0.0, _METHODS[method](*pair, delta, 1 - confidence, threshold))
+    return bound if group == 1 else _of_one(bound, delta, group)
 
 
 def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
@@ -210,6 +223,35 @@ def _clopper_pearson(
         max(_ratio(true, false, delta), _ratio(1 - false, 1 - true, delta))
         for true, false in zip(*rates, strict=True)
     )
+
+
+def _clopper_pearson_of_group(
+    scores_in: Scores,
+    scores_out: Scores,
+    delta: float,
+    error: float,
+    threshold: float | None,
+    group: int,
+) -> float:
+    """Searches the largest epsilon of one canary whose chain of `group` is rejected."""
+    import numpy as np
+
+    true, false = _rates(scores_in, scores_out, error, threshold)
+    likely = np.concatenate([true, 1 - false])
+    unlikely = np.concatenate([false, 1 - true])
+
+    def rejects(epsilon: float) -> bool:
+        links = np.exp(epsilon * np.arange(group))
+        bound = math.exp(group * epsilon) * unlikely + delta * links.sum()
+        return bool((likely > bound).any())
+
+    return _largest_rejected(rejects)
+
+
+def _of_one(epsilon: float, delta: float, group: int) -> float:
+    """Computes the epsilon of one canary, from below, of a Gaussian mechanism's to a group."""
+    mu = _largest_rejected(lambda mu: gaussian_epsilon(mu, delta) < epsilon) if epsilon > 0 else 0.0
+    return _epsilon_of_mu(mu / group, delta)
 
 
 def _ratio(likely: float, unlikely: float, delta: float) -> float:

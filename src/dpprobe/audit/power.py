@@ -46,9 +46,11 @@ class PlanFamily:
 
     Attributes:
       plan: with factor 1.
+      group: units that are in or out together, in what a test is allowed; epsilons are of one unit.
     """
 
     plan: Plan
+    group: int = 1
 
     @cached_property
     def _mechanisms(self) -> tuple[Mechanism, ...]:
@@ -64,7 +66,12 @@ class PlanFamily:
         """The plan's mu, None where a mechanism samples its rows."""
         if any(item.sample_rate < 1 for item in self._mechanisms):
             return None
-        return accountants.gaussian_mu(self._mechanisms)
+        return self.group * accountants.gaussian_mu(self._mechanisms)
+
+    @property
+    def separation(self) -> float:
+        """The mu of a Gaussian mechanism that allows as much as the plan."""
+        return _separation(self.total_variation())
 
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
@@ -83,7 +90,7 @@ class PlanFamily:
             return (1 - grown + 2 * self.plan.delta * grown) / (1 + grown)
         if self._mu is not None:
             return math.erf(self._mu / factor / math.sqrt(8))
-        return _sampled_variation(self._scaled(factor), self.plan.delta)
+        return _sampled_variation(self._scaled(factor), self.plan.delta, self.group)
 
     def epsilon(self, factor: float = 1.0) -> float:
         """Computes the epsilon at the plan's delta with `factor` times its noise, from below.
@@ -225,11 +232,11 @@ def _separation(total_variation: float) -> float:
 
 
 @lru_cache
-def _sampled_variation(mechanisms: tuple[Mechanism, ...], delta: float) -> float:
-    """Bounds the total variation by the privacy profile at epsilon 0."""
+def _sampled_variation(mechanisms: tuple[Mechanism, ...], delta: float, group: int) -> float:
+    """Bounds the total variation by the privacy profile at epsilon 0, to a group of units."""
     import numpy as np
 
-    profile = accountants.privacy_profile(mechanisms, delta)
+    profile = accountants.privacy_profile(mechanisms, delta, size=group)
     return min(1.0, float(np.asarray(profile.deltas(np.zeros(1)))[0]))
 
 

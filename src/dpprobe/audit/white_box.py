@@ -237,9 +237,7 @@ class _Cell:
             "sensitivity_used": dict(test.used),
         }
 
-    def control(
-        self, control: Control, label: str
-    ) -> tuple[Runs | None, Mapping[str, Any]]:
+    def control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
             reason = control.reason
@@ -264,9 +262,7 @@ class _Cell:
     ) -> float:
         if not min(len(scores) for scores in pair):
             return 0.0
-        return epsilon_lower_bound(
-            *pair, self.plan.delta, self.confidence, kind, group=self.group
-        )
+        return epsilon_lower_bound(*pair, self.plan.delta, self.confidence, kind, group=self.group)
 
     def _canary(self) -> str:
         rows = "a synthetic row" if self.group == 1 else f"{self.group} equal synthetic rows"

@@ -346,3 +346,51 @@ def test_importing_the_audit_is_cheap() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert finished.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("method", ["clopper_pearson", "gdp", "normal"])
+def test_a_group_s_bound_is_one_on_each_canary(method: str) -> None:
+    """Of 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
+    group, mu, delta = 5, 0.3, 1e-5
+    truth, generator = gaussian_epsilon(mu, delta), np.random.default_rng(8)
+    bounds = []
+    for _ in range(400):
+        inside = generator.normal(group * mu, 1, 300)
+        outside = generator.normal(0, 1, 300)
+        bounds.append(epsilon_lower_bound(inside, outside, delta, 0.9, method, group=group))
+    above = np.mean(np.array(bounds) > truth)
+    assert above <= 0.1 + 3 * math.sqrt(0.09 / 400)
+    assert np.median(bounds) > 0.25 * truth
+    alone = epsilon_lower_bound(inside, outside, delta, 0.9, method)
+    assert 0 < bounds[-1] < alone
+
+
+def test_a_chain_s_bound_is_that_of_its_definition() -> None:
+    """By a slow search over epsilon."""
+    generator = np.random.default_rng(5)
+    inside, outside = generator.normal(2, 1, 60), generator.normal(0, 1, 50)
+    delta, group = 1e-3, 4
+    bound = epsilon_lower_bound(
+        inside, outside, delta, 0.9, "clopper_pearson", threshold=1.0, group=4
+    )
+    error = 0.1 / 2
+    hits, misses = int((inside >= 1).sum()), int((outside >= 1).sum())
+    true = beta.ppf(error, hits, 60 - hits + 1)
+    false = beta.ppf(1 - error, misses + 1, 50 - misses)
+
+    def rejected(epsilon: float) -> bool:
+        links = sum(math.exp(epsilon * place) for place in range(group))
+        return any(
+            likely > math.exp(group * epsilon) * unlikely + delta * links
+            for likely, unlikely in ((true, false), (1 - false, 1 - true))
+        )
+
+    slow = max((step * 1e-4 for step in range(20_000) if rejected(step * 1e-4)), default=0.0)
+    assert bound == pytest.approx(slow, abs=2e-4)
+
+
+def test_groups_are_refused_where_no_law_is_known() -> None:
+    with pytest.raises(ConfigError, match="group 2 of audit method 'one_run'"):
+        epsilon_lower_bound([1.0], [0.0], 1e-5, method="one_run", group=2)
+    with pytest.raises(ConfigError, match="group 0"):
+        epsilon_lower_bound([1.0], [0.0], 1e-5, group=0)
