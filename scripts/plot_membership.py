@@ -6,9 +6,8 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.reporting.figures.membership_roc import membership_roc
-
         from dpprobe.artifacts import read_json
+        from dpprobe.reporting.figures.membership_roc import membership_roc
 
         def membership(path):
             return read_json(Path(path))["membership"]

@@ -70,8 +70,8 @@ class Attack:
       worlds: the two data sets.
       noise: the noise that the attacker expects, relative to the plan's; of a control.
       broken: what a control does to releases; None elsewhere.
-      contrast: True to score differences between classes alone, in which noise that classes share
-        cancels.
+      contrast: True to score differences between classes alone, where a release has a row a class:
+        noise that classes share cancels in them.
       low_bits: True to score in which of the two worlds the noise would be of float32 numbers.
     """
 
@@ -130,16 +130,11 @@ class Attack:
             heads = fit_heads(self.method, self._data(present), self.plan, seeds)
             return [math.nan] * len(seeds), self._margins(heads)
         heads, transcripts = self._trained(seeds, present=present)
+        seen = {seed: [release.sums for release in transcripts[seed]] for seed in seeds}
         sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        own = {seed: [release.sums for release in transcripts[seed]] for seed in seeds}
-        # without sampling a run's sums are those of its world
-        as_trained = own if not (sampled and present) else None
-        without = as_trained if not present and as_trained else None
-        with_ = as_trained if present and as_trained else None
-        if without is None:
-            without = self._replayed(transcripts, present=False)
-        if with_ is None:
-            with_ = self._replayed(transcripts, present=True)
+        # The sums of a run are those of its world, but where a sample decides if canaries are in.
+        without = self._replayed(transcripts, present=False) if present else seen
+        with_ = seen if present and not sampled else self._replayed(transcripts, present=True)
         scores = [
             self._log_ratio(transcripts[seed], without[seed], with_[seed], used) for seed in seeds
         ]
@@ -174,24 +169,27 @@ class Attack:
         used: dict[str, float],
     ) -> float:
         group = len(self.worlds.canaries)
-        total = 0.0
+        total = -1.0 if self.low_bits else 0.0
         for name in dict.fromkeys(release.name for release in transcript):
             mechanism = self.plan.mechanism(name)
             places = [place for place, release in enumerate(transcript) if release.name == name]
             sums = _stacked(without, places)
             change = _stacked(with_, places).sub_(sums)
             noise = _stacked([release.output for release in transcript], places).sub_(sums)
+            sampled = mechanism.sample_rate < 1
+            joined = group if sampled else 1
             if self.low_bits:
-                total += float32_share(noise - change) - float32_share(noise)
+                total = max(total, _float32_tells(noise, change, joined))
                 continue
-            if self.contrast and change.ndim == 3 and change.shape[1] != change.shape[2]:
+            if self.contrast:
+                if change.ndim != 3 or change.shape[1] == change.shape[2]:
+                    continue  # no release of one row a class
                 change -= change.mean(1, keepdim=True)
                 noise -= noise.mean(1, keepdim=True)
             deviation = self._deviation(name)
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
-            sampled = mechanism.sample_rate < 1
-            total += _log_ratios(products, squares, mechanism.sample_rate, group if sampled else 1)
+            total += _log_ratios(products, squares, mechanism.sample_rate, joined)
             longest = deviation * math.sqrt(float(squares.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
             used[name] = max(used.get(name, 0.0), longest)
@@ -205,9 +203,18 @@ class Attack:
         return margins
 
 
-def float32_share(noise: torch.Tensor) -> float:
-    """Returns the share of numbers that a float32 holds."""
-    return float((noise.float().double() == noise).double().mean())
+def _float32_tells(noise: torch.Tensor, change: torch.Tensor, joined: int) -> float:
+    """Returns by how much the noise looks more like float32 numbers if canaries were in.
+
+    Of the release that tells most: the share of numbers that a float32 holds, with the most fitting
+    number of canaries, minus that without.
+    """
+
+    def share(values: torch.Tensor) -> torch.Tensor:
+        return (values.float().double() == values).flatten(1).double().mean(1)
+
+    inside = torch.stack([share(noise - count * change) for count in range(1, joined + 1)])
+    return float((inside.amax(0) - share(noise)).max())
 
 
 def _stacked(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> torch.Tensor:

@@ -143,7 +143,7 @@ def _shared(attack: Attack, shape: Shape) -> Control:
         name=name,
         breaks=breaks,
         test="log likelihood ratio of the differences between classes",
-        attack=replace(attack, broken=share_noise, contrast=True),
+        attack=replace(attack, broken=share_noise, noise=_SILENT, contrast=True),
     )
 
 

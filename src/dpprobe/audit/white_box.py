@@ -39,7 +39,7 @@ LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
 LENGTHS = (1.0, 30.0, 1000.0)
 # Canaries are so many that their mu together is about this: best told from fewer and more.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-CONTROL_RUNS = 200
+CONTROL_RUNS = 100
 # Of all runs, those that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95

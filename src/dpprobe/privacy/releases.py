@@ -178,11 +178,11 @@ class Releases:
           `sums` plus `noise`, or what the observer puts in their place.
         """
         assert self.observer is not None
-        outputs = [
-            self.observer.released(name, seed, part, (lambda part=part, drawn=drawn: part + drawn))
-            for seed, part, drawn in zip(seeds, sums, noise, strict=True)
-        ]
-        return torch.stack(outputs)
+        outputs = torch.empty_like(sums)
+        for place, seed in enumerate(seeds):
+            part, drawn = sums[place], noise[place]
+            outputs[place] = self.observer.released(name, seed, part, partial(part.add, drawn))
+        return outputs
 
     def sampler(self, seed: int, sampler: Sampler) -> Sampler:
         """Returns what a seed's batches are drawn with: `sampler`, as the observer leaves it."""

@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from dpprobe.audit.attack import Attack, Runs
+from dpprobe.audit.bounds import accuracy_lower_bound
 from dpprobe.audit.canaries import Shape, make_worlds
 from dpprobe.audit.controls import Control, make_controls, share_noise
+from dpprobe.audit.power import PlanFamily
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
+from dpprobe.training.plans import plan_method
 from tests.support.audits import METHODS, plan_of
 
 SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
@@ -24,6 +27,11 @@ CONTROLS = (
     "noise_off", "half_noise", "no_clipping", "half_sample_rate", "shared_noise",
     "unpriced_centre", "float_noise",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calibrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibrations")
 
 
 def attack_on(name: str, *, noise: float = 4.0, group: int = GROUP) -> Attack:
@@ -81,21 +89,24 @@ def test_runs_are_the_same_for_any_chunks(monkeypatch: pytest.MonkeyPatch) -> No
      "sampled_exact_sgd"],
 )  # fmt: skip
 def test_every_broken_mechanism_is_told_apart_more_often_than_its_plan_allows(
-    name: str, fault: str, tmp_path: Path
+    name: str, fault: str, calibrations: Path
 ) -> None:
-    attack = attack_on(name, noise=2.5 if name.startswith("sampled") else 7.0)
-    control = next(item for item in controls_of(attack, tmp_path) if item.name == fault)
+    attack = attack_on(name, noise=7.0)
+    if name.startswith("sampled"):
+        plan = plan_method(
+            attack.method, n=SHAPE.n, epsilon=4.0, delta=1e-5, accountant="pld", cache=calibrations,
+            unit="image", patients=None,
+        )  # fmt: skip
+        attack = replace(attack, plan=plan)
+    control = next(item for item in controls_of(attack, calibrations) if item.name == fault)
     if control.attack is None:
         assert fault == "half_sample_rate"
         assert not name.startswith("sampled")
         return
     runs = 150
-    mu = gaussian_mu([replace(item, sample_rate=1.0) for item in attack.plan.mechanisms])
-    if name.startswith("sampled"):  # no tighter bound is needed here: as by the central limit
-        mu *= 0.2 * 1.15
-    allowed = 0.5 + 0.5 * math.erf(GROUP * mu / math.sqrt(8))
-    bound = allowed + 1.7 * math.sqrt(allowed * (1 - allowed) / runs)
-    assert right(run(control.attack, runs)) > bound
+    correct = round(right(run(control.attack, runs)) * runs)
+    allowed = (1 + PlanFamily(attack.plan, group=GROUP).total_variation()) / 2
+    assert accuracy_lower_bound(correct, runs, 0.95) > allowed
 
 
 def controls_of(attack: Attack, folder: Path) -> list[Control]:
