@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +147,7 @@ def bound_at(name: str, pair: Scores, threshold: float, error: float) -> float:
 def ratios(scores: list[Scores], answers: list[dict[str, Any]]) -> list[str]:
     cells = []
     for name in SHARED:
-        ours = [
-            timed(lambda pair=pair, name=name: epsilon_lower_bound(*pair, DELTA, method=name))
-            for pair in scores
-        ]
+        ours = [timed(partial(epsilon_lower_bound, *pair, DELTA, method=name)) for pair in scores]
         theirs = statistics.mean(answer["bounds"][name] for answer in answers)
         ratio = statistics.median(answer["seconds"][name] for answer in answers) / (
             statistics.median(seconds for _, seconds in ours)

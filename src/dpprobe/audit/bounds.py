@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 _MOST_EXTREME = 0.75
 # Fewer guesses than this cannot support a bound worth its share of the error.
 _FEWEST_GUESSES = 8
-# Cells of equal probability in the law of an order statistic.
+# Cells in the law of an order statistic, of equal probability but for the last.
 _CELLS = 1000
-# Bounds are searched to this relative width, and the rejected end of it is returned.
+# Bounds are searched to this width, relative and below 0.001 absolute; the rejected end returns.
 _TOLERANCE = 1e-6
 # `gaussian_epsilon` rounds up by at most 1e-12.
 _BELOW = 1 - 2e-12
@@ -309,13 +309,21 @@ def _order_statistics(
     right = _right_first_to_last(scores_in, scores_out)
     guesses = max(1, int(_MOST_EXTREME * right.size))
     wrong = guesses - int(np.count_nonzero(right[:guesses]))
-    if guesses == right.size:
-        places = np.zeros(1)
+    ends = _ends()
+    if guesses < right.size:
+        places = betaincinv(right.size - guesses, guesses + 1, ends)
     else:
-        share = np.arange(1, _CELLS + 1) / _CELLS
-        places = betaincinv(right.size - guesses, guesses + 1, share)
+        places = np.zeros_like(ends)  # nothing lies below T
     mu = _largest_rejected(lambda mu: _few_errors(wrong, guesses, mu, places) < error)
     return _epsilon_of_mu(mu, delta)
+
+
+def _ends() -> npt.NDArray[np.float64]:
+    """Returns the upper ends of cells of [0, 1], halved over and over towards 1."""
+    import numpy as np
+
+    cells = np.arange(1, _CELLS) / _CELLS
+    return np.concatenate([cells, 1 - 0.5 ** np.arange(1, 31) / _CELLS, [1.0]])
 
 
 def _few_errors(wrong: int, guesses: int, mu: float, places: npt.NDArray[np.float64]) -> float:
@@ -329,7 +337,8 @@ def _few_errors(wrong: int, guesses: int, mu: float, places: npt.NDArray[np.floa
     bad, good = ndtr(-mu / 2 - grid), ndtr(mu / 2 - grid)
     at = np.minimum(np.searchsorted(1 - bad - good, places), grid.size - 1)
     chances = bdtr(wrong, guesses, bad[at] / (bad[at] + good[at]))
-    return float(np.where(places < 1, chances, 1.0).mean())
+    chances = np.where(places < 1, chances, 1.0)
+    return float(np.diff(_ends(), prepend=0.0) @ chances)
 
 
 def _one_run_guesses(family: str) -> Callable[..., float]:
@@ -427,7 +436,9 @@ def _normal(
     from scipy.special import nctdtr
 
     freedom = scores_in.size + scores_out.size - 2
-    squares = float(scores_in.var() * scores_in.size + scores_out.var() * scores_out.size)
+    squares = math.nan
+    if np.isfinite(scores_in).all() and np.isfinite(scores_out).all():
+        squares = float(scores_in.var() * scores_in.size + scores_out.var() * scores_out.size)
     if freedom < 1 or not 0 < squares < math.inf:
         raise DataError(
             "audit method 'normal': scores are too few, constant or infinite; "
@@ -467,7 +478,7 @@ def _largest_rejected(rejects: Callable[[float], bool], least: float = 0.0) -> f
     low, high = least, max(1.0, 2 * least)
     while rejects(high):
         low, high = high, 2 * high
-    while high - low > _TOLERANCE * high:
+    while high - low > _TOLERANCE * max(high, 1e-3):
         middle = (low + high) / 2
         low, high = (middle, high) if rejects(middle) else (low, middle)
     return low

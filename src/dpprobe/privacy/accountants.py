@@ -149,6 +149,8 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
+    if not mechanisms:
+        return 0.0
     whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
     certain = gaussian_epsilon(gaussian_mu(whole), delta) * (1 - 2e-12) if whole else 0.0
     if len(whole) == len(mechanisms):

@@ -360,3 +360,25 @@ def test_the_accountant_is_named_with_its_library() -> None:
     best = best_of(5, 1)
     assert accountants.describe([gaussians(1.0)], "pld", best).endswith("profile of one run")
     assert accountants.describe([gaussians(1.0)], "rdp", best).endswith("Renyi divergences")
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5)])
+def test_the_price_from_below_is_below(noise: float, rate: float) -> None:
+    """At it one sampled release still has more than delta, by quadrature, and little more."""
+    below = accountants.epsilon_below([gaussians(noise, rate)], DELTA)
+    assert sampled_delta(noise, rate, below) > DELTA
+    assert sampled_delta(noise, rate, 1.02 * below) < DELTA
+
+
+def test_the_price_from_below_of_other_compositions() -> None:
+    parts = mixed(1.0)
+    upper = accountants.epsilon(parts, DELTA, "pld")
+    assert 0.98 * upper < accountants.epsilon_below(parts, DELTA) < upper
+    whole = [gaussians(2.0, count=3)]
+    exact = accountants.epsilon(whole, DELTA, "gaussian")
+    assert exact * (1 - 1e-11) < accountants.epsilon_below(whole, DELTA) <= exact
+    assert accountants.epsilon_below([gaussians(0.0, 0.1)], DELTA) == math.inf
+    assert accountants.epsilon_below([], DELTA) == 0
+    # Beyond its numbers it is the price with more noise, which is lower.
+    far = [gaussians(0.3, 0.3, 600)]
+    assert 50 < accountants.epsilon_below(far, DELTA) < accountants.rough_epsilon(far, DELTA)
