@@ -34,8 +34,8 @@ from dpprobe.privacy.plan import Mechanism, Plan
 # Factors of a sampled plan are searched to this relative width of the separation: few prices.
 _TOLERANCE = 1e-3
 # With little noise grids outgrow memory: the search goes there in short strides, and no further
-# than to an epsilon of some hundreds, by the rough price.
-_STRIDE, _FAR = 0.3, 500.0
+# than to an epsilon of about a hundred: 250 by the rough price.
+_STRIDE, _FAR = 0.3, 250.0
 # Above what round-off may be, up to a total variation of 1 - 1e-9.
 _ABOVE = 1 + 1e-9
 
@@ -112,7 +112,7 @@ class PlanFamily:
 
         Returns:
           The factor, from above: exact to nine digits, or 0.1 % where a mechanism samples; of
-          such a plan no less than the factor with an epsilon of some hundreds, even where no
+          such a plan no less than the factor with an epsilon of about a hundred, even where no
           factor allows so much. Infinite for 0 and less, 0 for 1 where no mechanism samples; NaN
           for a selection and for a plan without noise.
 
