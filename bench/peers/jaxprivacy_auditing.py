@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -32,12 +33,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     pair, delta = (scores["scores_in"], scores["scores_out"]), request["delta"]
     one = auditing.Explicit(request["threshold"])
     bounds, seconds = {}, {}
-    for name, bound in {
+    estimators: dict[str, Callable[..., Any]] = {
         "clopper_pearson": lambda a, **o: a.epsilon_clopper_pearson(ERROR, delta, False, **o),
         "gdp": lambda a: a.epsilon_from_gdp(ERROR, delta),
         "one_run": lambda a, **o: a.epsilon_one_run(ERROR, delta, **o),
         "one_run_gaussian": lambda a, **o: a.epsilon_one_run_fdp(ERROR, delta, **o),
-    }.items():
+    }
+    for name, bound in estimators.items():
         times = []
         for _ in range(request["calls"]):
             started = time.process_time()

@@ -17,6 +17,7 @@ from dpprobe.audit.canaries import Shape, alike_worlds, make_worlds
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
 
 # How many times the clipping norm a row may add where clipping is as good as off, and the norm of
 # such a canary.
@@ -34,13 +35,15 @@ class Control:
       breaks: the fault, in words.
       test: of it, in words.
       attack: on it; None where the fault does not exist for the method.
-      reason: for None.
+      noise: the plan's multipliers with the fault, where it is in these alone.
+      reason: for no attack.
     """
 
     name: str
     breaks: str
     test: str = "log likelihood ratio of all releases"
     attack: Attack | None = None
+    noise: Plan | None = None
     reason: str = ""
 
 
@@ -63,6 +66,7 @@ def make_controls(
         name="half_noise",
         breaks="half of the noise is added",
         attack=replace(attack, broken=lambda sums, noisy: (sums + noisy) / 2, noise=0.5),
+        noise=_with_noise(attack.plan, 0.5),
     )
     yield _unclipped(attack, shape, group=group, seed=seed)
     yield _half_rate(attack, cache)
@@ -128,11 +132,12 @@ def _half_rate(attack: Attack, cache: Path) -> Control:
     )
     noise = {item.name: item.noise_multiplier for item in priced.mechanisms}
     quiet = tuple(replace(item, noise_multiplier=noise[item.name]) for item in plan.mechanisms)
-    return Control(
-        name=name,
-        breaks=breaks,
-        attack=replace(attack, plan=replace(plan, mechanisms=quiet)),
-    )
+    less = replace(plan, mechanisms=quiet)
+    return Control(name=name, breaks=breaks, attack=replace(attack, plan=less), noise=less)
+
+
+def _with_noise(plan: Plan, factor: float) -> Plan:
+    return replace(plan, mechanisms=tuple(item.scaled(factor) for item in plan.mechanisms))
 
 
 def _shared(attack: Attack, shape: Shape) -> Control:

@@ -25,7 +25,7 @@ from dpprobe.audit.attack import Attack, Runs
 from dpprobe.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
 from dpprobe.audit.canaries import OTHERS, Shape, make_worlds
 from dpprobe.audit.controls import Control, make_controls
-from dpprobe.audit.power import PlanFamily, caught_factor
+from dpprobe.audit.power import PlanFamily, caught_factor, runs_to_reject
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions
@@ -39,7 +39,9 @@ LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
 LENGTHS = (1.0, 30.0, 1000.0)
 # Canaries are so many that their mu together is about this: best told from fewer and more.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-CONTROL_RUNS = 100
+# Runs of a control, and the probability that they catch what is broken, as far as so many do.
+CONTROL_RUNS, MOST_CONTROL_RUNS = 100, 3200
+CONTROL_PROBABILITY = 0.99
 # Of all runs, those that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
@@ -153,7 +155,7 @@ def audited_shape(
 
 @dataclass(frozen=True)
 class _Cell:
-    """What all attacks of a cell share."""
+    """Holds all that the attacks of a cell share."""
 
     method: MethodOptions
     plan: Plan
@@ -242,7 +244,7 @@ class _Cell:
         if control.attack is None:
             reason = control.reason
             return None, {"name": control.name, "not_applicable": reason}
-        runs = min(self.runs, CONTROL_RUNS)
+        runs = self._control_runs(control)
         test = self.run(control.attack, runs, control.name, label)
         correct = int(((test.releases > 0) == test.members).sum())
         lower = self.family.epsilon_of_accuracy(
@@ -256,6 +258,17 @@ class _Cell:
             "epsilon_lower": lower,
             "caught": lower > self.plan.realised_epsilon,
         }
+
+    def _control_runs(self, control: Control) -> int:
+        """Returns the runs that catch a fault, more where its noise is near the plan's."""
+        if control.noise is None:
+            return CONTROL_RUNS
+        allowed, accuracy = (
+            (1 + family.total_variation()) / 2
+            for family in (self.family, PlanFamily(control.noise, group=self.group))
+        )
+        needed = runs_to_reject(allowed, accuracy, self.confidence, CONTROL_PROBABILITY)
+        return min(max(needed, CONTROL_RUNS), MOST_CONTROL_RUNS)
 
     def _epsilon(
         self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
