@@ -85,7 +85,8 @@ def test_a_release_outlives_a_change_of_the_data(
 def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> None:
     output = release(folder, study(folder))
     before = contents(output)
-    (output / bundle.HEAD_FILE).write_bytes(before[bundle.HEAD_FILE][:-1] + b"?")
+    *most, last = before[bundle.HEAD_FILE]
+    (output / bundle.HEAD_FILE).write_bytes(bytes([*most, last ^ 1]))
     with pytest.raises(PrivacyError, match=r"head.safetensors: not as .* delete it and run again"):
         release(folder, study(folder))
     (output / bundle.HEAD_FILE).unlink()
@@ -299,8 +300,11 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
         where = f"before step {record['step']}, {record['before']}"
         assert record["killed"] == -9, where
         assert not record["unbooked draw"], where
-        left, then = record["left"], record["then"]
+        left = record["left"]
         assert len(left["entries"]) <= 1, where
+        if "next" not in record:  # an earlier kill left such files
+            continue
+        then = record["then"]
         assert len({*left["heads"].values(), *then["heads"].values()}) <= 1 or (
             left["entries"] == []
         ), f"{where}: two heads for one entry"
