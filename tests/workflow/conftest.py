@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import copy
+import fcntl
+import hashlib
+import json
+import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -90,6 +95,35 @@ def count_rules(output: str) -> Counter[str]:
         if count.isdigit():
             counts[rule.strip()] = int(count)
     return counts
+
+
+Template = Callable[..., None]
+PREPARED = ("features", "calibrations")  # all that heads are trained from
+
+
+@pytest.fixture(scope="session")
+def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Runs a study in a workspace as far as some targets, or takes the files of a run like it.
+
+    Such a run is made once for all tests, also where several processes share them.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def run(workspace: Workspace, study: Mapping[str, Any], *targets: str) -> None:
+        key = hashlib.sha256(json.dumps([study, targets]).encode()).hexdigest()[:16]
+        made = root / f"template-{key}"
+        with made.with_suffix(".lock").open("w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                part = made.with_suffix(".part")
+                part.mkdir()
+                Workspace(repository=repository, directory=part).run(study, *targets)
+                part.rename(made)
+        shutil.copytree(made, workspace.directory, dirs_exist_ok=True)
+
+    return run
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from .conftest import TIMEOUT
+from .conftest import PREPARED, TIMEOUT, Template, Workspace
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,9 @@ def run(folder: Path, *command: str) -> str:
 
 
 def test_the_page_s_head_goes_through_the_whole_workflow(
-    extended: Path, small: dict[str, Any]
+    extended: Path, small: dict[str, Any], template: Template
 ) -> None:
+    template(Workspace(repository=extended, directory=extended), small, *PREPARED)
     small["methods"] = {"nearest_mean": {"head": "nearest_mean"}, "ceiling": {"head": "nonprivate"}}
     small["epsilons"] = [1, 8, "inf"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))

@@ -9,12 +9,15 @@ import pyarrow.parquet as pq
 
 from tests.support.digits_file import digits_file
 
-from .conftest import Workspace
+from .conftest import PREPARED, Template, Workspace
 
 FIGURE = "results/figures/digits/overlap_pixels.png"
 
 
-def test_what_is_found_stands_in_the_statement(workspace: Workspace, small: dict[str, Any]) -> None:
+def test_what_is_found_stands_in_the_statement(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
+    template(workspace, small, *PREPARED)
     seen = digits_file(workspace.directory / "seen.parquet") | {"split_seed": 7}
     small |= {"public_datasets": {"seen": seen}, "overlap": {"public": ["seen"]}}
     small["overlap"]["threshold"] = 0.999

@@ -12,10 +12,13 @@ from safetensors.numpy import save_file
 
 from tests.support.digits_file import digits_file
 
-from .conftest import Workspace
+from .conftest import PREPARED, Template, Workspace
 
 
-def test_a_public_dataset_lends_its_covariance(workspace: Workspace, small: dict[str, Any]) -> None:
+def test_a_public_dataset_lends_its_covariance(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
+    template(workspace, small, *PREPARED)
     lender = digits_file(workspace.directory / "lender.parquet", mirrored=True)
     lender["test_fraction"] = 0.5
     manifest = "results/features/lender/{backbone}/train/manifest.json"
@@ -80,8 +83,10 @@ def test_private_features_are_refused_before_any_job(
 
 
 def test_private_data_that_was_copied_is_refused_by_the_job(
-    workspace: Workspace, small: dict[str, Any]
+    workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
+    template(workspace, small, "heads")
+
     def refused(method: dict[str, Any], reason: str) -> None:
         changed = small | {"methods": {"some": method}}
         result = workspace.run(changed, "heads", check=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpprobe.logs import LASTING
 
-from .conftest import Workspace
+from .conftest import Template, Workspace
 
 # Runs the job at once, and does not come back until long after it has ended.
 SBATCH = """#!/bin/sh
@@ -56,9 +56,9 @@ def test_what_nobody_noted_down_is_not_taken_for_current(
 
 
 def test_a_job_that_never_started_leaves_finished_cells_alone(
-    workspace: Workspace, small: dict[str, Any]
+    workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
-    workspace.run(small, "heads")
+    template(workspace, small, "heads")
     cell = workspace.cell("sgd", "2")
     before = {path.name: path.read_bytes() for path in cell.iterdir()}
     for name, answer in {"submit.sh": "17", "status.sh": "failed"}.items():

@@ -16,14 +16,15 @@ import pytest
 
 from dpprobe.artifacts import read_json
 
-from .conftest import SMALL, TIMEOUT, Workspace
+from .conftest import SMALL, TIMEOUT, Template, Workspace
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def finished(module_workspace: Callable[[str], Workspace]) -> Workspace:
+def finished(module_workspace: Callable[[str], Workspace], template: Template) -> Workspace:
     workspace = module_workspace("report")
+    template(workspace, SMALL, "heads")
     workspace.run(SMALL, "html_report")
     return workspace
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from .conftest import SMALL, Workspace
+from .conftest import SMALL, Template, Workspace
 
 # All that a run reads of the repository.
 CODE = ("Snakefile", "workflow", "scripts", "profiles", "envs", "resources", "src")
 
 
 @pytest.fixture(scope="module")
-def trained(module_workspace: Callable[[str], Workspace]) -> Workspace:
+def trained(module_workspace: Callable[[str], Workspace], template: Template) -> Workspace:
     """A small study whose heads are trained."""
     workspace = module_workspace("reruns")
-    workspace.run(SMALL, "heads")
+    template(workspace, SMALL, "heads")
     return workspace
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from .conftest import Workspace
+from .conftest import PREPARED, Template, Workspace
 
 # Takes what Snakemake says of a job, and refuses the job.
 RECORDER = """#!/bin/sh
@@ -55,8 +55,10 @@ def test_extraction_asks_for_time_by_the_rows(workspace: Workspace, small: dict[
     assert max(many) > 6 * 60
 
 
-def test_training_asks_by_features_and_heads(workspace: Workspace, small: dict[str, Any]) -> None:
-    workspace.run(small, "features", "calibrations")
+def test_training_asks_by_features_and_heads(
+    workspace: Workspace, small: dict[str, Any], template: Template
+) -> None:
+    template(workspace, small, *PREPARED)
     (one,) = asked(workspace, small, "heads")
     (shard, *_) = (workspace.directory / "results/features").rglob("train/shard-*.h5")
     written = shard.stat().st_mtime_ns

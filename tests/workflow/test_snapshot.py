@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import Workspace
+from .conftest import PREPARED, Template, Workspace
 from .test_reruns import CODE
 
 # Runs each job at once, and edits what the test says after the first training job.
@@ -37,12 +37,12 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def cluster(workspace: Workspace, study: dict[str, Any]) -> Workspace:
+def cluster(workspace: Workspace, study: dict[str, Any], template: Template) -> Workspace:
     """A study before its heads are trained, beside the commands of a cluster of one job."""
     for name, text in {"submit.sh": SUBMIT, "status.sh": STATUS}.items():
         (workspace.directory / name).write_text(text)
         (workspace.directory / name).chmod(0o755)
-    workspace.run(study, "features", "calibrations")
+    template(workspace, study, *PREPARED)
     return workspace
 
 
