@@ -29,7 +29,7 @@ NEEDED = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "scontrol", "squeu
 ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb", "mariadb-install-db")
 # sacctmgr knows only the usual socket, so all clusters on a machine share one munged.
 MUNGE_PID = Path("/run/munge/dpprobe-tests.pid")
-PATIENCE = 60.0
+PATIENCE = 240.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 CONFIG = """\

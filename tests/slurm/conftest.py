@@ -20,7 +20,7 @@ import pytest
 
 from .cluster import Cluster, missing, running, wait_until
 
-TIMEOUT = 900  # a run that takes longer hangs; a busy machine is slow
+TIMEOUT = 1800  # a run that takes longer hangs; a busy machine is slow
 
 # What a case's jobs do is in study.json: a shell command for each output. A finished file is
 # renamed into place, as every artifact of the real workflow is.
@@ -197,7 +197,7 @@ def clone(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
 
 
 def until(
-    condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 300
+    condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 900
 ) -> None:
     """Waits for something while a run goes on."""
 
