@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -166,6 +167,7 @@ def deleted(workspace: Workspace, names: Sequence[str]) -> Iterator[None]:
     finally:
         for name in names:
             (aside / name).rename(workspace.directory / name)
+        shutil.rmtree(aside)
 
 
 def test_deleted_files_are_planned_again(
@@ -292,7 +294,7 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     shard = next(iter(sorted(features.glob("shard-*.h5"))))
     kept = shard.read_bytes()
     shard.unlink()
-    output = workspace.run(study, "heads").stdout
+    output = workspace.run(study, "features", "heads").stdout
     jobs = count_rules(output)
     assert jobs["extract_features"] == 1
     assert jobs["prepare_data"] == jobs["calibrate"] == 0
@@ -306,4 +308,4 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     assert len(logs) >= 5
     assert all("kept" in log and "training seeds" not in log for log in logs)
     assert len(shard.read_bytes()) == len(kept)
-    assert "Nothing to be done" in workspace.run(study, "heads").stdout
+    assert "Nothing to be done" in workspace.run(study, "features", "heads").stdout
