@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 logger = logging.getLogger("dpprobe")
+
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silent_progress() -> Iterator[None]:
+    """Keeps this thread's work quiet, such as each of a thousand fits that one line speaks of."""
+    token = _SILENT.set(True)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
 
 
 class Progress:
@@ -35,7 +50,7 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and not _SILENT.get():
             seconds = time.monotonic() - self._started
             rate = self.done / max(seconds, 1e-9)
             logger.info(
@@ -46,7 +61,7 @@ class Progress:
     def advance(self, amount: int) -> None:
         self.done += amount
         now = time.monotonic()
-        if now - self._reported < self.interval:
+        if now - self._reported < self.interval or _SILENT.get():
             return
         self._reported = now
         rate = self.done / max(now - self._started, 1e-9)

@@ -35,7 +35,7 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
 from dpprobe.privacy.plan import Plan
-from dpprobe.progress import Progress
+from dpprobe.progress import Progress, silent_progress
 
 Numbers = npt.NDArray[np.float64]
 
@@ -89,16 +89,18 @@ class Attack:
         used: dict[str, float] = {}
         for chunk in self._chunks(seeds, members):
             present = bool(members[chunk[0]])
-            scores, margins = self._scored([seeds[i] for i in chunk], present, used)
+            with silent_progress():
+                scores, margins = self._scored([seeds[i] for i in chunk], present, used)
             releases[chunk], bundle[chunk] = scores, margins
             progress.advance(len(chunk))
         return Runs(members=members, releases=releases, bundle=bundle, used=used)
 
     def strength(self, seed: int) -> float:
         """Returns the largest of a run's |d_t| / s_t, in the root of the sum of their squares."""
-        _, transcripts = self._trained([seed], present=True)
-        without = self._replayed(transcripts, present=False)
-        with_ = self._replayed(transcripts, present=True)
+        with silent_progress():
+            _, transcripts = self._trained([seed], present=True)
+            without = self._replayed(transcripts, present=False)
+            with_ = self._replayed(transcripts, present=True)
         squares = 0.0
         for release, absent, present in zip(
             transcripts[seed], without[seed], with_[seed], strict=True
@@ -111,7 +113,8 @@ class Attack:
         """Yields indices of runs that are trained together: all in, or all out."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
-            _, transcripts = self._trained([seeds[0]], present=False)
+            with silent_progress():
+                _, transcripts = self._trained([seeds[0]], present=False)
             size = sum(
                 2 * release.output.nelement() * release.output.element_size()
                 + release.sums.nelement() * release.sums.element_size()
