@@ -221,7 +221,7 @@ def main() -> None:
             shutil.copytree(calibration, folder / "results/calibration")
 
     # Plans are found and priced once, in the process that all others are forked from.
-    make.choice_block = priced_once(make.choice_block)
+    make.choice_block = priced_once(make.choice_block)  # type: ignore[attr-defined]
     prepare()
     release(folder, made)
     shutil.rmtree(calibration)
