@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_audit(calibrations: Path) -> None:
     plan = planned(METHODS["sgd"], 1.0, calibrations)
     one, two = (audited(METHODS["sgd"], plan, calibrations, runs=40) for _ in range(2))
     np.testing.assert_array_equal(one.scores["score"], two.scores["score"])
-    assert one.white_box | {"seconds": 0} == two.white_box | {"seconds": 0}
+    assert {**one.white_box, "seconds": 0} == {**two.white_box, "seconds": 0}
 
 
 def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -> None:
@@ -143,11 +143,10 @@ def test_small_and_multi_label_data_are_audited(
 
 def test_a_method_s_width_is_kept_where_its_options_ask_for_it() -> None:
     plan = plan_of(METHODS["least_squares"], N)
-    wide = {"dimension": 900, "num_classes": 40, "multi_label": False}
-    shape = white_box.audited_shape(METHODS["least_squares"], plan, **wide)
+    shape = white_box.audited_shape(METHODS["least_squares"], plan, 900, 40, False)
     assert (shape.n, shape.dimension, shape.num_classes) == (N, 64, 10)
     groups = head("sgd", normalize={"kind": "group_norm", "groups": 9})
-    shape = white_box.audited_shape(groups, plan, **wide)
+    shape = white_box.audited_shape(groups, plan, 900, 40, False)
     assert (shape.dimension, shape.num_classes) == (900, 40)
 
 
