@@ -40,7 +40,7 @@ from dpprobe.progress import Progress, silent_progress
 Numbers = npt.NDArray[np.float64]
 
 # What a chunk of runs keeps of its transcripts.
-_CHUNK_BYTES = 192 * 2**20
+_CHUNK_BYTES = 48 * 2**20
 _MOST_AT_ONCE = 64
 
 
@@ -95,19 +95,25 @@ class Attack:
             progress.advance(len(chunk))
         return Runs(members=members, releases=releases, bundle=bundle, used=used)
 
-    def strength(self, seed: int) -> float:
-        """Returns the largest of a run's |d_t| / s_t, in the root of the sum of their squares."""
+    def strength(self, seeds: Sequence[int]) -> float:
+        """Returns the root of the sum of |d_t|^2 / s_t^2 over the releases of a run.
+
+        The mean of one run a seed.
+        """
         with silent_progress():
-            _, transcripts = self._trained([seed], present=True)
+            _, transcripts = self._trained(seeds, present=True)
             without = self._replayed(transcripts, present=False)
             with_ = self._replayed(transcripts, present=True)
-        squares = 0.0
-        for release, absent, present in zip(
-            transcripts[seed], without[seed], with_[seed], strict=True
-        ):
-            deviation = self._deviation(release.name)
-            squares += float((present - absent).double().square().sum()) / deviation**2
-        return math.sqrt(squares)
+        strengths = []
+        for seed, transcript in transcripts.items():
+            squares = 0.0
+            for release, absent, present in zip(
+                transcript, without[seed], with_[seed], strict=True
+            ):
+                change = float((present - absent).double().square().sum())
+                squares += change / self._deviation(release.name) ** 2
+            strengths.append(math.sqrt(squares))
+        return math.fsum(strengths) / len(strengths)
 
     def _chunks(self, seeds: Sequence[int], members: npt.NDArray[np.bool_]) -> Iterator[list[int]]:
         """Yields indices of runs that are trained together: all in, or all out."""
@@ -193,7 +199,8 @@ class Attack:
             products = (noise * change).flatten(1).sum(1).div_(deviation**2).numpy()
             squares = change.flatten(1).square().sum(1).div_(deviation**2).numpy()
             total += _log_ratios(products, squares, mechanism.sample_rate, joined)
-            longest = deviation * math.sqrt(float(squares.max())) / mechanism.sensitivity
+            each = squares.reshape(mechanism.count, -1).sum(1)  # of a release in parts
+            longest = deviation * math.sqrt(float(each.max())) / mechanism.sensitivity
             longest /= 1 if sampled else group
             used[name] = max(used.get(name, 0.0), longest)
         return total

@@ -28,12 +28,16 @@ LABEL, OTHER_LABEL = 0, 1
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The public facts of a cell's training rows: n units, features a row, classes."""
+    """The public facts of a cell's training rows: n units, features a row, classes.
+
+    A unit of several rows has them alike, each weighted by one over their number.
+    """
 
     n: int
     dimension: int
     num_classes: int
     multi_label: bool
+    rows_per_unit: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class Worlds:
 
     Attributes:
       absent, present: with null rows in the canaries' place, and with the canaries.
-      canaries: their units, which are also their rows.
+      canaries: their units.
       canary: one's features, float32 [1, d].
     """
 
@@ -117,12 +121,18 @@ def _centred(features: np.ndarray) -> np.ndarray:
 
 
 def _training_set(shape: Shape, features: np.ndarray, labels: np.ndarray) -> TrainingSet:
-    """Returns a training set of n units, of which the first have a row each and the others none."""
+    """Returns a training set of n units, of which the first have rows and the others none.
+
+    Args:
+      features, labels: one row a unit.
+    """
+    each = shape.rows_per_unit
+    features, labels = features.repeat(each, axis=0), labels.repeat(each)
     rows = len(features)
     units = Units(
         members=np.arange(rows),
-        starts=np.minimum(np.arange(shape.n + 1), rows),
-        weights=np.ones(rows, dtype=np.float32),
+        starts=np.minimum(np.arange(shape.n + 1) * each, rows),
+        weights=np.full(rows, 1 / each, dtype=np.float32),
     )
     if shape.multi_label:  # a canary has every label, the rows against it none
         hot = np.zeros((rows, shape.num_classes), dtype=np.uint8)

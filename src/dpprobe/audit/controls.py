@@ -19,6 +19,10 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 
+CONTROLS = (
+    "noise_off", "half_noise", "no_clipping", "half_sample_rate", "shared_noise",
+    "unpriced_centre", "float_noise",
+)  # fmt: skip
 # How many times the clipping norm a row may add where clipping is as good as off, and the norm of
 # such a canary.
 UNCLIPPED, LONG = 8.0, 1000.0

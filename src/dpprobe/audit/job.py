@@ -166,6 +166,11 @@ class _Task:
             values["device"] = identity_device(self.device)
         return values
 
+    @cached_property
+    def public_identity(self) -> dict[str, Any]:
+        """The identity without the private rows: a white-box result must not tell of them."""
+        return {key: value for key, value in self.identity.items() if key not in ("rows", "device")}
+
     def is_current(self) -> bool:
         """Returns True if a record has today's fingerprint; one that cannot be read has not."""
         try:
@@ -189,7 +194,7 @@ class _Task:
                 multi_label=self.train.multi_label,
                 runs=self.audit.runs,
                 confidence=self.audit.confidence,
-                seed=cell_seed(self.identity, 0),
+                seed=cell_seed(self.public_identity, 0),
                 controls=self.audit.controls,
                 progress_label=f"audit of {label}",
                 cache=self.cache,

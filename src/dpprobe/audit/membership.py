@@ -34,7 +34,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed
-from dpprobe.privacy.trade_off import best_attack
+from dpprobe.privacy.trade_off import allowed
 
 RATES = (0.001, 0.01)
 GROUPS = ("all", "mislabelled", "rarest_classes")
@@ -43,7 +43,6 @@ INTERVAL = "95 %, heads and units both drawn again (pigeonhole bootstrap)"
 LEAST_SHADOWS, LEAST_UNITS, MOST_MISLABELLED = 8, 20, 0.2
 # False positive rates of the curves, which end with the two that are reported.
 _CURVE = np.append(np.logspace(-4, 0, 81), RATES)
-_BALANCED_POINTS = 2001
 
 
 @dataclass(frozen=True)
@@ -228,21 +227,16 @@ def allowed_by(plan: Plan) -> Allowed:
     """Computes what a plan allows any attack; everything where it promises nothing."""
     if not plan.private:
         return Allowed(balanced_accuracy=1.0, tpr=np.ones(len(_CURVE)))
-    grid = np.linspace(0.0, 1.0, _BALANCED_POINTS)
-    rates = [*_CURVE.tolist(), *grid.tolist()]
-    bounds = np.array(
-        best_attack(
-            plan.mechanisms,
-            np.minimum(rates, 1.0).tolist(),
-            plan.selection,
-            delta=plan.delta,
-            epsilon=plan.realised_epsilon,
-        )
+    bounds = allowed(
+        plan.mechanisms,
+        np.minimum(_CURVE, 1.0).tolist(),
+        plan.selection,
+        delta=plan.delta,
+        epsilon=plan.realised_epsilon,
     )
-    curve, on_grid = np.split(bounds, [len(_CURVE)])
-    # between two points of the grid no more is gained than the second's true positives
-    gained = float((on_grid[1:] - grid[:-1]).max())
-    return Allowed(balanced_accuracy=math.ceil((1 + gained) / 2 * 1e4) / 1e4, tpr=curve)
+    return Allowed(
+        balanced_accuracy=bounds.balanced_accuracy, tpr=np.asarray(bounds.true_positives)
+    )
 
 
 def _groups(attacked: Attacked) -> tuple[dict[str, Flags], dict[str, str]]:

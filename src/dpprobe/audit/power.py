@@ -69,9 +69,14 @@ class PlanFamily:
         return self.group * accountants.gaussian_mu(self._mechanisms)
 
     @property
+    def exact(self) -> bool:
+        """True if the plan's total variation is known, and no bound."""
+        return self.scales and self._mu is not None
+
+    @property
     def separation(self) -> float:
         """The mu of a Gaussian mechanism that allows as much as the plan."""
-        return _separation(self.total_variation())
+        return separation(self.total_variation())
 
     def total_variation(self, factor: float = 1.0) -> float:
         """Computes the total variation that the plan allows with `factor` times its noise.
@@ -125,21 +130,21 @@ class PlanFamily:
             return math.nan
         if total_variation <= 0:
             return math.inf
-        separation = _separation(total_variation)
+        wanted = separation(total_variation)
         if self._mu is not None:
-            return self._mu / separation * _ABOVE
-        return self._search(separation)
+            return self._mu / wanted * _ABOVE
+        return self._search(wanted)
 
-    def _search(self, separation: float) -> float:
+    def _search(self, wanted: float) -> float:
         """Searches the factor of a sampled plan that has a separation, from above."""
         least = self._least_factor
 
         def price(factor: float) -> float:
-            return _separation(self.total_variation(max(factor, least)))
+            return separation(self.total_variation(max(factor, least)))
 
         try:
             factor, _ = calibration.find_factor(
-                price, separation, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
+                price, wanted, what="separation", tolerance=_TOLERANCE, stride=_STRIDE
             )
         except PrivacyError:  # more than the least factor allows
             return least
@@ -181,12 +186,21 @@ class PlanFamily:
 
 
 def caught_factor(
-    family: PlanFamily, runs: int, confidence: float = 0.95, probability: float = 0.95
+    family: PlanFamily,
+    runs: int,
+    confidence: float = 0.95,
+    probability: float = 0.95,
+    *,
+    strength: float = 1.0,
 ) -> float:
     """Computes by how much too small the noise must be for an audit to reject its plan.
 
     The audit is right about so many of `runs` that it rejects the plan at `confidence`; with noise
-    of 1 / f times the plan's the best test does so with the given probability.
+    of 1 / f times the plan's the test does so with the given probability.
+
+    Args:
+      strength: the separation (mu) that the test has, as a part of the plan's, taken to be the same
+        with less noise; 1 is the best test there is.
 
     Returns:
       The factor f, above 1. NaN where no noise would be caught with so few runs, for a selection
@@ -209,7 +223,10 @@ def caught_factor(
         return math.nan
     # With this accuracy so many, or more, are right with the given probability.
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
-    return 1 / family.factor_of(2 * accuracy - 1)
+    wanted = min(math.erf(separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
+    factor = family.factor_of(wanted) if strength > 0 else math.nan
+    reached = factor > 0 and family.total_variation(factor) >= wanted * (1 - 2 * _TOLERANCE)
+    return 1 / factor if reached and factor < 1 else math.nan
 
 
 def runs_to_reject(
@@ -247,7 +264,7 @@ def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | 
     return high if high <= runs else None
 
 
-def _separation(total_variation: float) -> float:
+def separation(total_variation: float) -> float:
     """Computes the mu of two normal distributions of this total variation."""
     from scipy.special import erfinv
 

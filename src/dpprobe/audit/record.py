@@ -100,10 +100,10 @@ class WhiteBox(_Part):
       inside, outside: runs with the canaries, and without.
       accuracy: the share of the runs that the test was right in, counting both kinds alike.
       epsilon_lower: the bound, at `confidence`, that assumes nothing of the scores.
-      holds: True if it is at most the claim.
+      holds: False where the test refutes the claim at confidence 0.999, or a sum moves too far.
       noise_factor: the noise is at most so many times the plan's, by this test.
-      caught_factor: noise too small by so much would have been caught with `probability`; None
-        where none would.
+      caught_factor: noise too small by so much would have been caught with `probability`, by how
+        far the test came; None where none would.
       parametric_epsilon_lower: with the scores taken for normal; None where a mechanism samples.
       direct_epsilon_lower: from (epsilon, delta) alone, without the plan.
       sensitivity_used: the canary's change of a sum over its sensitivity, by mechanism.

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from dpprobe.audit.attack import Attack, Runs
 from dpprobe.audit.bounds import accuracy_lower_bound, epsilon_lower_bound
 from dpprobe.audit.canaries import OTHERS, Shape, make_worlds
-from dpprobe.audit.controls import Control, make_controls
-from dpprobe.audit.power import PlanFamily, caught_factor, runs_to_reject
+from dpprobe.audit.controls import CONTROLS, Control, make_controls
+from dpprobe.audit.power import PlanFamily, caught_factor, runs_to_reject, separation
 from dpprobe.errors import ConfigError
 from dpprobe.heads.normalisation import Channels, GroupNorm
 from dpprobe.heads.options import MethodOptions
@@ -35,8 +35,10 @@ from dpprobe.progress import Progress
 
 # Features and classes of the audited heads at most.
 LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
-# A canary's norm before normalisation and clipping: the one that moves releases most is taken.
+# A canary's norm before normalisation and clipping: the one that moves releases most is taken, and
+# of those that move them alike the shortest.
 LENGTHS = (1.0, 30.0, 1000.0)
+_PILOTS, _AS_GOOD = 4, 0.01
 # Canaries are so many that their mu together is about this: best told from fewer and more.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
 # Runs of a control, and the probability that they catch what is broken, as far as so many do.
@@ -45,6 +47,8 @@ CONTROL_PROBABILITY = 0.99
 # Of all runs, those that set the threshold on a head's score; the others are tested.
 _PILOT = 0.25
 PROBABILITY = 0.95
+# The confidence at which a claim counts as refuted, and the rounding of float32 sums.
+REFUTED, _ROUND_OFF = 0.999, 1e-5
 JOINT, SAMPLED, HEADS = (
     "paired likelihood ratio of all releases",
     "white-box scores of all sampled steps",
@@ -102,6 +106,8 @@ def audit(
     """
     if not plan.private:
         raise ConfigError(f"audit of head {method.head}: its plan promises nothing; leave it out")
+    if plan.n < 2:
+        raise ConfigError(f"audit of head {method.head}: n = {plan.n}; two units are needed")
     if getattr(method, "engine", None) == "opacus":
         raise ConfigError(
             f"audit of head {method.head}: engine opacus adds its noise out of sight; write "
@@ -117,7 +123,10 @@ def audit(
     members = [test.members, test.members]
     records: list[Mapping[str, Any]] = []
     with ExitStack() as stack:
-        if controls and plan.selection is None:
+        if controls and plan.selection is not None:
+            reason = "of a search the best head alone is seen, and no release to break"
+            records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
+        elif controls:
             folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             every = make_controls(attack, shape, group=cell.group, seed=seed, cache=folder)
             for control in every:
@@ -143,13 +152,20 @@ def audit(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: the cell's, or `LARGEST` where that is smaller."""
-    fixed = bool(method.input_files()) or isinstance(method.normalize, Channels | GroupNorm)
+    """Returns the size of the audited heads: near the cell's, and at most `LARGEST`.
+
+    Rows are wider than there are classes, so that no sum of a row a class is square. A unit that is
+    not an image has two rows.
+    """
+    files = bool(method.input_files())
+    fixed = files or isinstance(method.normalize, Channels | GroupNorm)
+    most, least = LARGEST.dimension, LARGEST.num_classes + 1
     return Shape(
         n=plan.n,
-        dimension=dimension if fixed else min(dimension, LARGEST.dimension),
-        num_classes=num_classes if fixed else min(num_classes, LARGEST.num_classes),
+        dimension=dimension if fixed else max(min(dimension, most), least),
+        num_classes=num_classes if files else min(num_classes, LARGEST.num_classes),
         multi_label=multi_label,
+        rows_per_unit=1 if plan.unit == "image" else 2,
     )
 
 
@@ -179,7 +195,7 @@ class _Cell:
 
     @cached_property
     def attack(self) -> Attack:
-        """The attack with the canary that moves releases most, by one run each."""
+        """The attack with the shortest canary that moves releases most, by a few runs of each."""
         attacks = [
             Attack(
                 method=self.method,
@@ -190,8 +206,15 @@ class _Cell:
         ]
         if self.plan.selection is not None:
             return attacks[0]
-        pilot = derived_seed(self.seed, "audit pilot")
-        return max(attacks, key=lambda attack: attack.strength(pilot))
+        strengths = [attack.strength(self._pilots) for attack in attacks]
+        good = (1 - _AS_GOOD) * max(strengths)
+        return next(
+            attack for attack, reached in zip(attacks, strengths, strict=True) if reached >= good
+        )
+
+    @property
+    def _pilots(self) -> list[int]:
+        return [derived_seed(self.seed, f"audit pilot {place}") for place in range(_PILOTS)]
 
     def run(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         """Trains and scores runs whose membership fair coins decide."""
@@ -214,22 +237,28 @@ class _Cell:
         scores = test.bundle if searched else test.releases
         pair = scores[test.members], scores[~test.members]
         return {
-            "test": HEADS if searched else SAMPLED if sampled else JOINT,
+            "test": self._test(sampled=sampled, searched=searched),
             "canary": self._canary(),
             "rows": self._rows(),
             "group": self.group,
             "runs": runs,
-            "in": int(test.members.sum()),
-            "out": int((~test.members).sum()),
+            "in": int(test.members[-runs:].sum()),
+            "out": int((~test.members[-runs:]).sum()),
             "confidence": self.confidence,
             "accuracy": correct / runs,
             "epsilon_lower": lower,
-            "holds": lower <= self.plan.realised_epsilon,
+            "holds": self._holds(correct, runs, test.used),
             "noise_factor": self.family.factor_of(2 * accuracy - 1),
-            "caught_factor": caught_factor(self.family, runs, self.confidence, PROBABILITY),
+            "caught_factor": caught_factor(
+                self.family,
+                runs,
+                self.confidence,
+                PROBABILITY,
+                strength=self._strength(correct / runs),
+            ),
             "probability": PROBABILITY,
             "parametric_epsilon_lower": None
-            if sampled or searched
+            if sampled or searched or not scores.std()
             else self._epsilon(pair, "normal"),
             "direct_epsilon_lower": self._epsilon(pair, "clopper_pearson"),
             "bundle": {
@@ -239,12 +268,36 @@ class _Cell:
             "sensitivity_used": dict(test.used),
         }
 
+    def _holds(self, correct: int, runs: int, used: Mapping[str, float]) -> bool:
+        """Returns False where right guesses refute the plan, or a sum has moved too far.
+
+        At a confidence of its own: of a thousand cells whose promise is kept one is refuted.
+        """
+        accuracy = accuracy_lower_bound(correct, runs, REFUTED)
+        lower = self.family.epsilon_of_accuracy(accuracy)
+        moved = max(used.values(), default=0.0)
+        return lower <= self.plan.realised_epsilon and moved <= 1 + _ROUND_OFF
+
+    def _strength(self, accuracy: float) -> float:
+        """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""
+        if self.plan.selection is not None:
+            return 0.0
+        best = self.family.separation
+        if self.family.exact:
+            reached = self.attack.strength(self._pilots)
+        else:
+            reached = separation(2 * accuracy - 1)
+        return min(1.0, reached / best)
+
     def control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:
         """Attacks a broken mechanism; returns its runs and its record."""
         if control.attack is None:
             reason = control.reason
             return None, {"name": control.name, "not_applicable": reason}
         runs = self._control_runs(control)
+        if runs > MOST_CONTROL_RUNS:
+            reason = f"to tell it from the plan takes some {runs} runs"
+            return None, {"name": control.name, "not_applicable": reason}
         test = self.run(control.attack, runs, control.name, label)
         correct = int(((test.releases > 0) == test.members).sum())
         lower = self.family.epsilon_of_accuracy(
@@ -261,14 +314,13 @@ class _Cell:
 
     def _control_runs(self, control: Control) -> int:
         """Returns the runs that catch a fault, more where its noise is near the plan's."""
-        if control.noise is None:
-            return CONTROL_RUNS
-        allowed, accuracy = (
-            (1 + family.total_variation()) / 2
-            for family in (self.family, PlanFamily(control.noise, group=self.group))
-        )
+        allowed = (1 + self.family.total_variation()) / 2
+        accuracy = 1.0
+        if control.noise is not None:
+            family = PlanFamily(control.noise, group=self.group)
+            accuracy = (1 + family.total_variation()) / 2
         needed = runs_to_reject(allowed, accuracy, self.confidence, CONTROL_PROBABILITY)
-        return min(max(needed, CONTROL_RUNS), MOST_CONTROL_RUNS)
+        return max(needed, CONTROL_RUNS)
 
     def _epsilon(
         self, pair: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], kind: str
@@ -277,8 +329,14 @@ class _Cell:
             return 0.0
         return epsilon_lower_bound(*pair, self.plan.delta, self.confidence, kind, group=self.group)
 
+    def _test(self, *, sampled: bool, searched: bool) -> str:
+        name = HEADS if searched else SAMPLED if sampled else JOINT
+        return name if self.method.exact or searched else f"{name}, as real numbers"
+
     def _canary(self) -> str:
         rows = "a synthetic row" if self.group == 1 else f"{self.group} equal synthetic rows"
+        if self.plan.selection is not None:
+            return f"{rows}, with another label than those in its direction"
         return f"{rows} at the clipping norm, with another label than those in its direction"
 
     def _rows(self) -> str:

@@ -158,7 +158,10 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     error, tail = max(_prv_error(mechanisms, delta) / 4, _PRV_LEAST_ERROR), delta / 1000
     for _ in range(_PRV_TRIES):
         # Its upper end at a larger delta, by the two tails, is its estimate for the lower end.
-        answer = _prv_upper(mechanisms, delta + 2 * tail, error, tail) - 2 * error
+        try:
+            answer = _prv_upper(mechanisms, delta + 2 * tail, error, tail) - 2 * error
+        except ValueError:  # beyond its grid
+            answer = math.inf
         if math.isfinite(answer):
             return max(certain, answer)
         mechanisms = [mechanism.scaled(1.5) for mechanism in mechanisms]

@@ -57,7 +57,7 @@ def right(runs: Runs) -> float:
 def test_without_sampling_the_ratio_is_normal_about_half_of_mu_squared(name: str) -> None:
     attack = attack_on(name)
     scores, members = (scored := run(attack, 400)).releases, scored.members
-    mu = attack.strength(derived_seed(2, "0"))
+    mu = attack.strength([derived_seed(2, "0")])
     assert mu == pytest.approx(GROUP * gaussian_mu(attack.plan.mechanisms), rel=0.02)
     for group, middle in ((scores[members], mu**2 / 2), (scores[~members], -(mu**2) / 2)):
         assert abs(group.mean() - middle) < 4.5 * mu / math.sqrt(len(group))

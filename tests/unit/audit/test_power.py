@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from dpprobe.audit.bounds import accuracy_lower_bound
-from dpprobe.audit.power import PlanFamily, caught_factor
+from dpprobe.audit.power import PlanFamily, caught_factor, runs_to_reject
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
@@ -107,17 +107,18 @@ def test_more_than_sampling_allows_gives_the_least_factor() -> None:
     assert 30 < few.epsilon_of_accuracy(0.95) < math.inf
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.7])
 @pytest.mark.parametrize("mu", [0.27, 1.67])
-def test_noise_too_small_by_the_caught_factor_is_caught(mu: float) -> None:
+def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: float) -> None:
     """By simulation of the test on normal scores: so often as stated, and a smaller one less."""
     whole, runs, repeats = family(gaussians(1 / mu)), 1000, 2000
-    caught = caught_factor(whole, runs)
+    caught = caught_factor(whole, runs, strength=strength)
     assert caught > 1
     allowed = (1 + whole.total_variation()) / 2
     generator = np.random.default_rng(3)
     rejected = {}
     for factor in (1.0, (1 + caught) / 2, caught):
-        right = generator.binomial(runs, norm.cdf(factor * mu / 2), size=repeats)
+        right = generator.binomial(runs, norm.cdf(strength * factor * mu / 2), size=repeats)
         bounds = [accuracy_lower_bound(int(count), runs, 0.95) for count in right]
         rejected[factor] = sum(bound > allowed for bound in bounds)
     low, high = binom.ppf([0.001, 0.999], repeats, 0.95)
@@ -131,6 +132,29 @@ def test_more_runs_catch_smaller_faults() -> None:
     caught = [caught_factor(whole, runs) for runs in (100, 1000, 10_000)]
     assert caught == sorted(caught, reverse=True)
     assert math.isnan(caught_factor(family(gaussians(0.2)), 4))
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.01, 1), (0.4, 0.04, 600)])
+def test_where_no_noise_shows_enough_nothing_is_claimed(
+    noise: float, rate: float, steps: int
+) -> None:
+    """A canary that is in no batch is not told by any noise, and one almost told by none less."""
+    caught = caught_factor(family(gaussians(noise, rate, steps)), 200)
+    assert math.isnan(caught) or caught > 1
+    if steps == 1:
+        assert math.isnan(caught)
+
+
+def test_a_test_without_strength_catches_nothing() -> None:
+    assert math.isnan(caught_factor(family(gaussians(1.0)), 1000, strength=0.0))
+
+
+def test_runs_to_reject_reject_as_often_as_asked() -> None:
+    runs = runs_to_reject(0.8, 0.9, 0.95, 0.99)
+    needed = next(k for k in range(runs + 1) if accuracy_lower_bound(k, runs, 0.95) > 0.8)
+    assert binom.sf(needed - 1, runs, 0.9) >= 0.99
+    assert runs == 200
+    assert runs_to_reject(0.999, 1.0) == 3200
 
 
 def test_a_sampled_plan_has_a_caught_factor(sampled: PlanFamily) -> None:
