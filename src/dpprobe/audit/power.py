@@ -215,7 +215,7 @@ def caught_factor(
     if not 0 < probability < 1:
         raise ConfigError(f"probability {probability!r}: must lie between 0 and 1, such as 0.95")
     accuracy_lower_bound(runs, runs, confidence)
-    if not family.scales:
+    if not family.scales or strength <= 0:
         return math.nan
     allowed = (1 + family.total_variation()) / 2
     needed = _fewest_that_reject(allowed, runs, confidence)
@@ -224,7 +224,7 @@ def caught_factor(
     # With this accuracy so many, or more, are right with the given probability.
     accuracy = float(betaincinv(needed, runs - needed + 1, probability))
     wanted = min(math.erf(separation(2 * accuracy - 1) / strength / math.sqrt(8)), 1.0)
-    factor = family.factor_of(wanted) if strength > 0 else math.nan
+    factor = family.factor_of(wanted)
     reached = factor > 0 and family.total_variation(factor) >= wanted * (1 - 2 * _TOLERANCE)
     return 1 / factor if reached and factor < 1 else math.nan
 

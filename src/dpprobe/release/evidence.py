@@ -64,7 +64,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
         raise PrivacyError(
             f"{audit}: epsilon is at least {at_least(box.epsilon_lower)} at confidence "
             f"{box.confidence:g}, and {plan.realised_epsilon:g} would be promised; nothing is "
-            "released. Look for the fault, or, if it is chance, audit with more runs"
+            "released. Look for the fault: by chance this happens once in a thousand audits"
         )
     return Evidence(
         audited=record.evidence.date,
