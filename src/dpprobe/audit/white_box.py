@@ -273,10 +273,10 @@ class _Cell:
 
         At a confidence of its own: of a thousand cells whose promise is kept one is refuted.
         """
-        accuracy = accuracy_lower_bound(correct, runs, REFUTED)
-        lower = self.family.epsilon_of_accuracy(accuracy)
+        allowed = (1 + self.family.total_variation()) / 2
         moved = max(used.values(), default=0.0)
-        return lower <= self.plan.realised_epsilon and moved <= 1 + _ROUND_OFF
+        shown = accuracy_lower_bound(correct, runs, REFUTED)
+        return shown <= allowed and moved <= 1 + _ROUND_OFF
 
     def _strength(self, accuracy: float) -> float:
         """Returns the test's separation over the plan's: computed, or by the runs' accuracy."""

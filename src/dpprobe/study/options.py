@@ -190,7 +190,7 @@ class AuditOptions(Options):
         Field(None, description="Some of the study's; all where absent.")
     )
     runs: int = Field(
-        300,
+        200,
         ge=10,
         le=10_000_000,
         description="Fits of the white-box test of a cell, about half of them with the canary.",
