@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from dpprobe.heads.registry import method_options
 from dpprobe.logs import job_log
 from dpprobe.study.snapshot import run_study
 
@@ -15,18 +14,12 @@ if __name__ == "__main__":
         params = snakemake.params
         study = run_study(snakemake.config)
         train_job(
-            Job(
-                study=study.study,
-                private_datasets=tuple(study.datasets),
-                dataset=snakemake.wildcards.dataset,
-                backbone=snakemake.wildcards.backbone,
-                epsilon=snakemake.wildcards.epsilon,
-                methods={name: method_options(options) for name, options in params.methods.items()},
-                seeds=params.seeds,
-                study_seed=params.seed,
+            Job.of(
+                study,
+                snakemake.wildcards,
+                params,
                 memory_mb=params.memory_mb,
                 metric=params.metric,
-                **params.privacy,
             ),
             train=Path(snakemake.input.train),
             test=Path(snakemake.input.test),

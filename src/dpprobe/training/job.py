@@ -29,6 +29,7 @@ from dpprobe.features.text import check_classes
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Observe
 from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, score_rows
 from dpprobe.machine_code import MachineCode, processor
@@ -37,6 +38,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
 from dpprobe.results.cell_record import CellName
 from dpprobe.results.units import row_weights
+from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import (
@@ -77,6 +79,22 @@ class Job:
     unit: str = "image"
     patients: Mapping[str, int | None] | None = None
     metric: str | None = None
+
+    @classmethod
+    def of(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
+        """Returns the job of a rule's wildcards and params, and of what the rule says beside."""
+        return cls(
+            study=study.study,
+            private_datasets=tuple(study.datasets),
+            dataset=wildcards.dataset,
+            backbone=wildcards.backbone,
+            epsilon=wildcards.epsilon,
+            methods={name: method_options(options) for name, options in params.methods.items()},
+            seeds=params.seeds,
+            study_seed=params.seed,
+            **params.privacy,
+            **rest,
+        )
 
 
 def train_job(
