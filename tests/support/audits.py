@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.privacy.plan import Plan
+from dpprobe.training.plans import plan_method
 
 
 def head(name: str, **options: Any) -> MethodOptions:
@@ -45,3 +47,11 @@ def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float
         realised_epsilon=epsilon,
         priced_by="nobody",
     )
+
+
+def priced(method: MethodOptions, n: int, epsilon: float, cache: Path) -> Plan:
+    """Returns the calibrated plan of a method on n images, at delta 1e-5."""
+    return plan_method(
+        method, n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=cache, unit="image",
+        patients=None,
+    )  # fmt: skip

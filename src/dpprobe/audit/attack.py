@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress, silent_progress
 
@@ -102,8 +102,7 @@ class Attack:
         """
         with silent_progress():
             _, transcripts = self._trained(seeds, present=True)
-            without = self._replayed(transcripts, present=False)
-            with_ = self._replayed(transcripts, present=True)
+            without, with_ = self._sums(transcripts, present=True)
         strengths = []
         for seed, transcript in transcripts.items():
             squares = 0.0
@@ -139,15 +138,25 @@ class Attack:
             heads = fit_heads(self.method, self._data(present), self.plan, seeds)
             return [math.nan] * len(seeds), self._margins(heads)
         heads, transcripts = self._trained(seeds, present=present)
-        seen = {seed: [release.sums for release in transcripts[seed]] for seed in seeds}
-        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
-        # The sums of a run are those of its world, but where a sample decides if canaries are in.
-        without = self._replayed(transcripts, present=False) if present else seen
-        with_ = seen if present and not sampled else self._replayed(transcripts, present=True)
+        without, with_ = self._sums(transcripts, present=present)
         scores = [
             self._log_ratio(transcripts[seed], without[seed], with_[seed], used) for seed in seeds
         ]
         return scores, self._margins(heads)
+
+    def _sums(
+        self, transcripts: dict[int, Transcript], *, present: bool
+    ) -> tuple[dict[int, list[torch.Tensor]], dict[int, list[torch.Tensor]]]:
+        """Returns each seed's sums without and with canaries, of runs in one of the worlds."""
+        seen = {
+            seed: [release.sums for release in transcript]
+            for seed, transcript in transcripts.items()
+        }
+        sampled = any(item.sample_rate < 1 for item in self.plan.mechanisms)
+        # The sums of a run are those of its world, but where a sample decides if canaries are in.
+        without = self._replayed(transcripts, present=False) if present else seen
+        with_ = seen if present and not sampled else self._replayed(transcripts, present=True)
+        return without, with_
 
     def _trained(
         self, seeds: Sequence[int], *, present: bool
@@ -163,7 +172,7 @@ class Attack:
         fit_heads(self.method, self._data(present), self.plan, list(transcripts), observer=replayer)
         return replayer.sums
 
-    def _data(self, present: bool) -> Any:
+    def _data(self, present: bool) -> TrainingSet:
         return self.worlds.present if present else self.worlds.absent
 
     def _deviation(self, name: str) -> float:

@@ -34,7 +34,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import derived_seed
-from dpprobe.privacy.trade_off import allowed
+from dpprobe.privacy.trade_off import Allowed, allowed, everything
 
 RATES = (0.001, 0.01)
 GROUPS = ("all", "mislabelled", "rarest_classes")
@@ -56,19 +56,6 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allowed:
-    """The most that the plan allows any attack.
-
-    Attributes:
-      balanced_accuracy: half of one plus true minus false positives, at most.
-      tpr: at each false positive rate of the curves.
-    """
-
-    balanced_accuracy: float
-    tpr: Numbers
-
-
-@dataclass(frozen=True, kw_only=True)
 class MembershipResult:
     """The attacks on the heads of one cell's method and plan.
 
@@ -79,7 +66,7 @@ class MembershipResult:
       n: of the plan.
       measured: one for each attack and group of units.
       not_applicable: the reason for each group that is missing.
-      allowed: by the plan.
+      allowed: by the plan, at the false positive rates of the curves.
       scores: columns attack, member and score, one line for each head and unit.
       seconds: of all, and of training the heads.
     """
@@ -97,6 +84,7 @@ class MembershipResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the record, JSON-compatible."""
+        bounds = np.asarray(self.allowed.true_positives)
         return {
             "shadows": self.heads - 1,
             "targets": self.targets,
@@ -109,12 +97,12 @@ class MembershipResult:
             "interval": INTERVAL,
             "roc": {
                 "fpr": _rounded(_CURVE[: -len(RATES)]),
-                "allowed": _rounded(self.allowed.tpr[: -len(RATES)]),
+                "allowed": _rounded(bounds[: -len(RATES)]),
                 "curves": [_curve_record(one) for one in self.measured],
             },
             "allowed": {
                 "balanced_accuracy": self.allowed.balanced_accuracy,
-                "tpr_at_fpr": _by_rate(self.allowed.tpr),
+                "tpr_at_fpr": _by_rate(bounds),
             },
             "seconds": round(self.seconds, 3),
             "shadows_per_second": round(self.heads / self.training_seconds, 3),
@@ -225,17 +213,11 @@ def check(
 
 def allowed_by(plan: Plan) -> Allowed:
     """Computes what a plan allows any attack; everything where it promises nothing."""
+    rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
-        return Allowed(balanced_accuracy=1.0, tpr=np.ones(len(_CURVE)))
-    bounds = allowed(
-        plan.mechanisms,
-        np.minimum(_CURVE, 1.0).tolist(),
-        plan.selection,
-        delta=plan.delta,
-        epsilon=plan.realised_epsilon,
-    )
-    return Allowed(
-        balanced_accuracy=bounds.balanced_accuracy, tpr=np.asarray(bounds.true_positives)
+        return everything(rates)
+    return allowed(
+        plan.mechanisms, rates, plan.selection, delta=plan.delta, epsilon=plan.realised_epsilon
     )
 
 

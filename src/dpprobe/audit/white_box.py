@@ -108,19 +108,18 @@ def audit(
         raise ConfigError(f"audit of head {method.head}: its plan promises nothing; leave it out")
     if plan.n < 2:
         raise ConfigError(f"audit of head {method.head}: n = {plan.n}; two units are needed")
-    if getattr(method, "engine", None) == "opacus":
+    if method.audit_fault:
         raise ConfigError(
-            f"audit of head {method.head}: engine opacus adds its noise out of sight; write "
-            "engine: closed_form or exact"
+            f"audit of head {method.head}: {method.audit_fault}; write engine: closed_form or exact"
         )
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
     cell = _Cell(method, plan, shape, seed, runs, confidence)
-    attack = cell.attack
-    test = cell.run(attack, runs, "runs", progress_label)
+    test = cell.run(cell.attack, runs, "runs", progress_label)
     box = cell.bounds(test)
-    names, tables = ["releases", "bundle"], [test.releases, test.bundle]
-    members = [test.members, test.members]
+    tables = [("bundle", test.members, test.bundle)]
+    if plan.selection is None:
+        tables.insert(0, ("releases", test.members, test.releases))
     records: list[Mapping[str, Any]] = []
     with ExitStack() as stack:
         if controls and plan.selection is not None:
@@ -128,23 +127,20 @@ def audit(
             records = [{"name": name, "not_applicable": reason} for name in CONTROLS]
         elif controls:
             folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            every = make_controls(attack, shape, group=cell.group, seed=seed, cache=folder)
+            every = make_controls(cell.attack, shape, group=cell.group, seed=seed, cache=folder)
             for control in every:
                 broken, record = cell.control(control, f"{progress_label}, {control.name}")
                 records.append(record)
                 if broken is not None:
-                    names.append(control.name)
-                    tables.append(broken.releases)
-                    members.append(broken.members)
-    if plan.selection is not None:
-        del names[0], tables[0], members[0]
+                    tables.append((control.name, broken.members, broken.releases))
+    names, members, scores = zip(*tables, strict=True)
     return WhiteBoxResult(
         white_box={**box, "seconds": time.perf_counter() - started},
         controls=records,
         scores={
-            "attack": np.repeat(names, [len(table) for table in tables]),
+            "attack": np.repeat(names, [len(part) for part in scores]),
             "member": np.concatenate(members),
-            "score": np.concatenate(tables),
+            "score": np.concatenate(scores),
         },
     )
 
@@ -193,9 +189,14 @@ class _Cell:
     def family(self) -> PlanFamily:
         return PlanFamily(self.plan, group=self.group)
 
-    @cached_property
+    @property
     def attack(self) -> Attack:
-        """The attack with the shortest canary that moves releases most, by a few runs of each."""
+        """The attack with the shortest canary that moves releases most."""
+        return self._piloted[0]
+
+    @cached_property
+    def _piloted(self) -> tuple[Attack, float]:
+        """The attack and its strength, by a few runs with each canary; 0 for a search."""
         attacks = [
             Attack(
                 method=self.method,
@@ -205,16 +206,11 @@ class _Cell:
             for length in LENGTHS
         ]
         if self.plan.selection is not None:
-            return attacks[0]
-        strengths = [attack.strength(self._pilots) for attack in attacks]
+            return attacks[0], 0.0
+        pilots = [derived_seed(self.seed, f"audit pilot {place}") for place in range(_PILOTS)]
+        strengths = [attack.strength(pilots) for attack in attacks]
         good = (1 - _AS_GOOD) * max(strengths)
-        return next(
-            attack for attack, reached in zip(attacks, strengths, strict=True) if reached >= good
-        )
-
-    @property
-    def _pilots(self) -> list[int]:
-        return [derived_seed(self.seed, f"audit pilot {place}") for place in range(_PILOTS)]
+        return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
 
     def run(self, attack: Attack, runs: int, name: str, label: str) -> Runs:
         """Trains and scores runs whose membership fair coins decide."""
@@ -283,10 +279,7 @@ class _Cell:
         if self.plan.selection is not None:
             return 0.0
         best = self.family.separation
-        if self.family.exact:
-            reached = self.attack.strength(self._pilots)
-        else:
-            reached = separation(2 * accuracy - 1)
+        reached = self._piloted[1] if self.family.exact else separation(2 * accuracy - 1)
         return min(1.0, reached / best)
 
     def control(self, control: Control, label: str) -> tuple[Runs | None, Mapping[str, Any]]:

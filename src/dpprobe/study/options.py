@@ -159,7 +159,7 @@ class MembershipOptions(Options):
         description="Of these heads, those that are attacked, by the others; all where absent.",
     )
     rows: int = Field(
-        2000, ge=2, description="Units attacked at most; no head is trained on the others."
+        2000, ge=2, description="Units attacked at most; every head is trained on the others."
     )
     mislabelled: float = Field(
         0.02,

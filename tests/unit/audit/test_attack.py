@@ -18,8 +18,7 @@ from dpprobe.audit.power import PlanFamily
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress
-from dpprobe.training.plans import plan_method
-from tests.support.audits import METHODS, plan_of
+from tests.support.audits import METHODS, plan_of, priced
 
 SHAPE = Shape(n=300, dimension=8, num_classes=3, multi_label=False)
 GROUP = 3
@@ -93,10 +92,7 @@ def test_every_broken_mechanism_is_told_apart_more_often_than_its_plan_allows(
 ) -> None:
     attack = attack_on(name, noise=7.0)
     if name.startswith("sampled"):
-        plan = plan_method(
-            attack.method, n=SHAPE.n, epsilon=4.0, delta=1e-5, accountant="pld", cache=calibrations,
-            unit="image", patients=None,
-        )  # fmt: skip
+        plan = priced(attack.method, SHAPE.n, 4.0, calibrations)
         attack = replace(attack, plan=plan)
     control = next(item for item in controls_of(attack, calibrations) if item.name == fault)
     if control.attack is None:

@@ -19,14 +19,13 @@ from dpprobe.audit.roc import roc
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import best_attack
-from dpprobe.training.plans import plan_method
+from tests.support.audits import priced
 from tests.unit.heads.test_fit_every_head import FULL, options, plan, write_store
 
 SGD: dict[str, Any] = {"head": "sgd", "batch_size": "full", "steps": 10, "init": "zero"}
@@ -41,19 +40,6 @@ def random_rows(
     features = torch.from_numpy(generator.normal(size=(rows, dimension)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(classes, size=rows))
     return TrainingSet(features, labels, classes)
-
-
-def priced(method: MethodOptions, n: int, epsilon: float, folder: Path) -> Plan:
-    return plan_method(
-        method,
-        n=n,
-        epsilon=epsilon,
-        delta=1e-5,
-        accountant="pld",
-        cache=folder,
-        unit="image",
-        patients=None,
-    )
 
 
 def attacked(
@@ -298,7 +284,7 @@ def test_streamed_rows_are_attacked_like_rows_in_memory(tmp_path: Path) -> None:
 def test_a_search_is_attacked_too(tmp_path: Path) -> None:
     values = {"head": "tuned", **FULL["tuned"]}
     result = attacked(values, random_rows(60), 8.0, tmp_path, shadows=8)
-    assert 0 < result.allowed.tpr[0] < 1
+    assert 0 < result.allowed.true_positives[0] < 1
 
 
 def test_nonprivate_chooses_its_penalty_once(caplog: pytest.LogCaptureFixture) -> None:

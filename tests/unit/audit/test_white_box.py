@@ -18,9 +18,8 @@ from dpprobe.audit.record import read_audit
 from dpprobe.errors import ConfigError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
-from dpprobe.training.plans import plan_method
 from tests.support.audit_records import write_audit
-from tests.support.audits import METHODS, head, plan_of
+from tests.support.audits import METHODS, head, plan_of, priced
 
 N = 400
 
@@ -31,10 +30,7 @@ def calibrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(method: MethodOptions, epsilon: float, cache: Path) -> Plan:
-    return plan_method(
-        method, n=N, epsilon=epsilon, delta=1e-5, accountant="pld", cache=cache, unit="image",
-        patients=None,
-    )  # fmt: skip
+    return priced(method, N, epsilon, cache)
 
 
 def audited(
@@ -184,7 +180,7 @@ def test_heads_that_add_float32_noise_are_tested_as_real_numbers(calibrations: P
 
 def test_what_cannot_be_audited_is_refused() -> None:
     opacus = head("sgd", engine="opacus")
-    with pytest.raises(ConfigError, match="engine opacus adds its noise out of sight"):
+    with pytest.raises(ConfigError, match="engine opacus adds its noise where no audit sees it"):
         audited(opacus, plan_of(opacus, N), Path())
     free = Plan(mechanisms=(), n=N, epsilon=math.inf, delta=1e-5, accountant="pld")
     with pytest.raises(ConfigError, match="promises nothing"):
