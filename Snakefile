@@ -26,6 +26,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/zero_shot.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/analysis.smk"
+include: "workflow/rules/long_tail.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/targets.smk"
@@ -42,6 +43,7 @@ rule all:
         rules.overlaps.input,
         rules.heads.input,
         rules.audits.input,
+        rules.long_tail.input,
         rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,

@@ -35,6 +35,7 @@ VERSIONS = {
     "tsne_page": 2,
     "release": 1,
     "audit": 1,
+    "long_tail": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from dpprobe.analysis.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
+from dpprobe.analysis.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
 from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
@@ -32,6 +34,7 @@ from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
 from dpprobe.study.load import check_yaml, load_study
+from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -57,6 +60,7 @@ except ConfigError as error:
 DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
+LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
@@ -179,6 +183,7 @@ def figure_paths(dataset):
     figures = [
         *dataset_figures(),
         *audit_figures(dataset),
+        *(["long_tail"] if dataset in LONG_TAIL_DATASETS else []),
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
@@ -327,6 +332,70 @@ def audit_marks(dataset):
 def audit_files(dataset):
     """All that audits of one dataset write."""
     return [*audit_paths(dataset, AUDIT_SUFFIXES), *audit_marks(dataset)]
+
+
+def long_tail_paths(dataset, suffixes=LONG_TAIL_SUFFIXES):
+    """The measurements of the long tail of one dataset, where the study asks for them."""
+    return expand(
+        "<results>/{folder}/{dataset}/{backbone}{suffix}",
+        folder=LONG_TAIL,
+        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
+        backbone=STUDY.backbones,
+        suffix=suffixes,
+    )
+
+
+def long_tail_records(*datasets):
+    """The records of long tails: of some datasets, or of all."""
+    return [
+        path
+        for dataset in datasets or LONG_TAIL_DATASETS
+        for path in long_tail_paths(dataset, [".json"])
+    ]
+
+
+def long_tail_summaries():
+    """The summaries of the datasets whose long tails are measured."""
+    return expand("<results>/summary/{dataset}.parquet", dataset=LONG_TAIL_DATASETS)
+
+
+def long_tail_files(dataset):
+    """All that is made of the long tail of one dataset."""
+    figures = expand(
+        "<results>/figures/{dataset}/long_tail.{extension}",
+        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
+        extension=["svg", "png"],
+    )
+    return [*long_tail_paths(dataset), *figures]
+
+
+def long_tail_study_files():
+    """The tables of long tails, and the figure beside the price of privacy where there is one."""
+    tables = expand(
+        "<results>/tables/{name}.{extension}",
+        name=LONG_TAIL_TABLES if LONG_TAIL_DATASETS else [],
+        extension=["csv", "md"],
+    )
+    return [*tables, *long_tail_gap_figure()]
+
+
+def long_tail_gap_figure():
+    """The figure of long tails beside the price of privacy: needs private and non-private cells, and points."""
+    cells = [cell for cell in study_cells() if cell.dataset in LONG_TAIL_DATASETS]
+    promised = [
+        cell
+        for cell in cells
+        if cell.epsilon != INFINITE and STUDY.methods[cell.method].private
+    ]
+    ceilings = [
+        cell for cell in cells if STUDY.methods[cell.method].head == CEILING_HEAD
+    ]
+    points = len(LONG_TAIL_DATASETS) * len(STUDY.backbones)
+    shown = promised and ceilings and points > 1 and STUDY.long_tail.memorisation
+    return expand(
+        "<results>/figures/long_tail_gap.{extension}",
+        extension=["svg", "png"] if shown else [],
+    )
 
 
 @cache
@@ -579,6 +648,7 @@ def study_figures():
     both = ["svg", "png"] if len(STUDY.datasets) * len(STUDY.backbones) > 1 else []
     return [
         *expand("<results>/figures/tsne.{extension}", extension=both),
+        *long_tail_gap_figure(),
         *of_all_datasets(figure_paths),
         *tsne_pages(STUDY.datasets),
     ]

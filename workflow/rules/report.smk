@@ -21,6 +21,7 @@ rule write_report:
         zero_shot=later(of_all_datasets, zero_shot_paths),
         audits=later(of_all_datasets, audit_paths),
         audit_marks=later(of_all_datasets, audit_marks),
+        long_tails=later(long_tail_records),
     output:
         "<results>/report.html",
     log:

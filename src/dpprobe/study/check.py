@@ -15,6 +15,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
+from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
@@ -36,6 +37,7 @@ def check_study(study: Study) -> list[str]:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
+    report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:
         with report.part(f"methods.{name}"):

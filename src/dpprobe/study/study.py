@@ -30,6 +30,7 @@ from dpprobe.study.options import (
     AuditOptions,
     FeatureOptions,
     FewShotOptions,
+    LongTailOptions,
     OverlapOptions,
     PaperOptions,
     PrivacyOptions,
@@ -132,6 +133,11 @@ class Study(Options):
         None,
         description="Test the promise of each cell by attacks on heads that are trained for it; "
         "not done where absent.",
+    )
+    long_tail: LongTailOptions | None = Field(
+        None,
+        description="Sub-classes and memorisation of the features, not private; not done where "
+        "absent.",
     )
     releases: dict[Name, ReleaseOptions] = Field(
         {},

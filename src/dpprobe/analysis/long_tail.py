@@ -1,0 +1,180 @@
+"""Sub-classes of features, and how unequal they are. Nothing here is private.
+
+The features of each class are clustered; a cluster stands for a sub-class, and its share of the
+class's rows for the sub-class's frequency. Three numbers describe the frequencies:
+
+- the tail index a: the r-th most frequent sub-class of a class has a share in proportion to r^-a
+  (Zipf); 0 where all are equally frequent. One number for all classes.
+- the share of sub-classes with at most 1, 2 or 5 rows;
+- the effective number M of sub-classes: the exponential of the entropy of all frequencies, the
+  number of equally frequent ones that would be as hard to guess.
+
+A clustering always returns clusters, of features without any sub-classes too, and k-means makes
+them unequal by itself. So each number stands beside that of a *reference*: as many rows for each
+class, drawn from one normal distribution with the class's principal variances, clustered alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpprobe.privacy.randomness import stream, stream_seed
+
+Numbers = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Sizes = Sequence[Index]  # of each class, the rows of its sub-classes, falling
+
+COMPONENTS = 64  # principal components of a class that are clustered
+ROWS_A_CLUSTER = 5  # a class has at most one cluster for so many rows
+FEW = (1, 2, 5)  # rows of a rare sub-class
+STARTS = 4  # of k-means
+# Tail indices that are tried, and simulated draws of each.
+_INDICES = np.linspace(0.0, 5.0, 51)
+_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A class's rows in their principal components.
+
+    Attributes:
+      rows: [n, q], q at most 64.
+      kept, total: the variance of these, and of all components.
+    """
+
+    rows: Numbers
+    kept: float
+    total: float
+
+
+@dataclass(frozen=True)
+class TailIndex:
+    """A tail index and its 95 % interval.
+
+    The interval is over rows drawn from given frequencies; it says nothing of another clustering.
+    An upper end of None is above the largest index that was tried, 5.
+    """
+
+    value: float
+    low: float
+    high: float | None
+
+
+def coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
+    """Computes the principal components of one class's features [n, d].
+
+    Components beyond the 64 largest are left out: distances in them are mostly noise.
+    """
+    from sklearn.decomposition import PCA  # heavy: planning imports this room
+
+    rows = np.asarray(features, dtype=np.float64)
+    rows = rows - rows.mean(axis=0)
+    largest = np.abs(rows).max(initial=0.0)
+    if largest > 0:
+        rows /= largest
+    total = float(np.square(rows).sum())
+    if len(rows) < 2 or total == 0:
+        return Coordinates(np.zeros((len(rows), 1)), 0.0, 0.0)
+    most = min(COMPONENTS, *rows.shape)
+    placed = np.asarray(PCA(most, random_state=_state(seed)).fit_transform(rows))
+    scale = largest * largest
+    return Coordinates(placed, float(np.square(placed).sum()) * scale, total * scale)
+
+
+def reference(rows: Numbers, *, seed: int) -> Numbers:
+    """Draws as many rows from a normal distribution with the variances of these [n, q]."""
+    return np.asarray(stream(seed, "reference rows").normal(size=rows.shape) * rows.std(axis=0))
+
+
+def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
+    """Clusters one class's rows [n, q] by k-means, and counts them.
+
+    Args:
+      clusters: at most so many; fewer where the class has under 5 rows for each, or fewer
+        different rows.
+
+    Returns:
+      The rows of each cluster, falling; none is 0.
+    """
+    from sklearn.cluster import KMeans  # as above
+
+    most = min(clusters, len(rows) // ROWS_A_CLUSTER)
+    most = min(most, len(np.unique(rows, axis=0)))
+    if most < 2:
+        return np.array([len(rows)])
+    fitted = KMeans(most, n_init=STARTS, random_state=_state(seed)).fit(rows)
+    sizes = np.bincount(fitted.labels_, minlength=most)
+    return np.asarray(np.sort(sizes[sizes > 0])[::-1])
+
+
+def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
+    """Estimates one tail index for all classes; None where no class has two sub-classes.
+
+    The mean logarithm of a row's rank is sufficient for the index. Ranks are those of the observed
+    sizes, which makes equal frequencies look unequal; so its distribution is simulated for each of
+    many indices, with observed ranks too. The index at which the measured value is the median is
+    the estimate; the interval holds the indices of which it is no outlier.
+    """
+    sizes = [one for one in sizes if len(one) > 1]
+    if not sizes:
+        return None
+    measured = _mean_log_rank([one[None, :] for one in sizes])[0]
+    random = stream(seed, "tail index")
+    quantiles = np.array(
+        [
+            np.quantile(
+                _mean_log_rank([_draw(one, index, random) for one in sizes]), [0.025, 0.5, 0.975]
+            )
+            for index in _INDICES
+        ]
+    )
+    # The more unequal the frequencies, the lower the mean rank; simulated curves are a bit rough.
+    low, middle, high = (
+        float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))
+        for column in quantiles.T
+    )
+    return TailIndex(middle, low, None if high >= _INDICES[-1] else high)
+
+
+def _draw(sizes: Index, index: float, random: np.random.Generator) -> Index:
+    """Draws sizes of as many rows and sub-classes with this tail index: [draws, k], falling."""
+    shares = np.arange(1, len(sizes) + 1) ** -index
+    drawn = random.multinomial(int(sizes.sum()), shares / shares.sum(), size=_DRAWS)
+    return np.asarray(np.sort(drawn, axis=1)[:, ::-1])
+
+
+def _mean_log_rank(sizes: Sequence[Index]) -> Numbers:
+    """Returns the mean logarithm of the rank, over all rows of all classes: [draws]."""
+    ranks = [np.log(np.arange(1, one.shape[1] + 1)) for one in sizes]
+    total = sum(int(one[0].sum()) for one in sizes)
+    return np.asarray(sum(one @ rank for one, rank in zip(sizes, ranks, strict=True)) / total)
+
+
+def effective_number(sizes: Sizes) -> float:
+    """Returns the effective number of all sub-classes."""
+    shares = np.concatenate(list(sizes)).astype(np.float64)
+    shares /= shares.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def few_rows(sizes: Sizes) -> dict[int, float]:
+    """Returns the share of sub-classes with at most 1, 2 and 5 rows."""
+    together = np.concatenate(list(sizes))
+    return {few: float((together <= few).mean()) for few in FEW}
+
+
+def shares_by_rank(sizes: Sizes) -> list[float]:
+    """Returns the share of a class's rows in its sub-class of each rank, the mean over classes."""
+    table = np.zeros((len(sizes), max(len(one) for one in sizes)))
+    for line, one in zip(table, sizes, strict=True):
+        line[: len(one)] = one / one.sum()
+    return [float(value) for value in table.mean(axis=0)]
+
+
+def _state(seed: int) -> int:
+    """Returns a seed of the 32 bits that scikit-learn takes."""
+    return stream_seed(seed, "scikit-learn") >> 32

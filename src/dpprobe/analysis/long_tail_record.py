@@ -1,0 +1,185 @@
+"""The record of a long tail: the names of its files, and its JSON as a typed object.
+
+The job, the tables, the figures, the report and the rules take names and formats from here. Imports
+nothing heavy, since every start of Snakemake reads it.
+
+Nothing in it is private: all numbers come from training rows, some from test rows, without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dpprobe.artifacts import read_record, write_json
+from dpprobe.errors import DataError
+
+FORMAT: Final = "dpprobe-long-tail"
+FORMAT_VERSION: Final = 1
+LONG_TAIL = "long_tail"  # the folder: <folder>/<dataset>/<backbone><suffix>
+LONG_TAIL_TABLES = ("long_tail", "long_tail_gap", "long_tail_correlation")
+RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
+# The record is the commit mark: it is written last.
+SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
+
+
+class _Part(BaseModel):
+    """A part of a record: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Index(_Part):
+    """A tail index and the ends of its 95 % interval; `high` is null above 5."""
+
+    value: float
+    low: float
+    high: float | None
+
+
+class Frequencies(_Part):
+    """Frequencies of sub-classes, of the features or of their reference.
+
+    Attributes:
+      sub_classes: the number of clusters of all classes.
+      index: the tail index; None where no class has two.
+      few: the share of sub-classes with at most so many rows.
+      effective: the effective number M.
+      shares: of a class's rows in its sub-class of each rank, the mean over classes.
+    """
+
+    sub_classes: int
+    index: Index | None
+    few: dict[int, float]
+    effective: float
+    shares: tuple[float, ...]
+
+
+class SubClasses(_Part):
+    """A clustering.
+
+    Attributes:
+      clusters: asked for in each class.
+      m_ln_n: M ln N, with N the units of the whole training split.
+    """
+
+    clusters: int
+    measured: Frequencies
+    reference: Frequencies
+    m_ln_n: float
+
+
+class Above(_Part):
+    """The share of rows with a score above each threshold, and the share that chance gives."""
+
+    thresholds: tuple[float, ...]
+    share: tuple[float, ...]
+    chance: tuple[float, ...]
+
+
+class RemovedRows(_Part):
+    """Test accuracies without the memorised rows, and without as many random ones."""
+
+    removed: int
+    accuracy: float
+    without: float
+    at_random: float
+    lost: float
+    low: float
+    high: float
+
+
+class Scores(_Part):
+    """Memorisation scores.
+
+    Attributes:
+      rows, units: that heads were trained on, each on `trained_share` of the units.
+      ridge: of the heads.
+      accuracy: of heads about rows that they were not trained on.
+      share, chance: of rows with a score above `threshold`, and what chance gives.
+      low, high: of `share`, a 95 % interval over units.
+      standard_error: of a row's score, the median.
+      removal: None where no row, or every row, is above the threshold.
+    """
+
+    heads: int
+    trained_share: float
+    rows: int
+    units: int
+    ridge: float
+    accuracy: float
+    threshold: float
+    share: float
+    chance: float
+    low: float
+    high: float
+    standard_error: float
+    above: Above
+    removal: RemovedRows | None
+    seconds: float
+
+
+class LongTailRecord(_Part):
+    """The long tail of the features of one (dataset, backbone).
+
+    Attributes:
+      rows, units: of the training split; N of the theorem is `units`.
+      clustered: rows whose features were clustered.
+      classes: with a row among them.
+      variance_kept: the share that the clustered components keep, over all classes.
+      memorisation: None where the study asks for none, or for the reason in `notes`.
+    """
+
+    format: Literal["dpprobe-long-tail"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    private: Literal[False] = False
+    dataset: str
+    backbone: str
+    rows: int
+    units: int
+    clustered: int
+    classes: int
+    dimension: int
+    variance_kept: float
+    sub_classes: tuple[SubClasses, ...]
+    memorisation: Scores | None
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def finest(self) -> SubClasses:
+        """The clustering with the most clusters."""
+        return max(self.sub_classes, key=lambda item: item.clusters)
+
+    def write(self, path: Path) -> None:
+        write_json(path, self.model_dump(mode="json"))
+
+
+def long_tail_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
+    """Returns a file of a long tail below the folder of all."""
+    return Path(folder, dataset, f"{backbone}{suffix}")
+
+
+def read_long_tail(path: Path) -> LongTailRecord:
+    """Reads a record.
+
+    Raises:
+      DataError: when the file is missing, or is not a record of today's version.
+    """
+    values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
+    try:
+        return LongTailRecord.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
+        raise DataError(message) from None
+
+
+def read_long_tails(paths: Iterable[Path]) -> list[LongTailRecord]:
+    """Reads records, in the order of datasets and backbones."""
+    records = map(read_long_tail, paths)
+    return sorted(records, key=lambda record: (record.dataset, record.backbone))

@@ -1,0 +1,331 @@
+"""Memorisation scores of training rows, by heads trained on random subsets. None is private.
+
+A row's score is the probability that a head is right about it when it was among the head's rows,
+minus that when it was not (Feldman and Zhang 2020, "What neural networks memorize and why",
+section 2). Heads are trained on random shares of the units; rows of a unit, such as a patient's
+images, are in or out together. Scores come from labels and features without noise: they say which
+rows are unusual, and are as private as the rows.
+
+The head is ridge regression of the classes (one column of 0 and 1 for each), which private least
+squares approaches as its noise vanishes. It has a closed form, so that hundreds of heads share one
+factorisation. With the rows X, the targets Y and the ridge r:
+
+- more rows than columns: the rows that are out leave the sums X'X and X'Y, and a system of the
+  columns is solved for each head;
+- else: with Q = (XX' + r)^-1 the head without the rows O has the dual coefficients
+  QY - Q_:O Q_OO^-1 (QY)_O, which are 0 on O (block inverse of Q), and a system of O is solved.
+
+Both are exact: the same weights as of a new fit, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotri
+from scipy.stats import hypergeom
+
+from dpprobe.errors import DataError
+from dpprobe.privacy.randomness import stream
+from dpprobe.progress import Progress
+
+Numbers = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+THRESHOLD = 0.25  # a row with a score above it counts as memorised, as in the paper
+SHARE = 0.7  # of the units, in each head
+FEWEST_UNITS = 20
+REMOVALS = 20  # random draws that the removal of memorised rows is compared with
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
+PILOT_UNITS, PILOT_HEADS = 2000, 5  # from which the ridge is chosen
+# Dual coefficients are used up to so many rows for each column.
+_ROWS_A_COLUMN = 2
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The map from features to a head's columns: centred, mean squared norm 1, a column of ones.
+
+    Centre and scale are of all rows, also of those that a head leaves out.
+    """
+
+    centre: Numbers
+    scale: float
+
+    @classmethod
+    def of(cls, features: npt.NDArray[np.floating]) -> Scaling:
+        """Measures finite features [n, d]."""
+        rows = np.asarray(features, dtype=np.float64)
+        centre = rows.mean(axis=0)
+        squares = float(np.square(rows - centre).sum(axis=1).mean())
+        return cls(centre, squares**-0.5 if squares > 0 else 0.0)
+
+    def columns(self, features: npt.NDArray[np.floating]) -> Numbers:
+        """Returns the columns [n, d + 1]."""
+        columns = np.ones((len(features), features.shape[1] + 1))
+        np.subtract(features, self.centre, out=columns[:, :-1])
+        columns[:, :-1] *= self.scale
+        return columns
+
+
+class Heads(Protocol):
+    """Ridge heads of some rows, each without a few of them."""
+
+    def without(self, out: Index) -> Numbers:
+        """Returns the weights [d, K] of the head trained on all rows but these."""
+        ...
+
+
+class HeadsByColumns:
+    """Heads from sums over rows: for many rows and few columns."""
+
+    def __init__(self, rows: Numbers, targets: Numbers, ridge: float) -> None:
+        self.rows, self.targets = rows, targets
+        self.gram = rows.T @ rows
+        self.gram[np.diag_indices_from(self.gram)] += ridge
+        self.moments = rows.T @ targets
+
+    def without(self, out: Index) -> Numbers:
+        left = self.rows[out]
+        factor = cho_factor(self.gram - left.T @ left, overwrite_a=True, check_finite=False)
+        moments = self.moments - left.T @ self.targets[out]
+        return np.asarray(cho_solve(factor, moments, overwrite_b=True, check_finite=False))
+
+
+class HeadsByRows:
+    """Heads from the inverse of the rows' products: for few rows and many columns."""
+
+    def __init__(self, rows: Numbers, targets: Numbers, ridge: float) -> None:
+        self.rows = rows
+        kernel = rows @ rows.T
+        kernel[np.diag_indices_from(kernel)] += ridge
+        factor, _ = cho_factor(kernel.T, lower=False, overwrite_a=True, check_finite=False)
+        upper = np.triu(dpotri(factor, overwrite_c=True)[0])
+        self.inverse = np.ascontiguousarray(upper + np.triu(upper, 1).T)
+        self.coefficients = self.inverse @ targets
+
+    def without(self, out: Index) -> Numbers:
+        across = self.inverse[out]  # it is symmetric, and rows are quicker to take than columns
+        block = cho_factor(across[:, out], overwrite_a=True, check_finite=False)
+        solved = cho_solve(block, self.coefficients[out], check_finite=False)
+        coefficients = self.coefficients - across.T @ solved
+        coefficients[out] = 0.0  # exactly, which rounding is not
+        return np.asarray(self.rows.T @ coefficients)
+
+
+def ridge_heads(rows: Numbers, targets: Numbers, ridge: float) -> Heads:
+    """Returns the heads of rows [n, d] and targets [n, K], by the cheaper of both ways."""
+    kind = HeadsByRows if len(rows) <= _ROWS_A_COLUMN * rows.shape[1] else HeadsByColumns
+    return kind(rows, targets, ridge)
+
+
+@dataclass(frozen=True)
+class Memorisation:
+    """Heads that were right about each row, among those with it and those without it.
+
+    Attributes:
+      right_in, heads_in: [n], of the heads with the row.
+      right_out, heads_out: [n], of those without.
+      ridge: of all heads.
+    """
+
+    right_in: Index
+    heads_in: Index
+    right_out: Index
+    heads_out: Index
+    ridge: float
+
+    @cached_property
+    def scores(self) -> Numbers:
+        """The memorisation of each row, -1 to 1; NaN where all heads or none have the row."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.right_in / self.heads_in - self.right_out / self.heads_out)
+
+    @cached_property
+    def standard_errors(self) -> Numbers:
+        """The standard error of each score, from its number of heads.
+
+        One head that is right and one that is wrong are added to both kinds: a row about which all
+        heads agree has an error too (Agresti and Caffo 2000).
+        """
+        share_in = (self.right_in + 1) / (self.heads_in + 2)
+        share_out = (self.right_out + 1) / (self.heads_out + 2)
+        return np.asarray(
+            np.sqrt(
+                share_in * (1 - share_in) / (self.heads_in + 2)
+                + share_out * (1 - share_out) / (self.heads_out + 2)
+            )
+        )
+
+    def above(self, threshold: float) -> float:
+        """Returns the share of the rows with a score above a threshold."""
+        known = self.scores[~np.isnan(self.scores)]
+        return float((known > threshold).mean())
+
+    def chance(self, threshold: float) -> float:
+        """Returns the share that `above` is expected to be if no row is memorised.
+
+        Heads are then as often right with a row as without: given how many are right in all, those
+        among the heads with the row are a hypergeometric number. Exact, as the rows that are out
+        are drawn anew for each head.
+        """
+        known = (self.heads_in > 0) & (self.heads_out > 0)
+        inside, outside = self.heads_in[known], self.heads_out[known]
+        right = self.right_in[known] + self.right_out[known]
+        # score > threshold  <=>  right_in > least
+        least = (threshold + right / outside) / (1 / inside + 1 / outside)
+        tails = hypergeom.sf(np.floor(least + 1e-9), inside + outside, right, inside)
+        return float(tails.mean())
+
+
+def memorise(
+    rows: Numbers,
+    labels: Index,
+    *,
+    num_classes: int,
+    units: Index,
+    heads: int,
+    seed: int,
+    label: str = "memorisation",
+) -> Memorisation:
+    """Trains heads on random shares of the units, and asks each about every row.
+
+    Args:
+      rows: [n, d] columns of heads, by `Scaling.columns`.
+      labels: int64 [n].
+      units: int64 [n], whose each row is, from 0 without gaps.
+      label: of the log's lines.
+
+    Raises:
+      DataError: for fewer than 20 units.
+    """
+    count = int(units.max()) + 1 if len(units) else 0
+    if count < FEWEST_UNITS:
+        raise DataError(f"memorisation: {count} units; {FEWEST_UNITS} are needed")
+    targets = np.eye(num_classes)[labels]
+    ridge = choose_ridge(rows, targets, units, seed=seed)
+    family = ridge_heads(rows, targets, ridge)
+    right = np.zeros((2, len(rows)), dtype=np.int64)
+    trained = np.zeros((2, len(rows)), dtype=np.int64)
+    with Progress(heads, label=label, unit="heads") as progress:
+        for out in _subsets(units, heads, seed=seed, name="memorisation subsets"):
+            weights = family.without(np.flatnonzero(out))
+            hit = (rows @ weights).argmax(axis=1) == labels
+            for side, chosen in enumerate((~out, out)):
+                right[side] += hit & chosen
+                trained[side] += chosen
+            progress.advance(1)
+    return Memorisation(right[0], trained[0], right[1], trained[1], ridge)
+
+
+def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
+    """Returns the ridge whose heads are right most often about rows that they were not trained on.
+
+    Heads of at most 2,000 units are tried; of equals the largest ridge is taken.
+    """
+    count = int(units.max()) + 1
+    drawn = stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
+    chosen = np.flatnonzero(np.isin(units, drawn))
+    rows, targets = rows[chosen], targets[chosen]
+    units = np.unique(units[chosen], return_inverse=True)[1]
+    labels = targets.argmax(axis=1)
+    best, best_right = RIDGES[-1], -1
+    for ridge in reversed(RIDGES):
+        family = ridge_heads(rows, targets, ridge)
+        right = 0
+        for out in _subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
+            left = np.flatnonzero(out)
+            scores = rows[left] @ family.without(left)
+            right += int((scores.argmax(axis=1) == labels[left]).sum())
+        if right > best_right:
+            best, best_right = ridge, right
+    return best
+
+
+def _subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
+    """Yields the rows that are out of each head, [n]: those of 30 % of the units, drawn anew."""
+    count = int(units.max()) + 1
+    left_out = count - round(SHARE * count)
+    random = stream(seed, name)
+    for _ in range(heads):
+        out = np.zeros(count, dtype=bool)
+        out[random.permutation(count)[:left_out]] = True
+        yield out[units]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Test accuracies, as fractions, with all rows and with some of them removed.
+
+    Attributes:
+      removed: rows.
+      accuracy: with all rows.
+      without: with these rows removed.
+      at_random: with as many random rows removed, the mean over draws.
+      lost: `at_random` - `without`.
+      low, high: of `lost`, a 95 % interval over test units and draws.
+    """
+
+    removed: int
+    accuracy: float
+    without: float
+    at_random: float
+    lost: float
+    low: float
+    high: float
+
+
+def remove(
+    train: tuple[Numbers, Index],
+    test: tuple[Numbers, Index, Index],
+    removed: Flags,
+    *,
+    num_classes: int,
+    ridge: float,
+    seed: int,
+) -> Removal | None:
+    """Trains heads without some rows, and without as many random ones; None with none or all.
+
+    Args:
+      train: rows [n, d] and labels.
+      test: rows [m, d], labels, and whose each row is; each unit counts once.
+      removed: [n].
+    """
+    rows, labels = train
+    count = int(removed.sum())
+    if not 0 < count < len(rows):
+        return None
+    family = ridge_heads(rows, np.eye(num_classes)[labels], ridge)
+    test_rows, test_labels, units = test
+
+    def right(out: Index) -> Numbers:
+        hit = (test_rows @ family.without(out)).argmax(axis=1) == test_labels
+        return np.asarray(np.bincount(units, weights=hit) / np.bincount(units))
+
+    random = stream(seed, "removed rows")
+    draws = np.stack(
+        [right(np.sort(random.permutation(len(rows))[:count])) for _ in range(REMOVALS)]
+    )
+    without = right(np.flatnonzero(removed))
+    lost = draws.mean(axis=0) - without
+    # Heads that agree about every test unit may still differ about another one.
+    over_units = max(float(lost.std()), 1 / np.sqrt(len(lost))) / np.sqrt(len(lost))
+    over_draws = float(draws.mean(axis=1).std(ddof=1)) / np.sqrt(REMOVALS)
+    reach = 1.96 * float(np.hypot(over_units, over_draws))
+    mean = float(lost.mean())
+    return Removal(
+        removed=count,
+        accuracy=float(right(np.empty(0, dtype=np.int64)).mean()),
+        without=float(without.mean()),
+        at_random=float(draws.mean()),
+        lost=mean,
+        low=mean - reach,
+        high=mean + reach,
+    )
