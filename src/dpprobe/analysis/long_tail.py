@@ -132,6 +132,8 @@ def tail_index(sizes: Sizes, *, seed: int) -> TailIndex | None:
             for index in _INDICES
         ]
     )
+    # k-means may cut more evenly than equal frequencies are drawn, of which no interval is left.
+    measured = min(measured, quantiles[0, 1])
     # The more unequal the frequencies, the lower the mean rank; simulated curves are a bit rough.
     low, middle, high = (
         float(np.interp(-measured, -np.minimum.accumulate(column), _INDICES))

@@ -226,27 +226,24 @@ def memorise(
 
 
 def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) -> float:
-    """Returns the ridge whose heads are right most often about rows that they were not trained on.
+    """Returns the ridge with the least squared error about rows that heads were not trained on.
 
-    Heads of at most 2,000 units are tried; of equals the largest ridge is taken.
+    Heads of at most 2,000 units are tried. Squared errors have no ties, as shares of right answers
+    have on easy features.
     """
     count = int(units.max()) + 1
     drawn = stream(seed, "ridge units").permutation(count)[:PILOT_UNITS]
     chosen = np.flatnonzero(np.isin(units, drawn))
     rows, targets = rows[chosen], targets[chosen]
     units = np.unique(units[chosen], return_inverse=True)[1]
-    labels = targets.argmax(axis=1)
-    best, best_right = RIDGES[-1], -1
-    for ridge in reversed(RIDGES):
-        family = ridge_heads(rows, targets, ridge)
-        right = 0
+    errors = []
+    for ridge in RIDGES:
+        family, error = ridge_heads(rows, targets, ridge), 0.0
         for out in _subsets(units, PILOT_HEADS, seed=seed, name="ridge subsets"):
             left = np.flatnonzero(out)
-            scores = rows[left] @ family.without(left)
-            right += int((scores.argmax(axis=1) == labels[left]).sum())
-        if right > best_right:
-            best, best_right = ridge, right
-    return best
+            error += float(np.square(rows[left] @ family.without(left) - targets[left]).sum())
+        errors.append(error)
+    return RIDGES[int(np.argmin(errors))]
 
 
 def _subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
