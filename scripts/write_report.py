@@ -44,6 +44,7 @@ if __name__ == "__main__":
                 tables=study_tables(paths("tables"), paths("summaries"), run),
                 figures=paths("figures"),
                 audits=paths("audits"),
+                long_tails=paths("long_tails"),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),

@@ -103,7 +103,7 @@ def cluster_sizes(rows: Numbers, clusters: int, *, seed: int) -> Index:
     from sklearn.cluster import KMeans  # as above
 
     most = min(clusters, len(rows) // ROWS_A_CLUSTER)
-    most = min(most, len(np.unique(rows, axis=0)))
+    most = min(most, len(np.unique(rows.round(9), axis=0)))
     if most < 2:
         return np.array([len(rows)])
     fitted = KMeans(most, n_init=STARTS, random_state=_state(seed)).fit(rows)

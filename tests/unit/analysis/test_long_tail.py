@@ -26,7 +26,7 @@ def _zipf(
 
 @pytest.mark.parametrize("index", [0.0, 0.5, 1.0, 1.5])
 def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
-    """The interval holds it in 95 of 100 draws: in 40 it misses six or more with odds of 1 in 50."""
+    """The interval misses 5 % of the draws; seven or more of 40 once in 300 tries."""
     caught = 0
     values = []
     for seed in range(40):
@@ -37,7 +37,7 @@ def test_the_index_of_a_known_tail_lies_in_its_interval(index: float) -> None:
         assert measured.low <= measured.value <= measured.high
         caught += measured.low <= index <= measured.high
         values.append(measured.value)
-    assert caught >= 34
+    assert caught > 33
     assert np.mean(values) == pytest.approx(index, abs=0.05)
 
 

@@ -147,9 +147,7 @@ def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
 
 
 def test_rows_that_all_heads_have_are_left_out() -> None:
-    measured = Memorisation(
-        *(np.array(n) for n in ([3, 4], [4, 4], [0, 0], [4, 0])), 1.0
-    )
+    measured = Memorisation(*(np.array(n) for n in ([3, 4], [4, 4], [0, 0], [4, 0])), 1.0)
     assert np.isnan(measured.scores[1])
     assert measured.above(0.25) == 1
     assert 0 < measured.chance(0.25) < 1

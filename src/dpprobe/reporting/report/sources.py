@@ -22,6 +22,7 @@ class Sources:
     figures: Sequence[Path] = ()  # figures/<dataset>/<name>.svg and .png, or figures/<name>
     zero_shot: Sequence[Path] = ()
     audits: Sequence[Path] = ()  # records of audited cells
+    long_tails: Sequence[Path] = ()  # records
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 
 

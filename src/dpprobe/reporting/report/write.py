@@ -20,6 +20,7 @@ from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.audits import read_audits
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
+from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
@@ -45,6 +46,7 @@ NOT_PRIVATE = (
      "noise; zero-shot results are test results."),
     ("Membership attacks", "they score real training rows, without noise; audits with synthetic "
      "canaries use none."),
+    ("Long tails", "sub-classes and memorised rows come from features and labels, without noise."),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
      "method and backbone costs."),
@@ -103,6 +105,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             {**part, "figures": exhibits.figures(part["dataset"], {}, audits=True)}
             for part in read_audits(sources.audits, order=list(grid.measures))
         ],
+        long_tail=long_tail_section(sources.long_tails, grid),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),
