@@ -22,9 +22,10 @@ from dpprobe.results.summary import Entry, Grid
 
 NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
 NO_BOUND = (
-    "M ln N is how paper 000 reads its informal theorem 3.1: training well on M long-tailed "
-    "sub-classes of N rows would take an epsilon of so much. It is no proved bound for this data "
-    "set: its assumptions are not known to hold, and M depends on the clustering."
+    "M ln N is a reading of the foundation-features paper's informal theorem 3.1: training well on "
+    "M long-tailed sub-classes of N rows would take an epsilon of so much. It is no proved bound "
+    "for this data set: the theorem's assumptions are not known to hold, and M depends on the "
+    "clustering."
 )
 NEAR = 2.0  # points below the ceiling within which a private result counts as near it
 

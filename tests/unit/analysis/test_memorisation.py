@@ -127,8 +127,14 @@ def test_the_standard_error_is_the_spread_of_scores() -> None:
     assert measured.standard_errors.mean() == pytest.approx(measured.scores.std(), rel=0.04)
 
 
+def _counted(*counts: list[int]) -> Memorisation:
+    """Makes scores from right_in, heads_in, right_out and heads_out of each row."""
+    right_in, heads_in, right_out, heads_out = map(np.array, counts)
+    return Memorisation(right_in, heads_in, right_out, heads_out, 1.0)
+
+
 def test_agreement_of_all_heads_is_no_certainty() -> None:
-    measured = Memorisation(*(np.array([n]) for n in (140, 140, 0, 60)), 1.0)
+    measured = _counted([140], [140], [0], [60])
     assert measured.scores[0] == 1
     assert 0.005 < measured.standard_errors[0] < 0.05
 
@@ -141,13 +147,13 @@ def test_chance_is_the_share_of_rows_that_nothing_distinguishes(threshold: float
 
 def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
     """Two of four heads are right, two have the row: six orders, in one the score is 1."""
-    measured = Memorisation(*(np.array([n]) for n in (2, 2, 0, 2)), 1.0)
+    measured = _counted([2], [2], [0], [2])
     assert measured.chance(0.25) == pytest.approx(1 / 6)
     assert measured.chance(0.0) == pytest.approx(1 / 6), "four orders give 0, which is not above"
 
 
 def test_rows_that_all_heads_have_are_left_out() -> None:
-    measured = Memorisation(*(np.array(n) for n in ([3, 4], [4, 4], [0, 0], [4, 0])), 1.0)
+    measured = _counted([3, 4], [4, 4], [0, 0], [4, 0])
     assert np.isnan(measured.scores[1])
     assert measured.above(0.25) == 1
     assert 0 < measured.chance(0.25) < 1

@@ -14,6 +14,7 @@ def test_it_is_spearmans_with_an_interval_around() -> None:
     result = rank_correlation(first, second)
     assert result.points == 6
     assert result.value == pytest.approx(spearmanr(first, second).statistic)
+    assert result.value is not None
     assert result.low is not None
     assert result.high is not None
     assert -1 < result.low < result.value < result.high < 1
