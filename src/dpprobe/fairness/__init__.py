@@ -1,0 +1,1 @@
+"""Subgroups: metrics of each, gaps between them, and how far chance explains them. Not private."""
