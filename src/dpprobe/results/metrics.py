@@ -482,9 +482,9 @@ def _counted_units(
     return float(np.mean(having**-0.5) ** -2)
 
 
-def wilson(share: float, rows: float) -> tuple[float, float]:
+def wilson(share: float, rows: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Computes Wilson's score interval of a share of `rows` independent rows."""
-    z = float(ndtri((1 + CONFIDENCE) / 2))
+    z = float(ndtri((1 + confidence) / 2))
     shrunk = 1 + z**2 / rows
     centre = (share + z**2 / (2 * rows)) / shrunk
     half = z / shrunk * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))

@@ -28,6 +28,7 @@ from dpprobe.privacy.limits import (
 from dpprobe.study import catalog
 from dpprobe.study.options import (
     AuditOptions,
+    FairnessOptions,
     FeatureOptions,
     FewShotOptions,
     LongTailOptions,
@@ -138,6 +139,11 @@ class Study(Options):
         None,
         description="Sub-classes and memorisation of the features, not private; not done where "
         "absent.",
+    )
+    fairness: FairnessOptions | None = Field(
+        None,
+        description="Compare subgroups of the test rows, private heads beside non-private ones; "
+        "not done where absent.",
     )
     releases: dict[Name, ReleaseOptions] = Field(
         {},
