@@ -28,7 +28,7 @@ $(READY): $(LOCKS) pyproject.toml
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.lock
 	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements/environment.lock
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
-	$(BIN)/python -c 'import dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
+	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@
 
 demo: $(READY)

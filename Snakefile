@@ -25,6 +25,7 @@ include: "workflow/rules/calibration.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/zero_shot.smk"
 include: "workflow/rules/audit.smk"
+include: "workflow/rules/fairness.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/long_tail.smk"
 include: "workflow/rules/tables.smk"
@@ -44,6 +45,7 @@ rule all:
         rules.heads.input,
         rules.audits.input,
         rules.long_tail.input,
+        rules.fairness.input,
         rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,

@@ -36,6 +36,7 @@ VERSIONS = {
     "release": 1,
     "audit": 1,
     "long_tail": 1,
+    "fairness": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -17,6 +17,12 @@ from dpprobe.artifacts import fingerprint
 from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
+from dpprobe.fairness.record import (
+    FAIRNESS,
+    FAIRNESS_SUFFIXES,
+    TABLE_SUFFIX,
+    fairness_path,
+)
 from dpprobe.privacy.limits import INFINITE, epsilon_token
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
 from dpprobe.release.bundle import BUNDLE_FILES
@@ -33,6 +39,7 @@ from dpprobe.results.cell_record import (
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
+from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
@@ -61,6 +68,7 @@ DATASETS = STUDY.all_datasets()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
 LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
+COMPARED_CELLS = fairness_cells(STUDY)
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 SHARDS = [
     f"shard-{index:05d}-of-{STUDY.features.shards:05d}.h5"
@@ -396,6 +404,38 @@ def long_tail_gap_figure():
         "<results>/figures/long_tail_gap.{extension}",
         extension=["svg", "png"] if shown else [],
     )
+
+
+def compared_cells(wildcards):
+    """The cells of a (dataset, backbone) whose groups are compared."""
+    features = (wildcards.dataset, wildcards.backbone)
+    return [cell for cell in COMPARED_CELLS if cell[:2] == features]
+
+
+def compared_references(wildcards):
+    """[method, epsilon, reference's method, its epsilon] of the cells whose gaps are compared with another's."""
+    pairs = [
+        ((cell.method, cell.epsilon), reference_of(STUDY, cell.method, cell.epsilon))
+        for cell in compared_cells(wildcards)
+    ]
+    return [[*key, *reference] for key, reference in pairs if reference]
+
+
+def fairness_files(dataset, suffixes=FAIRNESS_SUFFIXES):
+    """All that is written of the groups of one dataset, where the study compares groups."""
+    backbones = dict.fromkeys(
+        cell.backbone for cell in COMPARED_CELLS if cell.dataset == dataset
+    )
+    return [
+        str(fairness_path(f"<results>/{FAIRNESS}", dataset, backbone, suffix))
+        for backbone in backbones
+        for suffix in suffixes
+    ]
+
+
+def fairness_records(dataset):
+    """The records of the groups of one dataset."""
+    return fairness_files(dataset, [RECORD_SUFFIX])
 
 
 @cache

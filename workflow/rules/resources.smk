@@ -87,6 +87,20 @@ def audit_minutes(wildcards, input, attempt):
     )
 
 
+def fairness_memory(wildcards, input, attempt):
+    """MB for the groups: 2,000 resamples of the test units at a byte each, labels and scores, and a cell's results."""
+    _, test = table_rows(wildcards)
+    counts = test * STUDY.fairness.resamples / 1e6
+    largest = max([size_mb([path]) for path in input.predictions], default=0)
+    return int((3000 + counts + 8 * largest) * attempt)
+
+
+def fairness_minutes(wildcards, input, attempt):
+    """Minutes for the groups: a minute a head and million scores, five times what was measured."""
+    heads = len(compared_cells(wildcards)) * STUDY.seeds
+    return int((30 + heads * (0.5 + 0.5 * table_rows(wildcards)[1] / 25_000)) * attempt)
+
+
 def training_minutes(wildcards, input, attempt):
     """Minutes for training: 6 a GB, method and seed, three times what was measured."""
     heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds

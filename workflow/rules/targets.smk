@@ -91,6 +91,7 @@ for dataset in STUDY.datasets:
             lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
             later(audit_files, dataset),
             later(long_tail_paths, dataset),
+            later(fairness_files, dataset),
             later(zero_shot_paths, dataset),
             later(few_shot_paths, dataset),
             later(embedding_paths, dataset),

@@ -238,6 +238,9 @@ class ManifestOptions(UnitOptions):
         assert names is not None  # see _faults
         return names
 
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(self.groups())
+
     def groups(self) -> dict[str, Group]:
         """Returns the subgroups: column of the split tables -> the column of its values."""
         given = self.group_columns

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 GROUP_PREFIX = "group_"
+# The name of the classes where they are taken for groups.
+CLASSES = "class"
 
 
 def group_column(name: str) -> str:
     """Returns the name of a subgroup's column: `group_` before it, once."""
     return name if name.startswith(GROUP_PREFIX) else GROUP_PREFIX + name
+
+
+def group_name(name: str) -> str:
+    """Returns a subgroup's name, without `group_` before it."""
+    return name.removeprefix(GROUP_PREFIX)
 
 
 def check_groups(names: Iterable[str], *, remedy: str) -> None:

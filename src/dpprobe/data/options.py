@@ -195,6 +195,10 @@ class DatasetOptions(Options, ABC):
         """Counts the classes, or the labels; None where only preparing the data tells. Cheap."""
         return None
 
+    def group_names(self) -> tuple[str, ...]:
+        """Returns the columns of the split tables that say which subgroup a row is of."""
+        return ()
+
     def named_unit(self) -> Literal["image", "patient"] | None:
         """Returns the unit of privacy that the dataset asks for; None for the study's."""
         return None

@@ -79,6 +79,9 @@ class ColumnOptions(UnitOptions):
         check_groups(value, remedy="rename the column")
         return value
 
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(map(group_column, self.group_columns))
+
     def row_limit(self) -> Limit:
         return self.limit
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpprobe.data.groups import CLASSES
 from dpprobe.fairness.gaps import CHANCE, Groups, counted, difference, interval, smallest_deviation
 from dpprobe.fairness.groups import (
     Grouping,
@@ -19,7 +20,7 @@ from dpprobe.fairness.groups import (
     label_counts,
 )
 from dpprobe.fairness.measures import Drawn, Head, Layout, Resamples, Ways
-from dpprobe.fairness.record import ALL_LABELS, CLASSES, GROUP_METRICS, Compared, Gap, Minimum
+from dpprobe.fairness.record import ALL_LABELS, GROUP_METRICS, Compared, Gap, Minimum
 from dpprobe.results.metrics import wilson
 
 # Metrics that need units with each label of their mean; AUC needs units without it as well.
@@ -125,7 +126,10 @@ def _comparison(
             labels = tuple(grouping.names[index] for index in kept)
         else:
             chosen = compared(rows, grouping, names, counts, minimum, negatives=metric == "auc")
-            kept, labels = kept_groups(grouping, grouping.left_out | chosen.left_out), chosen.labels
+            kept, labels = (
+                kept_groups(grouping, {**grouping.left_out, **chosen.left_out}),
+                chosen.labels,
+            )
             columns = [names.index(name) for name in labels]
             positives, fewest = positives[:, columns], fewest[:, columns]
         units = fewest if metric in OF_LABELS else units
@@ -176,27 +180,23 @@ def measure(
     chance_gap, excess = _chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
     least = smallest_deviation(counted(units), confidence)
-    values = drawn = None
-    groups = []
+    groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
     for head in heads:
         of_head, resampled = comparison.drawn(head, resamples)
         part = of_head.mean(axis=1), resampled.mean(axis=1)
         groups.append(Groups.of(*part, least=least, excess=excess))
-        values = of_head if values is None else values + of_head
-        drawn = resampled if drawn is None else drawn + resampled
+        values, drawn = values + of_head, drawn + resampled
     return Measured(
         comparison=comparison,
-        values=np.asarray(values) / len(heads),
-        drawn=np.asarray(drawn) / np.float32(len(heads)),
+        values=values / len(heads),
+        drawn=np.asarray(drawn / len(heads), dtype=np.float32),
         whole=whole,
         heads=tuple(groups),
         chance_gap=chance_gap,
     )
 
 
-def _chance(
-    comparison: Comparison, head: Head, once: Resamples
-) -> tuple[float | None, Values]:
+def _chance(comparison: Comparison, head: Head, once: Resamples) -> tuple[float | None, Values]:
     """Returns the gap between groups at random, and the mean that each has above the whole.
 
     The second is 0 but for a calibration error, which alone depends on a group's size.

@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.data.groups import GROUP_PREFIX, group_column
+from dpprobe.data.groups import CLASSES, group_name
 from dpprobe.errors import DataError
-from dpprobe.fairness.record import CLASSES, Compared, Minimum
+from dpprobe.fairness.record import Compared, Minimum
 
 Codes = npt.NDArray[np.int32]
 Values = npt.NDArray[np.float64]
@@ -120,14 +120,13 @@ def groupings(
     Raises:
       DataError: when rows have none of the named groups.
     """
-    columns = {name.removeprefix(GROUP_PREFIX): values for name, values in rows.groups.items()}
-    chosen = groups if groups is not None else tuple(columns) or (CLASSES,)
-    names = [name if name == CLASSES else group_column(name)[len(GROUP_PREFIX) :] for name in chosen]
+    columns = {group_name(name): values for name, values in rows.groups.items()}
+    names = list(map(group_name, groups if groups is not None else tuple(columns) or (CLASSES,)))
     made = [_of_column(rows, name, columns[name], minimum) for name in names if name in columns]
     if CLASSES in names and CLASSES not in columns:
         made.append(_of_classes(rows, minimum))
     for pair in pairs:
-        first, second = (group_column(name)[len(GROUP_PREFIX) :] for name in pair)
+        first, second = map(group_name, pair)
         if first in columns and second in columns:
             values = _joined(columns[first], columns[second])
             made.append(_of_column(rows, f"{first} x {second}", values, minimum))

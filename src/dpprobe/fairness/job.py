@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_table
-from dpprobe.data.groups import GROUP_PREFIX
+from dpprobe.data.groups import CLASSES, GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.fairness.comparison import (
     Comparison,
@@ -34,7 +34,6 @@ from dpprobe.fairness.groups import Counts, Grouping, TestRows, groupings, label
 from dpprobe.fairness.measures import Head, Layout, Resamples
 from dpprobe.fairness.parity import named_thresholds, parity, parity_rows
 from dpprobe.fairness.record import (
-    CLASSES,
     COLUMNS,
     Attribute,
     CellAttribute,

@@ -209,9 +209,7 @@ class Head:
 
         return resamples.fill(compute)
 
-    def shuffled(
-        self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways
-    ) -> Values:
+    def shuffled(self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways) -> Values:
         """Computes a metric's mean over labels, [groups, permutations], for groups at random."""
         if metric != "auc":
             sums = self._sums(metric, labels)
@@ -311,6 +309,7 @@ class Head:
             return
         for index, name in enumerate(self.rows.ranked):
             column = self.columns[:, index]
+            cut: float | None
             if false_positives is not None:
                 cut = _quantile(column, self.rows.weights * ~self.rows.has(name), false_positives)
             else:

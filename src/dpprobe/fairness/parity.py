@@ -42,12 +42,14 @@ def named_thresholds(values: Sequence[float | dict[str, float]], classes: int) -
     """
     if classes > 2:
         return [("argmax", None, None)]
-    return [
-        (f"false positive rate {value['false_positive_rate']:g}", None, rate)
-        if isinstance(value, dict) and (rate := value["false_positive_rate"])
-        else (f"{value:g}", value, None)
-        for value in values
-    ]
+    named: list[Threshold] = []
+    for value in values:
+        if isinstance(value, dict):
+            rate = value["false_positive_rate"]
+            named.append((f"false positive rate {rate:g}", None, rate))
+        else:
+            named.append((f"{value:g}", value, None))
+    return named
 
 
 def parity(
@@ -121,7 +123,7 @@ def _spread(
     }
 
 
-def _selected(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
+def _selected(_: np.ndarray, y_pred: np.ndarray, sample_weight: np.ndarray) -> float:
     """Computes the share of the weight that is predicted; NaN of no weight."""
     total = float(np.sum(sample_weight))
     return float(np.dot(y_pred, sample_weight)) / total if total > 0 else math.nan
@@ -150,20 +152,13 @@ def parity_rows(
             [[_mean([head[threshold, label][i] for head in heads]) for i in range(3)]
              for label in labels]
         )  # fmt: skip
-        over = [("mean", np.nanmean), ("worst", np.nanmax)] if len(labels) > 1 else []
-        rows = [*zip(labels, columns, strict=True)]
-        rows += [(name, _over(columns, compute)) for name, compute in over]
-        made += [
-            Parity(
-                threshold=threshold,
-                label=label,
-                **{
-                    name: None if np.isnan(value) else float(value)
-                    for name, value in zip(DIFFERENCES, values, strict=True)
-                },
-            )
-            for label, values in rows
-        ]
+        rows = list(zip(labels, columns, strict=True))
+        if len(labels) > 1:
+            rows += [("mean", _over(columns, np.nanmean)), ("worst", _over(columns, np.nanmax))]
+        for label, values in rows:
+            given = (None if np.isnan(value) else float(value) for value in values)
+            rates = dict(zip(DIFFERENCES, given, strict=True))
+            made.append(Parity.model_validate({"threshold": threshold, "label": label, **rates}))
     return tuple(made)
 
 
@@ -171,7 +166,7 @@ def _mean(values: Sequence[float | None]) -> float:
     return float("nan") if None in values else float(np.mean(np.array(values, dtype=np.float64)))
 
 
-def _over(columns: np.ndarray, compute: Callable[..., Any]) -> np.ndarray:
+def _over(columns: np.ndarray, compute: Any) -> np.ndarray:
     """Computes a statistic over the labels of each difference; NaN where no label has it."""
     return np.array(
         [compute(column) if np.isfinite(column).any() else np.nan for column in columns.T]

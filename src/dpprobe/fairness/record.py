@@ -16,6 +16,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpprobe.artifacts import read_record, write_json
+from dpprobe.data.groups import CLASSES as CLASSES
 from dpprobe.errors import DataError
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
@@ -26,8 +27,6 @@ RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
 # The record is the commit mark: it is written last.
 FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
-# The attribute whose groups are the classes: of the rows of one label, or of the labels themselves.
-CLASSES = "class"
 # Metrics of a group, and whether a large value is a good one.
 GROUP_METRICS = {"auc": True, "accuracy": True, "recall": True, "calibration_error": False}
 # The columns of the long table, one row for each metric of each group, by cell.

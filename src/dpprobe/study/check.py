@@ -16,6 +16,7 @@ from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
 from dpprobe.study.long_tails import long_tail_faults
+from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
@@ -38,6 +39,7 @@ def check_study(study: Study) -> list[str]:
             report.errors += _check_release(study, name)
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
+    report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:
         with report.part(f"methods.{name}"):

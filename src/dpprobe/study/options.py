@@ -304,8 +304,8 @@ class FairnessOptions(Options):
         Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | FalsePositiveRate, ...
     ] = Field(
         (0.5, FalsePositiveRate(false_positive_rate=0.1)),
-        description="Probabilities above which a label counts as predicted, or {false_positive_rate: "
-        "r}. With more than two classes the top one is predicted.",
+        description="Probabilities above which a label counts as predicted, or "
+        "{false_positive_rate: r}. With more than two classes the top one is predicted.",
     )
     resamples: int = Field(
         2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."

@@ -1,0 +1,107 @@
+"""The cells whose subgroups a study compares, their references, and the reasons why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpprobe.data.groups import CLASSES, group_name
+from dpprobe.data.options import DatasetOptions
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import CEILING_HEAD
+from dpprobe.study.study import Cell, Study
+
+
+def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
+    """Returns the cells whose groups are compared, of some datasets or of all.
+
+    None without `fairness`. The references of chosen cells are among them.
+    """
+    if study.fairness is None:
+        return []
+    methods, epsilons = study.fairness.methods, study.fairness.epsilons
+    chosen = {
+        cell
+        for cell in study.cells(*datasets)
+        if (methods is None or cell.method in methods)
+        and (epsilons is None or cell.epsilon in epsilons)
+    }
+    chosen |= {
+        cell._replace(method=other[0], epsilon=other[1])
+        for cell in chosen
+        if (other := reference_of(study, cell.method, cell.epsilon))
+    }
+    return [cell for cell in study.cells(*datasets) if cell in chosen]
+
+
+def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
+    """Returns the method and epsilon that a cell's gaps are compared with; None without one.
+
+    None too for a cell that is itself the reference.
+    """
+    at_infinity = study.job_methods(INFINITE)
+    named = study.fairness.reference if study.fairness else None
+    ceilings = [name for name in at_infinity if study.methods[name].head == CEILING_HEAD]
+    candidates = [named] if named else [*ceilings[:1], method]
+    reference = next((name for name in candidates if name in at_infinity), None)
+    if reference is None or (reference, INFINITE) == (method, epsilon):
+        return None
+    return reference, INFINITE
+
+
+def fairness_faults(study: Study) -> Iterator[str]:
+    """Yields what is wrong with a study's comparison of subgroups, a line each."""
+    fairness = study.fairness
+    if fairness is None:
+        return
+    at_infinity = study.job_methods(INFINITE)
+    known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
+    for key, names in known.items():
+        chosen = getattr(fairness, key) or ()
+        for name in chosen:
+            if name not in names or chosen.count(name) > 1:
+                fault = "stands twice; remove one" if name in names else "is not in this study"
+                remedy = "" if name in names else f"; write some of {', '.join(names)}"
+                yield f"{key}: {name} {fault}{remedy}"
+    if fairness.reference and fairness.reference not in at_infinity:
+        few = ", ".join(at_infinity) or "none"
+        yield (
+            f"reference: {fairness.reference} is trained without privacy in no cell; add inf to "
+            f"epsilons, or write one that is: {few}"
+        )
+    if not fairness_cells(study):
+        yield "no cell of the study has these methods and epsilons; write others"
+    for name, dataset in study.datasets.items():
+        yield from _group_faults(study, name, dataset)
+    columns = {group for dataset in study.datasets.values() for group in _groups(dataset)}
+    for group in _named(study):
+        if group not in columns and group != CLASSES:
+            yield (
+                f"groups: {group} is a group of no dataset; write some of "
+                f"{', '.join(sorted(columns)) or CLASSES}"
+            )
+
+
+def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[str]:
+    """Yields the fault of a dataset that has none of the chosen groups."""
+    assert study.fairness is not None
+    chosen = study.fairness.groups
+    if (
+        chosen
+        and CLASSES not in chosen
+        and not set(map(group_name, chosen)) & set(_groups(dataset))
+    ):
+        yield (
+            f"groups: datasets.{name} has none of {', '.join(chosen)}; add one that it has, or "
+            f"`{CLASSES}`"
+        )
+
+
+def _named(study: Study) -> list[str]:
+    """Returns the names of all groups that a study chooses, each once."""
+    assert study.fairness is not None
+    pairs = (group for pair in study.fairness.pairs for group in pair)
+    return list(dict.fromkeys(map(group_name, [*(study.fairness.groups or ()), *pairs])))
+
+
+def _groups(dataset: DatasetOptions) -> list[str]:
+    return list(map(group_name, dataset.group_names()))
