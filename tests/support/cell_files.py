@@ -50,10 +50,11 @@ def write_cell(
     identity = [dataset, backbone, method, epsilon]
     classes = len(class_names)
     generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
-    labels = generator.integers(classes, size=TEST_ROWS)
+    rows = np.random.default_rng(int(fingerprint(dataset)[:8], 16))  # those of all its cells
+    labels = rows.integers(classes, size=TEST_ROWS)
     present = np.eye(classes)[labels]
     if multi_label:
-        present = (generator.random((TEST_ROWS, classes)) < 0.3).astype(np.float64)
+        present = (rows.random((TEST_ROWS, classes)) < 0.3).astype(np.float64)
         present[:, [name == "absent" for name in class_names]] = 0.0
         labels = present.astype(np.uint8)
     link: Link = "sigmoid" if multi_label else "softmax"
@@ -84,7 +85,8 @@ def write_cell(
         "delta": 1e-5 if private else None,
         "noise_multiplier": 1.23456789 if private else None,
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
-        "options": {"head": head, "batch_size": 32, "learning_rate": 0.1, "normalize": "none"},
+        "options": {"head": head, "normalize": "none"}
+        | ({} if head == "nonprivate" else {"batch_size": 32, "learning_rate": 0.1}),
         "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
         "units": None if patients is None else {"train": 5 * patients, "test": patients},
         "unit": "image" if patients is None else "patient",

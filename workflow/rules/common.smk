@@ -438,6 +438,12 @@ def fairness_records(dataset):
     return fairness_files(dataset, [RECORD_SUFFIX])
 
 
+def costly_image_paths(dataset):
+    """The images of one dataset that privacy costs most, where the study shows them."""
+    shown = STUDY.report.costly_images > 0
+    return [f"<results>/costly_images/{dataset}.json"] if shown else []
+
+
 @cache
 def dataset_cells(dataset):
     """The cells of one dataset."""

@@ -363,6 +363,18 @@ class TsneOptions(Options):
         return self.model_dump(mode="json", exclude={"thumbnails"})
 
 
+class ReportOptions(Options):
+    """The parts of the report that are made only where they are asked for."""
+
+    costly_images: int = Field(
+        0,
+        ge=0,
+        le=200,
+        description="Show so many test images that privacy costs most, at each epsilon, with their "
+        "ids and labels. They are private: whoever is shown the report sees them.",
+    )
+
+
 class TrackingOptions(Options):
     """The store of MLflow runs."""
 

@@ -36,6 +36,7 @@ from dpprobe.study.options import (
     PaperOptions,
     PrivacyOptions,
     ReleaseOptions,
+    ReportOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -151,6 +152,7 @@ class Study(Options):
         "releases. Each costs its epsilon for good.",
     )
     papers: PaperOptions = PaperOptions()
+    report: ReportOptions = ReportOptions()
     tracking: TrackingOptions = TrackingOptions()
     data_dir: Folder = Field("data", description="Split tables go here.")
     results_dir: Folder = Field("results", description="Everything else goes here.")

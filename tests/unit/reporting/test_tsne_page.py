@@ -19,7 +19,8 @@ from dpprobe.artifacts import write_table
 from dpprobe.data.sklearn_datasets import Options
 from dpprobe.data.table import make_batch, write_dataset
 from dpprobe.errors import DataError
-from dpprobe.reporting.tsne_page import ACROSS, SPAN_ROWS, THUMBNAIL, _spans, write_tsne_page
+from dpprobe.reporting.thumbnails import SPAN_ROWS, spans
+from dpprobe.reporting.tsne_page import ACROSS, THUMBNAIL, write_tsne_page
 from dpprobe.study.study import Study
 from tests.conftest import REPOSITORY
 
@@ -114,7 +115,7 @@ def test_each_point_has_its_own_image(tmp_path: Path) -> None:
 def test_rows_of_another_dataset_are_refused(tmp_path: Path) -> None:
     table = images(tmp_path / "data", 10)
     source = embedding(tmp_path / "e.parquet", ["test-1", "other-1"])
-    with pytest.raises(DataError, match="1 rows of the embedding"):
+    with pytest.raises(DataError, match="1 of 2 rows that are to be shown"):
         write_tsne_page(source, tmp_path / "p.html", template=TEMPLATE, title="t", images=table)
 
 
@@ -127,6 +128,6 @@ def test_a_plane_without_points_says_why(tmp_path: Path) -> None:
 
 
 def test_rows_far_apart_are_read_apart() -> None:
-    assert list(_spans([0, 5, 5 + SPAN_ROWS, 10 * SPAN_ROWS])) == [
+    assert list(spans([0, 5, 5 + SPAN_ROWS, 10 * SPAN_ROWS])) == [
         (0, 6 + SPAN_ROWS), (10 * SPAN_ROWS, 10 * SPAN_ROWS + 1),
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from dpprobe.reporting.accuracy_table import over_rows, over_seeds
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.audits import read_audits
+from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
@@ -106,6 +107,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             for part in read_audits(sources.audits, order=list(grid.measures))
         ],
         long_tail=long_tail_section(sources.long_tails, grid),
+        costly=read_costly(sources.costly_images, order=list(grid.measures)),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),
