@@ -31,4 +31,5 @@ if __name__ == "__main__":
             commit=git_commit(Path(snakemake.scriptdir)),
             register=params.register,
             audits=[Path(path) for path in paths.audits],
+            fairness=[Path(path) for path in paths.fairness],
         )

@@ -45,6 +45,7 @@ if __name__ == "__main__":
                 figures=paths("figures"),
                 audits=paths("audits"),
                 long_tails=paths("long_tails"),
+                fairness=paths("fairness"),
                 costly_images=paths("costly_images"),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),

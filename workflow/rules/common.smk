@@ -186,12 +186,18 @@ def ceiling_audit(wildcards):
     return records[0] if records else []
 
 
+def fairness_figures(dataset):
+    """The figures of a dataset's subgroups, where the study compares them."""
+    return ["fairness_gap", "fairness_auc"] if fairness_records(dataset) else []
+
+
 def figure_paths(dataset):
     """Every figure of one dataset."""
     figures = [
         *dataset_figures(),
         *audit_figures(dataset),
         *(["long_tail"] if dataset in LONG_TAIL_DATASETS else []),
+        *fairness_figures(dataset),
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
@@ -658,8 +664,9 @@ def embedding_paths(dataset):
 def table_paths(dataset):
     """The tables of one dataset."""
     return expand(
-        "<results>/tables/{dataset}_accuracy.{extension}",
+        "<results>/tables/{dataset}_{name}.{extension}",
         dataset=dataset,
+        name=["accuracy", *(["fairness"] if fairness_records(dataset) else [])],
         extension=["csv", "md"],
     )
 

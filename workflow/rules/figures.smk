@@ -189,6 +189,42 @@ rule plot_membership:
         "../../scripts/plot_membership.py"
 
 
+rule plot_fairness:
+    input:
+        records=lambda wildcards: fairness_records(wildcards.dataset),
+    output:
+        gap_svg="<results>/figures/{dataset}/fairness_gap.svg",
+        gap_png=report(
+            "<results>/figures/{dataset}/fairness_gap.png",
+            caption="../../resources/captions/fairness_gap.rst",
+            category="Subgroups",
+            labels={"dataset": "{dataset}", "against": "epsilon"},
+        ),
+        auc_svg="<results>/figures/{dataset}/fairness_auc.svg",
+        auc_png=report(
+            "<results>/figures/{dataset}/fairness_auc.png",
+            caption="../../resources/captions/fairness_auc.rst",
+            category="Subgroups",
+            labels={"dataset": "{dataset}", "against": "quality"},
+        ),
+    log:
+        "<logs>/plot_fairness/{dataset}.log",
+    benchmark:
+        "<benchmarks>/plot_fairness/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "gaps between the subgroups of {wildcards.dataset}"
+    script:
+        "../../scripts/plot_fairness.py"
+
+
 rule plot_tsne:
     input:
         "<results>/embeddings/{dataset}/{backbone}/tsne.parquet",

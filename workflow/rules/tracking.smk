@@ -17,14 +17,12 @@ rule track:
         audits=lambda wildcards: audit_paths(wildcards.dataset),
         audit_marks=lambda wildcards: audit_marks(wildcards.dataset),
         info="<data>/{dataset}/dataset.json",
-        tables=[
-            "<results>/tables/{dataset}_accuracy.csv",
-            "<results>/tables/{dataset}_accuracy.md",
-        ],
-        figures=expand(
+        fairness=lambda wildcards: fairness_records(wildcards.dataset),
+        tables=lambda wildcards: table_paths(wildcards.dataset),
+        figures=lambda wildcards: expand(
             "<results>/figures/{dataset}/{name}.png",
-            name=dataset_figures(),
-            allow_missing=True,
+            dataset=wildcards.dataset,
+            name=[*dataset_figures(), *fairness_figures(wildcards.dataset)],
         ),
         tsne=expand(
             "<results>/figures/{dataset}/tsne_{backbone}.{format}",

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from dpprobe.audit.record import read_audit
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
+from dpprobe.fairness.record import read_fairness
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads
@@ -67,6 +68,7 @@ def ingest(
     commit: str | None = None,
     register: bool | Sequence[str] = False,
     audits: Sequence[Path] = (),
+    fairness: Sequence[Path] = (),
 ) -> None:
     """Brings MLflow up to date with the cells of one dataset.
 
@@ -92,6 +94,7 @@ def ingest(
       register: heads for the model registry: True for the best private one of each epsilon, or
         patterns such as "digits/*/sgd/eps-1".
       audits: records of audited cells.
+      fairness: records of subgroups, one a backbone.
 
     Raises:
       TrackingError: when the store cannot be reached, opened or written.
@@ -105,15 +108,21 @@ def ingest(
     measure = measures(cell_files).get(dataset, ACCURACY)
     source = dataset_input(dataset, info)
     audited = {(audit := read_audit(path)).key: (path, audit) for path in audits}
+    groups = {(read := read_fairness(path)).backbone: (path, read) for path in fairness}
     cells = [
-        cell_run(path, record, study, shared_tags, source, audited.get(record.cell.key))
+        cell_run(
+            path, record, study, shared_tags, source, audited.get(record.cell.key),
+            groups[record.cell.backbone][1] if record.cell.backbone in groups else None,
+        )
         for path, record in cell_files
-    ]
+    ]  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
     summaries = []
     for (backbone, _), group in by_curve(cell_files).items():
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
-        summaries.append(summary_run(group, study, shared_tags, [*attached, *planes], source))
+        gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
+        files = [*attached, *planes, *gaps]
+        summaries.append(summary_run(group, study, shared_tags, files, source))
     with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
         initialise(uri)
         location = None if is_server(uri) else artifact_root / dataset

@@ -19,12 +19,20 @@ from dpprobe.artifacts import fingerprint, read_json, sha256_file
 from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
+from dpprobe.fairness.record import FairnessRecord
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.reporting.confusion_matrix import confusion_svg
+from dpprobe.reporting.fairness_table import shown_metric
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
-from dpprobe.results.cell_record import HISTORY_FILE, PREDICTIONS_FILE, STATEMENT_FILE, CellRecord
+from dpprobe.results.cell_record import (
+    HISTORY_FILE,
+    PREDICTIONS_FILE,
+    STATEMENT_FILE,
+    CellName,
+    CellRecord,
+)
 from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import Grid, rounded_up
 from dpprobe.tracking.store import first_line
@@ -55,6 +63,10 @@ CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
 }
+# Of the gap between the best and the worst group of an attribute.
+GAP_PARTS = (
+    "gap", "low", "high", "chance_gap", "worst", "difference", "difference_low", "difference_high",
+)  # fmt: skip
 PER_CLASS = ("per_class_recall", "per_label_auc")  # one number a class each
 
 MetricValue = tuple[str, float, int]  # name, value, step
@@ -99,6 +111,7 @@ def cell_run(
     shared_tags: Mapping[str, str],
     source: DatasetInput,
     audit: AuditFile | None = None,
+    fairness: FairnessRecord | None = None,
 ) -> RunContents:
     """Describes the run of a cell, that is of all its seeds.
 
@@ -106,6 +119,7 @@ def cell_run(
       path: metrics.json of the cell.
       source: the dataset.
       audit: of the cell; None where there is none.
+      fairness: the subgroups of the cell's backbone; None where there are none.
     """
     cell = record.cell
     guarantee = "not private"
@@ -131,11 +145,13 @@ def cell_run(
             params[f"option_{name}" if name in params else name] = text
     statement = read_json(path.with_name(STATEMENT_FILE))
     drawn_names = _drawn_names(record)
+    gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(
         key="/".join((study, *record.cell.key[:3], f"eps-{cell.epsilon}")),
         content_hash=fingerprint(
             [VERSIONS["tracking"], record.content_hash, dict(shared_tags)]
             + ([sha256_file(audit[0])] if audit else [])
+            + ([gaps] if gaps else [])
         ),
         name=run_name(cell.method, "ε" + epsilon, cell.backbone),
         note=(
@@ -158,6 +174,7 @@ def cell_run(
             _cell_metrics(record)
             + allows_metrics(statement["allows"])
             + (_audit_metrics(audit[1]) if audit else [])
+            + gaps
         ),
         history=path.with_name(HISTORY_FILE),
         artifacts=[
@@ -424,6 +441,18 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
         for name, value in values.items()
         if value is not None and math.isfinite(value)
     ]
+
+
+def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
+    """Lists the gaps between the groups of each attribute, by the metric that stands for it."""
+    values: dict[str, float | None] = {}
+    found = record.cell(cell.method, cell.epsilon)
+    for attribute in found.attributes if found else ():
+        metric = shown_metric(record, attribute.attribute)
+        if metric is not None and (gap := attribute.gaps.get(metric)):
+            title = f"fairness/{metric_name(attribute.attribute)}_{metric}"
+            values |= {f"{title}_{part}": getattr(gap, part) for part in GAP_PARTS}
+    return [(name, _rounded(value), 0) for name, value in values.items() if value is not None]
 
 
 def _audit_note(audit: AuditFile | None) -> str:

@@ -14,7 +14,13 @@ from dpprobe.results.best_private import Best
 
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
-AUDIT_FIGURES = ("audit.", "membership_")  # how their files' names begin
+# How the names of the figures begin that stand in a section of their own.
+SECTION_FIGURES = {"audits": ("audit.", "membership_"), "fairness": ("fairness_",)}
+SECTION_TITLES = {
+    "audit": "Bounds of audits against claims",
+    "fairness_gap": "Gaps between groups against epsilon",
+    "fairness_auc": "Gaps between groups against quality",
+}
 TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
 
@@ -34,9 +40,9 @@ class Exhibits:
         self.names = set(sources.datasets)
 
     def figures(
-        self, dataset: str | None, facts: Mapping[str, str], *, audits: bool = False
+        self, dataset: str | None, facts: Mapping[str, str], *, section: str | None = None
     ) -> list[dict[str, Any]]:
-        """Returns the figures of a dataset, or those of none: of its audits, or all others.
+        """Returns the figures of a dataset, or those of none: of one section, or of no section.
 
         Figures of near-duplicates are left out: they hold private photographs, and a page is sent
         around.
@@ -45,11 +51,15 @@ class Exhibits:
         for path in self.sources.figures:
             if path.name.startswith("overlap_"):
                 continue
-            if path.name.startswith(AUDIT_FIGURES) != audits:
+            if _section(path.name) != section:
                 continue
             if self._figure_owner(path) == dataset:
                 groups.setdefault(path.stem, {})[path.suffix] = path
-        ordered = sorted(groups, key=lambda name: (name.startswith("tsne"), name))
+        first = {name: place for place, name in enumerate(SECTION_TITLES)}
+        ordered = sorted(
+            groups,
+            key=lambda name: (name.startswith("tsne"), first.get(name, len(first)), name),
+        )
         return [self._figure(name, groups[name], dataset, facts) for name in ordered]
 
     def _figure(
@@ -109,14 +119,20 @@ class Exhibits:
         return folders[0] if folders and folders[0] in self.names else None
 
 
+def _section(name: str) -> str | None:
+    """Returns the section that a figure's file stands in; None for the dataset's."""
+    sections = (key for key, starts in SECTION_FIGURES.items() if name.startswith(starts))
+    return next(sections, None)
+
+
 def title_of(name: str, dataset: str | None) -> str:
     """Writes a title from the name of a figure or table."""
     kind, _, rest = name.partition("_")
     words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
     if kind == "membership":
         text = "Membership attacks on " + rest.replace("-eps-", ", ε = ").replace("-", ", ")
-    elif name == "audit":
-        text = "Bounds of audits against claims"
+    elif name in SECTION_TITLES:
+        text = SECTION_TITLES[name]
     elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:

@@ -14,6 +14,9 @@ from dpprobe.reporting.paper_tables.write import paper_tables
 from dpprobe.reporting.tables import Table
 from dpprobe.results.summary import read_grid
 
+# How the names of the tables end that stand in a section of their own.
+SECTION_TABLES = ("_fairness",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportTable:
@@ -39,6 +42,8 @@ def study_tables(
 ) -> list[ReportTable]:
     """Makes the tables that these files hold, in the order of the Markdown files.
 
+    Those that stand in a section of their own are left out.
+
     Args:
       summaries: those that the tables of results were made from.
       run: what the papers' tables were made from; None where there are none.
@@ -57,7 +62,7 @@ def study_tables(
         papers = {table.name: (table, None) for table in paper_tables(run, published.read())}
     made = []
     for path in files:
-        if path.suffix != ".md":
+        if path.suffix != ".md" or path.stem.endswith(SECTION_TABLES):
             continue
         known = papers if path.parent.name == "papers" else results
         if path.stem not in known:

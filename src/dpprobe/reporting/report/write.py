@@ -22,6 +22,7 @@ from dpprobe.reporting.report.audits import read_audits
 from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.long_tail import long_tail_section
+from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
@@ -48,6 +49,8 @@ NOT_PRIVATE = (
     ("Membership attacks", "they score real training rows, without noise; audits with synthetic "
      "canaries use none."),
     ("Long tails", "sub-classes and memorised rows come from features and labels, without noise."),
+    ("Results of subgroups", "computed from labels and groups of test rows, without noise; those "
+     "of a small group tell of few people."),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
      "method and backbone costs."),
@@ -103,16 +106,25 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         datasets=datasets,
         overview={"figures": exhibits.figures(None, {}), "tables": exhibits.tables(None)},
         audits=[
-            {**part, "figures": exhibits.figures(part["dataset"], {}, audits=True)}
+            {**part, "figures": exhibits.figures(part["dataset"], {}, section="audits")}
             for part in read_audits(sources.audits, order=list(grid.measures))
         ],
         long_tail=long_tail_section(sources.long_tails, grid),
+        fairness=[
+            {**part, "figures": exhibits.figures(part["dataset"], {}, section="fairness")}
+            for part in read_fairness_parts(
+                sources.fairness, order=list(grid.measures), folder=output.parent
+            )
+        ],
         costly=read_costly(sources.costly_images, order=list(grid.measures)),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),
         cells_count=len(cells),
-        not_covered=statements.common_limits(privacy),
+        not_covered=[
+            *statements.common_limits(privacy),
+            *([NOT_COVERED] if sources.fairness else []),
+        ],
         not_private=NOT_PRIVATE,
         provenance=provenance(origin, infos, sources),
         linked=exhibits.linked,

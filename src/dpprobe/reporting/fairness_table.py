@@ -1,0 +1,238 @@
+"""The table of subgroups: a row a group, a column an epsilon, and below each attribute its gap.
+
+Not private: computed from labels, groups and scores of test rows, without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from dpprobe.artifacts import write_text
+from dpprobe.errors import DataError
+from dpprobe.fairness.record import (
+    ALL_LABELS,
+    GROUP_METRICS,
+    TABLE_SUFFIX,
+    FairnessRecord,
+    Gap,
+    Reference,
+    left_out_in_words,
+    read_fairness,
+)
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.reporting import tables
+from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
+from dpprobe.study.ablations import unique
+
+NAME = "fairness"
+METRIC_TITLES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "recall": "recall",
+    "calibration_error": "calibration error",
+}
+_COLUMNS = ("backbone", "method", "attribute", "metric", "group", "test units")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subgroups:
+    """A record, and the metric of each group from the table beside it.
+
+    Attributes:
+      values: (value, low, high) by (method, epsilon, attribute, metric, group), over all labels.
+    """
+
+    record: FairnessRecord
+    values: Mapping[tuple[str, str, str, str, str], tuple[float, float | None, float | None]]
+
+
+def read_subgroups(path: Path) -> Subgroups:
+    """Reads a record and what its table says of all labels together.
+
+    Raises:
+      DataError: when one of the two cannot be read.
+    """
+    record = read_fairness(path)
+    table = path.with_suffix(TABLE_SUFFIX)
+    names = ["method", "epsilon", "attribute", "metric", "group", "value", "low", "high"]
+    try:
+        rows = pq.read_table(table, columns=names, filters=[("label", "==", ALL_LABELS)])
+    except (OSError, ValueError) as error:
+        line = str(error).splitlines()[0]
+        raise DataError(f"{table}: unreadable ({line}); delete it and run again") from None
+    columns = [rows[name].to_pylist() for name in names]
+    values = {
+        (method, epsilon, attribute, metric, group): (value, low, high)
+        for method, epsilon, attribute, metric, group, value, low, high in zip(
+            *columns, strict=True
+        )
+        if value is not None
+    }
+    return Subgroups(record=record, values=values)
+
+
+def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) -> None:
+    """Writes the subgroups of one dataset, in percent, as two files.
+
+    Args:
+      records: of its backbones.
+
+    Raises:
+      DataError: when a file cannot be read.
+    """
+    table = fairness_table([read_subgroups(path) for path in records])
+    write_text(csv, tables.comma_separated(table))
+    write_text(markdown, tables.markdown(table))
+
+
+def fairness_table(parts: Sequence[Subgroups]) -> Table:
+    """Makes the table of one dataset.
+
+    Of each backbone, method and attribute come the groups, largest first, then the gap, the gap
+    that chance alone shows, and the difference to the gap of the cell that it is compared with.
+    Groups that are left out stand in the notes. A cell that was not run is blank.
+    """
+    epsilons = unique(cell.epsilon for part in parts for cell in part.record.cells)
+    epsilons.sort(key=epsilon_value)
+    rows = [row for part in parts for row in _rows(part, epsilons)]
+    return Table(
+        name=NAME,
+        columns=(
+            *(Column(title=title, align="left") for title in _COLUMNS[:-1]),
+            Column(title=_COLUMNS[-1]),
+            *(Column(title=f"ε = {epsilon}", interval=True) for epsilon in epsilons),
+        ),
+        rows=rows,
+        notes=_notes(parts),
+    )
+
+
+def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
+    """Returns the metric that stands for an attribute: the headline, else the first that it has.
+
+    None where no metric compares two groups.
+    """
+    order = dict.fromkeys([record.headline, *GROUP_METRICS])
+    return next((metric for metric in order if has_gap(record, attribute, metric)), None)
+
+
+def has_gap(record: FairnessRecord, attribute: str, metric: str) -> bool:
+    """Returns True if a cell has a gap of an attribute by a metric."""
+    gaps = (cell.gap(attribute, metric) for cell in record.cells)
+    return any(gap is not None and gap.gap is not None for gap in gaps)
+
+
+def metric_title(record: FairnessRecord, metric: str) -> str:
+    """Writes a metric for an axis or a heading."""
+    title = METRIC_TITLES[metric]
+    return f"mean {title} over labels" if record.multi_label and metric == "auc" else title
+
+
+def reference_in_words(method: str, epsilon: str) -> str:
+    """Writes the cell that gaps are compared with."""
+    return f"{method} at {'∞' if epsilon == INFINITE else f'ε = {epsilon}'}"
+
+
+def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell, ...]]:
+    record = part.record
+    for method in unique(cell.method for cell in record.cells):
+        for attribute in record.attributes:
+            metric = shown_metric(record, attribute.attribute)
+            if metric is None:
+                continue
+            names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
+            for group in sorted(attribute.groups, key=lambda group: -group.units):
+                cells = [
+                    part.values.get((method, epsilon, attribute.attribute, metric, group.group))
+                    for epsilon in epsilons
+                ]
+                if any(cells):
+                    shown = [BLANK if cell is None else mean_cell(*cell) for cell in cells]
+                    units = TableCell(text=f"{group.units:,}", value=group.units)
+                    yield make_row(*names, group.group, units, *shown)
+            found = [record.cell(method, epsilon) for epsilon in epsilons]
+            gaps = [cell.gap(attribute.attribute, metric) if cell else None for cell in found]
+            yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in found])
+
+
+def _gap_rows(
+    names: Sequence[str], gaps: Sequence[Gap | None], references: Sequence[Reference | None]
+) -> Iterator[tuple[TableCell, ...]]:
+    """Yields the rows of a gap, of chance, and of the differences where there are any."""
+    title = TableCell(text="gap, best to worst", bold=True)
+    yield make_row(*names, title, "", *(_gap_cell(gap) for gap in gaps))
+    chance = [_cell(None if gap is None else gap.chance_gap) for gap in gaps]
+    yield make_row(*names, "gap by chance alone (95 %)", "", *chance)
+    named = unique((one.method, one.epsilon) for one in references if one)
+    if named:
+        others = " or ".join(reference_in_words(*each) for each in named)
+        yield make_row(*names, f"gap less that of {others}", "", *map(_difference_cell, gaps))
+
+
+def _cell(
+    value: float | None, low: float | None = None, high: float | None = None, *, bold: bool = False
+) -> TableCell:
+    if value is None:
+        return BLANK
+    return replace(mean_cell(value, low, high), bold=bold)
+
+
+def _gap_cell(gap: Gap | None) -> TableCell:
+    """Makes the cell of a gap, bold where chance does not explain it."""
+    return BLANK if gap is None else _cell(gap.gap, gap.low, gap.high, bold=gap.wide)
+
+
+def _difference_cell(gap: Gap | None) -> TableCell:
+    """Makes the cell of a difference, bold where its interval does not hold 0."""
+    if gap is None or gap.difference is None:
+        return BLANK
+    low, high = gap.difference_low, gap.difference_high
+    cell = _cell(gap.difference, low, high, bold=stands_apart(gap))
+    return replace(cell, text=f"+{cell.text}") if gap.difference > 0 else cell
+
+
+def stands_apart(gap: Gap) -> bool:
+    """Returns True if the interval of a gap's difference does not hold 0."""
+    low, high = gap.difference_low, gap.difference_high
+    return low is not None and high is not None and (low > 0 or high < 0)
+
+
+def _notes(parts: Sequence[Subgroups]) -> list[str]:
+    """Writes how to read the table, and the groups that are not in it."""
+    if not parts:
+        return []
+    first = parts[0].record
+    units = "patients" if first.units is not None else "rows"
+    need = first.minimum
+    notes = [
+        "Not private: computed from labels, groups and scores of test rows, without noise. "
+        f"Percent; means over seeds, with {100 * first.confidence:g} % intervals over test {units} "
+        f"({first.resamples:,} resamples, every cell on the same ones). The gap is that of each "
+        "seed's head, then the mean. Bold: a gap that chance does not explain, and a difference "
+        "whose interval does not hold 0. The largest less the smallest of several groups is above "
+        "0 by chance too: one in twenty random splits into groups of these sizes exceeds the gap "
+        "by chance alone. Of many intervals some miss: of 100 at 95 %, five.",
+        f"A group is compared with {need.units} test {units}, {need.positives} with and "
+        f"{need.negatives} without a label, or more.",
+    ]
+    left = dict.fromkeys(
+        f"{attribute.attribute}: {words}"
+        for part in parts
+        for attribute in part.record.attributes
+        if (words := left_out_in_words(attribute.groups))
+    )
+    partial = dict.fromkeys(
+        f"{attribute.attribute}, {METRIC_TITLES[metric]}: {group} ({reason})"
+        for part in parts
+        for attribute in part.record.attributes
+        if (metric := shown_metric(part.record, attribute.attribute))
+        and metric in attribute.compared
+        for group, reason in attribute.compared[metric].left_out.items()
+    )
+    if left or partial:
+        notes.append(f"Left out: {'; '.join([*left, *partial])}.")
+    return notes

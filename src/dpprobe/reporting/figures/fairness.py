@@ -1,0 +1,287 @@
+"""Figures of subgroups: the gap between the best and the worst group, against epsilon and quality.
+
+Not private: the numbers are computed from test rows, without noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from dpprobe.fairness.record import FairnessCell, FairnessRecord, Gap
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.reporting.fairness_table import metric_title, shown_metric
+from dpprobe.reporting.figures import style
+from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.study.ablations import unique
+
+Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
+Looks = dict[str, tuple[str, tuple[Any, str]]]
+_CHANCE = "#B8860B"
+_SPREAD = 0.12  # of the shortest way between two epsilons, between methods that stand side by side
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Panel:
+    """An attribute on a backbone.
+
+    Attributes:
+      metric: as people write it.
+      points: cells with their gaps, epsilons rising.
+      references: those without privacy that other cells are compared with.
+    """
+
+    title: str
+    metric: str
+    points: tuple[Point, ...]
+    references: tuple[Point, ...]
+
+    def of(self, method: str) -> list[Point]:
+        return [point for point in self.points if point[0].method == method]
+
+
+def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
+    """Draws gaps against epsilon, a panel an attribute and backbone.
+
+    Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
+    where chance does not explain the gap. A dashed line and its band are the gap of the head
+    without privacy that cells are compared with. One in twenty random splits into groups of these
+    sizes exceeds the dotted line: the largest of the methods' lines.
+
+    Where no cell has two groups to compare the figure says so.
+
+    Args:
+      records: of the backbones of one dataset.
+    """
+    panels, looks = _panels(records)
+    epsilons = {epsilon_value(c.epsilon) for panel in panels for c, _ in panel.points}
+    finite = tuple(sorted(filter(math.isfinite, epsilons)))
+    # curves at infinity stand side by side and need room
+    scale = EpsilonScale(
+        finite=finite, infinite=len(finite) < len(epsilons), curves=12 + 2 * len(looks)
+    )
+    ways = [scale.position(high) - scale.position(low) for low, high in pairwise(finite)]
+    step = min(_SPREAD, 0.6 / max(1, len(looks))) * min(ways, default=scale.gap)
+
+    def draw(axes: Axes, panel: _Panel) -> None:
+        draw_epsilon_axis(axes, scale, width=0.5)
+        low, high = axes.get_xlim()
+        axes.set_xlim(low - step * len(looks) / 2, high + step * len(looks) / 2)
+        axes.xaxis.label.set_fontsize(8.5)
+        alone = len(panel.references) == 1
+        for cell, gap in panel.references:
+            colour = style.NEUTRAL if alone else _colour(looks, cell)
+            _draw_band(axes, gap, colour, 0.12 if alone else 0.06)
+        _draw_chance(axes, scale, panel.points)
+        for place, (method, look) in enumerate(looks.items()):
+            aside = step * (place - (len(looks) - 1) / 2)
+            mine = panel.of(method)
+            x = [scale.position(epsilon_value(cell.epsilon)) + aside for cell, _ in mine]
+            _draw_method(axes, x, mine, look, joined=len(mine) - _infinite(mine))
+
+    _save(
+        records, panels, looks, draw, svg=svg, png=png,
+        title="gap between the best and the worst group",
+        without=_line(
+            "gap without privacy,\nand its interval", style.NEUTRAL, style.CEILING_STYLE
+        ),
+        more=[_line("chance alone: 95 % of\nrandom groups below", _CHANCE, ":")],
+    )  # fmt: skip
+
+
+def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> None:
+    """Draws gaps against the metric on all test rows, a panel as in `gap_figure`.
+
+    A line joins a method's epsilons, which stand beside the marks; hollow squares are heads without
+    privacy. Where private heads as good as those have no larger gaps, privacy widens gaps only as
+    far as it costs quality.
+    """
+    panels, looks = _panels(records)
+
+    def draw(axes: Axes, panel: _Panel) -> None:
+        for method, look in looks.items():
+            mine = [point for point in panel.of(method) if point[1].overall is not None]
+            _draw_method(axes, [_percent(gap.overall) for _, gap in mine], mine, look)
+        for cell, gap in panel.references:
+            look = (_colour(looks, cell), ("-", "s"))
+            _draw_method(axes, [_percent(gap.overall)], [(cell, gap)], look, hollow=True)
+        axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
+        axes.margins(x=0.12)
+        axes.grid(axis="both")
+        for cell, gap in (*panel.points, *panel.references):
+            text = "∞" if cell.epsilon == INFINITE else cell.epsilon
+            axes.annotate(
+                text, (_percent(gap.overall), _percent(gap.gap)), xytext=(3, 3),
+                textcoords="offset points", fontsize=6.5, color=style.SUBTLE,
+            )  # fmt: skip
+
+    _save(
+        records, panels, looks, draw, svg=svg, png=png,
+        title="gap between the best and the worst group against quality",
+        note="; beside each mark its ε",
+        without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s",
+                       markerfacecolor="white", label="without privacy"),
+    )  # fmt: skip
+
+
+def _panels(records: Sequence[FairnessRecord]) -> tuple[list[_Panel], Looks]:
+    """Returns the panels, attribute by attribute, and the looks of the methods in them."""
+    panels = []
+    for attribute in unique(a.attribute for record in records for a in record.attributes):
+        for record in records:
+            metric = _metric(record, attribute)
+            if metric is None:
+                continue
+            points = [
+                (cell, gap)
+                for cell in sorted(record.cells, key=lambda cell: epsilon_value(cell.epsilon))
+                if (gap := cell.gap(attribute, metric)) is not None and gap.gap is not None
+            ]
+            named = {(c.reference.method, c.reference.epsilon) for c in record.cells if c.reference}
+            beside = [point for point in points if (point[0].method, point[0].epsilon) in named]
+            groups = max(gap.groups for _, gap in points)
+            where = f", {record.backbone}" if len(records) > 1 else ""
+            panels.append(
+                _Panel(
+                    title=f"{attribute}, {groups} groups{where}",
+                    metric=metric_title(record, metric),
+                    points=tuple(point for point in points if point not in beside),
+                    references=tuple(beside),
+                )
+            )
+    methods = unique(cell.method for panel in panels for cell, _ in panel.points)
+    return panels, dict(zip(methods, style.looks(len(methods)), strict=True))
+
+
+def _colour(looks: Looks, cell: FairnessCell) -> str:
+    """Returns the colour of a cell's method; that of text for one that is only compared with."""
+    return looks[cell.method][0] if cell.method in looks else style.NEUTRAL
+
+
+def _infinite(points: Sequence[Point]) -> int:
+    return sum(cell.epsilon == INFINITE for cell, _ in points)
+
+
+def _metric(record: FairnessRecord, attribute: str) -> str | None:
+    known = any(each.attribute == attribute for each in record.attributes)
+    return shown_metric(record, attribute) if known else None
+
+
+def _draw_method(
+    axes: Axes,
+    x: Sequence[float],
+    points: Sequence[Point],
+    look: tuple[str, tuple[Any, str]],
+    *,
+    joined: int | None = None,
+    hollow: bool = False,
+) -> None:
+    """Draws the gaps of one method, filled where chance does not explain them.
+
+    Args:
+      joined: points that a line joins; all where None.
+    """
+    colour, (dashes, marker) = look
+    heights = [_percent(gap.gap) for _, gap in points]
+    axes.plot(
+        x[:joined], heights[:joined], color=colour, linestyle=dashes, linewidth=1.0, alpha=0.7,
+        zorder=3,
+    )  # fmt: skip
+    for place, height, (_, gap) in zip(x, heights, points, strict=True):
+        if gap.low is not None and gap.high is not None:
+            ends = [_percent(gap.low), _percent(gap.high)]
+            axes.plot([place] * 2, ends, color=colour, linewidth=0.9, alpha=0.6, zorder=3)
+        axes.plot(
+            [place], [height], color=colour, marker=marker, linestyle="none", markersize=5,
+            markerfacecolor=colour if gap.wide and not hollow else "white", zorder=4,
+        )  # fmt: skip
+
+
+def _draw_band(axes: Axes, gap: Gap, colour: str, alpha: float) -> None:
+    """Draws the gap of a head without privacy, and its interval, across the panel."""
+    axes.axhline(_percent(gap.gap), color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
+    if gap.low is not None and gap.high is not None:
+        axes.axhspan(_percent(gap.low), _percent(gap.high), color=colour, alpha=alpha, linewidth=0)
+
+
+def _draw_chance(axes: Axes, scale: EpsilonScale, points: Sequence[Point]) -> None:
+    """Draws the gap that chance alone shows, the largest of the methods at each epsilon."""
+    largest: dict[float, float] = {}
+    for cell, gap in points:
+        epsilon = epsilon_value(cell.epsilon)
+        if gap.chance_gap is not None and math.isfinite(epsilon):
+            largest[epsilon] = max(largest.get(epsilon, 0.0), _percent(gap.chance_gap))
+    x = [scale.position(epsilon) for epsilon in largest]
+    if len(x) == 1:  # a line needs two
+        x, heights = [axes.get_xlim()[0], axes.get_xlim()[1]], 2 * list(largest.values())
+    else:
+        heights = list(largest.values())
+    axes.plot(x, heights, color=_CHANCE, linestyle=":", linewidth=1.4, zorder=2)
+
+
+def _save(
+    records: Sequence[FairnessRecord],
+    panels: Sequence[_Panel],
+    looks: Looks,
+    draw: Callable[[Axes, _Panel], None],
+    *,
+    title: str,
+    note: str = "",
+    without: Line2D,
+    more: Sequence[Line2D] = (),
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws the panels with one legend, and writes both files.
+
+    Args:
+      without: the legend of what is without privacy, where there is any.
+    """
+    first = records[0]
+    units = "patients" if first.units is not None else "rows"
+    with mpl.rc_context(style.SETTINGS):
+        figure, grid = style.panel_grid(max(1, len(panels)), legend=len(looks) + 7)
+        if not panels:
+            grid[0].set_axis_off()
+            grid[0].text(0, 0.5, "No two groups are large enough to compare.")
+        for axes, panel in zip(grid, panels, strict=False):  # one is empty without any
+            draw(axes, panel)
+            axes.set_title(panel.title, fontsize=9)
+        bottom, top = grid[0].get_ylim()
+        grid[0].set_ylim(min(0.0, bottom), top)  # the panels share their axis
+        metrics = " or ".join(unique(panel.metric for panel in panels))
+        style.label_outer_panels(grid, f"gap in {metrics} (points)")
+        beside = [without] if any(panel.references for panel in panels) else []
+        marks = [_mark(name, look) for name, look in looks.items()]
+        kinds = [
+            Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="o", label=text,
+                   markerfacecolor=style.NEUTRAL if filled else "white")
+            for text, filled in (("beyond chance", True), ("not beyond chance", False))
+        ]  # fmt: skip
+        figure.legend(
+            handles=[*marks, *kinds, *beside, *more], loc="outside right upper", handlelength=2.4
+        )
+        caption = f"{100 * first.confidence:g} % intervals over test {units}; not private{note}"
+        style.title_figure(figure, f"{first.dataset}: {title}", caption, panels=1)
+        style.save(figure, svg, png)
+
+
+def _mark(method: str, look: tuple[str, tuple[Any, str]]) -> Line2D:
+    colour, (dashes, marker) = look
+    return Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=method)
+
+
+def _line(label: str, colour: str, dashes: Any) -> Line2D:
+    return Line2D([], [], color=colour, linestyle=dashes, linewidth=1.2, label=label)
+
+
+def _percent(value: float | None) -> float:
+    return math.nan if value is None else 100 * value

@@ -1,0 +1,209 @@
+"""The report's section on subgroups: gaps between groups, private beside non-private."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.fairness.record import (
+    TABLE_SUFFIX,
+    Attribute,
+    FairnessCell,
+    FairnessRecord,
+    left_out_in_words,
+)
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.reporting.fairness_table import (
+    METRIC_TITLES,
+    Subgroups,
+    fairness_table,
+    metric_title,
+    read_subgroups,
+    reference_in_words,
+    shown_metric,
+    stands_apart,
+)
+from dpprobe.reporting.report.exhibits import TABLE_BYTES, relative_path
+from dpprobe.reporting.tables import html, markdown
+
+NOT_COVERED = (
+    "labels and subgroups of test rows: results of groups are computed from them without noise, "
+    "and of a small group they tell of few people"
+)
+GAPS_SHOWN = 2000
+_PARITY = ("mean", "worst")
+
+
+def read_fairness_parts(
+    paths: Iterable[Path], *, order: Sequence[str], folder: Path
+) -> list[dict[str, Any]]:
+    """Reads records and their tables, a part a dataset; none for a dataset without.
+
+    Args:
+      order: of the datasets.
+      folder: of the page, which links to the files.
+    """
+    read = [(path, read_subgroups(path)) for path in sorted(paths)]
+    parts = []
+    for dataset in order:
+        mine = [(path, part) for path, part in read if part.record.dataset == dataset]
+        if mine:
+            files = [
+                (part.record.backbone, kind, relative_path(path.with_suffix(suffix), folder))
+                for path, part in mine
+                for kind, suffix in (("JSON", path.suffix), ("PARQUET", TABLE_SUFFIX))
+            ]
+            parts.append({**_part(dataset, [part for _, part in mine]), "files": files})
+    return parts
+
+
+def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
+    """Writes the tables of one dataset."""
+    records = [part.record for part in parts]
+    shown = [
+        (record, attribute, metric)
+        for record in records
+        for attribute in record.attributes
+        if (metric := shown_metric(record, attribute.attribute))
+    ]
+    gaps = [row for each in shown for row in _gaps(*each)]
+    table = fairness_table(parts)
+    first = records[0]
+    return {
+        "dataset": dataset,
+        "units": "patients" if first.units is not None else "rows",
+        "minimum": first.minimum,
+        "resamples": first.resamples,
+        "confidence": f"{100 * first.confidence:g}",
+        "summary": [_summary(*each) for each in shown],
+        "uncompared": [
+            f"{attribute.attribute}, {record.backbone}"
+            for record in records
+            for attribute in record.attributes
+            if shown_metric(record, attribute.attribute) is None
+        ],
+        "left_out": list(dict.fromkeys(_left_out(records))),
+        "gaps": gaps[:GAPS_SHOWN],
+        "gaps_count": len(gaps),
+        "parity": [
+            row
+            for record in records
+            for attribute in record.attributes
+            for row in _parity(record, attribute.attribute)
+        ][:GAPS_SHOWN],
+        "groups": html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
+        if len(markdown(table).encode()) <= TABLE_BYTES
+        else None,
+    }
+
+
+def _summary(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
+    """Counts the gaps of an attribute that stand out, beside those that chance alone would show."""
+    name = attribute.attribute
+    private = [
+        gap
+        for cell in record.cells
+        if cell.private and (gap := cell.gap(name, metric)) and gap.gap is not None
+    ]
+    compared = [gap for gap in private if gap.difference_low is not None]
+    gaps = [gap.gap for gap in private if gap.gap is not None]
+    return {
+        "backbone": record.backbone,
+        "attribute": name,
+        "metric": metric_title(record, metric),
+        "groups": max((gap.groups for gap in private), default=0),
+        "private": len(private),
+        "wide": sum(gap.wide for gap in private),
+        "compared": len(compared),
+        "larger": sum((gap.difference_low or 0) > 0 for gap in compared),
+        "smaller": sum((gap.difference_high or 0) < 0 for gap in compared),
+        "by_chance": f"{(1 - record.confidence) / 2 * len(compared):.1f}",
+        "widest": _points(max(gaps)) if gaps else "",
+    }
+
+
+def _gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator[dict[str, Any]]:
+    """Yields the rows of an attribute's gaps, a cell each, epsilons rising."""
+    for cell in sorted(record.cells, key=_order):
+        gap = cell.gap(attribute.attribute, metric)
+        if gap is None or gap.gap is None:
+            continue
+        other = cell.reference
+        yield {
+            **_names(record, cell, attribute.attribute),
+            "metric": METRIC_TITLES[metric],
+            "overall": _points(gap.overall),
+            "worst": f"{gap.worst_group} {_points(gap.worst)}",
+            "best": f"{gap.best_group} {_points(gap.best)}",
+            "gap": _points(gap.gap),
+            "interval": _ends(gap.low, gap.high),
+            "wide": gap.wide,
+            "chance": _points(gap.chance_gap),
+            "std": _points(gap.std),
+            "difference": _signed(gap.difference),
+            "difference_interval": _ends(gap.difference_low, gap.difference_high),
+            "apart": stands_apart(gap),
+            "against": reference_in_words(other.method, other.epsilon) if other else "",
+        }
+
+
+def _parity(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
+    """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one."""
+    for cell in sorted(record.cells, key=_order):
+        items = [item for each in cell.attributes if each.attribute == attribute
+                 for item in each.parity]  # fmt: skip
+        found = {(item.threshold, item.label): item for item in items}
+        for threshold in dict.fromkeys(item.threshold for item in items):
+            pair = [found.get((threshold, label)) for label in _PARITY]
+            yield {
+                **_names(record, cell, attribute),
+                "threshold": threshold,
+                "values": [
+                    _points(getattr(item, f"{kind}_difference") if item else None)
+                    for kind in ("demographic_parity", "equal_opportunity", "equalized_odds")
+                    for item in pair
+                ],
+            }
+
+
+def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
+    """Yields the groups that are not compared, with the reasons, a line an attribute and metric."""
+    for record in records:
+        for attribute in record.attributes:
+            if words := left_out_in_words(attribute.groups):
+                yield f"{attribute.attribute}: {words}"
+            for metric, compared in attribute.compared.items():
+                named = [f"{group} ({reason})" for group, reason in compared.left_out.items()]
+                if named:
+                    title = METRIC_TITLES[metric]
+                    yield f"{attribute.attribute}, by {title} alone: {', '.join(named)}"
+                if 0 < len(compared.labels) < len(record.class_names):
+                    labels = ", ".join(compared.labels)
+                    yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
+
+
+def _order(cell: FairnessCell) -> tuple[str, float]:
+    return cell.method, epsilon_value(cell.epsilon)
+
+
+def _names(record: FairnessRecord, cell: FairnessCell, attribute: str) -> Mapping[str, Any]:
+    return {
+        "backbone": record.backbone,
+        "method": cell.method,
+        "epsilon": cell.epsilon,
+        "private": cell.private,
+        "attribute": attribute,
+    }
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:+.1f}"
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
