@@ -25,7 +25,7 @@ from dpprobe.study.ablations import unique
 
 Point = tuple[FairnessCell, Gap]  # a cell, and its gap by the metric of the panel
 Looks = dict[str, tuple[str, tuple[Any, str]]]
-_CHANCE = "#B8860B"
+_TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # of chance alone
 _SPREAD = 0.12  # of the shortest way between two epsilons, between methods that stand side by side
 
 
@@ -54,7 +54,7 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
     Methods of one epsilon stand side by side, with the intervals of their gaps; a mark is filled
     where chance does not explain the gap. A dashed line and its band are the gap of the head
     without privacy that cells are compared with. One in twenty random splits into groups of these
-    sizes exceeds the dotted line: the largest of the methods' lines.
+    sizes exceeds the short line across a mark's interval, that of the cell.
 
     Where no cell has two groups to compare the figure says so.
 
@@ -80,12 +80,13 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
         for cell, gap in panel.references:
             colour = style.NEUTRAL if alone else _colour(looks, cell)
             _draw_band(axes, gap, colour, 0.12 if alone else 0.06)
-        _draw_chance(axes, scale, panel.points)
         for place, (method, look) in enumerate(looks.items()):
             aside = step * (place - (len(looks) - 1) / 2)
             mine = panel.of(method)
             x = [scale.position(epsilon_value(cell.epsilon)) + aside for cell, _ in mine]
             _draw_method(axes, x, mine, look, joined=len(mine) - _infinite(mine))
+            chance = [_percent(gap.chance_gap) for _, gap in mine]
+            axes.plot(x, chance, color=look[0], marker="_", linestyle="none", **_TICK)
 
     _save(
         records, panels, looks, draw, svg=svg, png=png,
@@ -93,7 +94,10 @@ def gap_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -> No
         without=_line(
             "gap without privacy,\nand its interval", style.NEUTRAL, style.CEILING_STYLE
         ),
-        more=[_line("chance alone: 95 % of\nrandom groups below", _CHANCE, ":")],
+        more=[
+            Line2D([], [], color=style.NEUTRAL, marker="_", linestyle="none", **_TICK,
+                   label="chance alone: 95 % of\nrandom groups below"),
+        ],
     )  # fmt: skip
 
 
@@ -210,21 +214,6 @@ def _draw_band(axes: Axes, gap: Gap, colour: str, alpha: float) -> None:
     axes.axhline(_percent(gap.gap), color=colour, linestyle=style.CEILING_STYLE, linewidth=1)
     if gap.low is not None and gap.high is not None:
         axes.axhspan(_percent(gap.low), _percent(gap.high), color=colour, alpha=alpha, linewidth=0)
-
-
-def _draw_chance(axes: Axes, scale: EpsilonScale, points: Sequence[Point]) -> None:
-    """Draws the gap that chance alone shows, the largest of the methods at each epsilon."""
-    largest: dict[float, float] = {}
-    for cell, gap in points:
-        epsilon = epsilon_value(cell.epsilon)
-        if gap.chance_gap is not None and math.isfinite(epsilon):
-            largest[epsilon] = max(largest.get(epsilon, 0.0), _percent(gap.chance_gap))
-    x = [scale.position(epsilon) for epsilon in largest]
-    if len(x) == 1:  # a line needs two
-        x, heights = [axes.get_xlim()[0], axes.get_xlim()[1]], 2 * list(largest.values())
-    else:
-        heights = list(largest.values())
-    axes.plot(x, heights, color=_CHANCE, linestyle=":", linewidth=1.4, zorder=2)
 
 
 def _save(

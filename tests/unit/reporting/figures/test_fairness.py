@@ -21,7 +21,8 @@ def records(root: Path, *backbones: str, **options: Any) -> list[FairnessRecord]
 
 def marks(axes: Any) -> list[tuple[float, bool]]:
     """The height of each mark, and True for a filled one."""
-    lines = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    lines = [line for line in axes.get_lines() if line.get_marker() in "os"]
+    lines = [line for line in lines if line.get_linestyle() == "None"]
     return [(line.get_ydata()[0], line.get_markerfacecolor() != "white") for line in lines]
 
 
@@ -67,7 +68,7 @@ def test_the_gap_without_privacy_has_a_line_and_a_band(
     (band,) = axes.patches
     assert band.get_y() == pytest.approx(0)
     assert band.get_y() + band.get_height() == pytest.approx(level + 3)
-    chance = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
+    chance = [line for line in axes.get_lines() if line.get_marker() == "_"]
     assert [list(line.get_ydata()) for line in chance] == [pytest.approx([2.5, 2.25])]
 
 

@@ -37,7 +37,7 @@ def test_gaps_stand_beside_chance_and_the_gap_without_privacy(made: Made) -> Non
     assert {"gaps-digits", "all-gaps-digits", "parity-digits"} <= {
         table.get("id") for table in page.all("table")
     }
-    assert "<td>male 79.0</td><td>female 85.0</td>" in text
+    assert "<td>male (79.0)</td><td>female (85.0)</td>" in text
     assert '<strong>6.0</strong></td><td class="num">2.5 to 9.0</td><td class="num">3.0' in text
     assert '<strong>+3.0</strong></td><td class="num">1.0 to 5.0</td><td>nonprivate at ∞' in text
     assert "age: unknown (fewer than 10 units)" in page.words
