@@ -15,8 +15,8 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
-from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.fairness import fairness_faults
+from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
