@@ -9,9 +9,10 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         study = run_study(snakemake.config)
-        receipt = snakemake.input.receipt
+        receipt, whole = snakemake.input.receipt, snakemake.input.whole
         sources.prepare(
             study.all_datasets()[snakemake.wildcards.dataset],
             Path(snakemake.output.info).parent,
             downloaded=Path(receipt).parent if receipt else None,
+            whole=Path(whole[0]).parent if whole else None,
         )

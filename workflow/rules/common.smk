@@ -40,6 +40,7 @@ from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
 from dpprobe.study.fairness import fairness_cells, reference_of
+from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
@@ -65,6 +66,9 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
+# of each part of a dataset that the study has whole, the whole
+WHOLE = {name: whole for name in DATASETS if (whole := STUDY.whole_of(name))}
+RARE = rare_classes(STUDY.imbalance)
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
 LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
@@ -117,8 +121,16 @@ def source_state(wildcards):
 
 def download_receipt(wildcards):
     """The mark of a finished download, for a dataset that needs one."""
+    if wildcards.dataset in WHOLE:
+        return []
     needed = DATASETS[wildcards.dataset].download_params() is not None
     return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
+
+
+def whole_tables(wildcards):
+    """The split tables of the dataset that this one is a part of, where the study has it whole."""
+    whole = WHOLE.get(wildcards.dataset)
+    return data_paths(whole) if whole else []
 
 
 def overlap_splits(wildcards):
@@ -473,6 +485,8 @@ def tsne_pages(datasets):
 
 def source_files(wildcards):
     """A source's files; folders by name alone, for looking into one may change its time."""
+    if wildcards.dataset in WHOLE:
+        return []
     files = DATASETS[wildcards.dataset].input_files()
     return [ancient(file) if Path(file).is_dir() else file for file in files]
 

@@ -30,6 +30,7 @@ rule prepare_data:
     input:
         files=source_files,
         receipt=download_receipt,
+        whole=whole_tables,
     output:
         train="<data>/{dataset}/train.parquet",
         test="<data>/{dataset}/test.parquet",

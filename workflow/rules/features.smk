@@ -10,6 +10,7 @@ rule extract_features:
     benchmark:
         "<benchmarks>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
+        dataset=names([name for name in DATASETS if name not in WHOLE]),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
@@ -31,6 +32,44 @@ rule extract_features:
         "shard {wildcards.shard} of {wildcards.shards}"
     script:
         "../../scripts/extract_features.py"
+
+
+# A part of a dataset has its rows from the whole's shards: every image passes a network once.
+rule select_features:
+    input:
+        table="<data>/{dataset}/{split}.parquet",
+        info="<data>/{dataset}/dataset.json",
+        whole=lambda wildcards: f"<data>/{WHOLE[wildcards.dataset]}/{wildcards.split}.parquet",
+        manifest=lambda wildcards: manifest_path(
+            WHOLE[wildcards.dataset], wildcards.backbone, wildcards.split
+        ),
+        shards=lambda wildcards: shard_paths(
+            WHOLE[wildcards.dataset], wildcards.backbone, wildcards.split
+        ),
+    output:
+        "<results>/features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.h5",
+    log:
+        "<logs>/select_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.log",
+    benchmark:
+        "<benchmarks>/select_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
+    wildcard_constraints:
+        dataset=names(WHOLE),
+        shard=r"\d{5}",
+        shards=r"\d{5}",
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        # the rows of a shard are float32 in memory
+        mem_mb=memory(1500, factor=2.2),
+        runtime=minutes(10, per_gb=5),
+    params:
+        version=VERSIONS["features"],
+    message:
+        "features of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, "
+        "shard {wildcards.shard} of {wildcards.shards}, from the whole dataset's"
+    script:
+        "../../scripts/select_features.py"
 
 
 rule write_manifest:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Set
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options
 from dpprobe.privacy.limits import SMALLEST_DELTA
@@ -40,7 +41,8 @@ DATASET_NOTES = frozenset(
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
-    "several_labels", "split_by", "split_seed", "test_fraction", "uncertain", "unit_column",
+    "several_labels", "split_by", "split_seed", "subsample", "test_fraction", "uncertain",
+    "unit_column",
 }  # fmt: skip
 
 
@@ -71,7 +73,13 @@ class DatasetOptions(Options, ABC):
     )
     expect: Expected = Field(
         default_factory=lambda: Expected(),
-        description="Sizes that the split tables must have, checked when they are made.",
+        description="Sizes that the split tables must have, checked when they are made; with "
+        "`subsample` those of all rows.",
+    )
+    subsample: Subsample | None = Field(
+        None,
+        description="Train on a part of the rows of some classes, or of each; all where absent. "
+        "n is counted after it.",
     )
     duplicates: Literal["error", "warn"] = Field(
         "error", description="What an image that stands in both splits is, byte for byte."
@@ -117,8 +125,17 @@ class DatasetOptions(Options, ABC):
         return None
 
     def preparation_params(self) -> dict[str, Any]:
-        """Returns the options that decide the split tables, JSON-compatible."""
-        return self.model_dump(mode="json", exclude=set(DATASET_NOTES))
+        """Returns the options that decide the split tables, JSON-compatible.
+
+        `subsample` only where it is written: tables that were made before there was such an option
+        are still current.
+        """
+        unset = () if self.subsample else ("subsample",)
+        return self.model_dump(mode="json", exclude={*DATASET_NOTES, *unset})
+
+    def whole(self) -> Self:
+        """Returns the options of all rows, without `subsample`."""
+        return self.model_copy(update={"subsample": None})
 
     def image_params(self) -> dict[str, Any]:
         """Returns the options that say which images these are, however they are split."""
@@ -142,7 +159,17 @@ class DatasetOptions(Options, ABC):
         None where one unit cannot move another: each is on its side, and within a limit, by its
         id, by its place in the files, or as the source itself says.
         """
-        return None
+        return self.subsample_fault()
+
+    def subsample_fault(self) -> str | None:
+        """Returns why a release cannot take this part of the training rows, with the remedy."""
+        if self.subsample is None or self.subsample.fractions:
+            return None
+        kind = "counts" if self.subsample.counts else "per_class"
+        return (
+            f"subsample: {kind} ranks the units of a class, so that one can let another in; write "
+            "fractions, which look at each alone"
+        )
 
     def split_rule(self) -> str:
         """Returns public words for how units come to be on the two sides, for a bundle."""
@@ -167,12 +194,13 @@ class DatasetOptions(Options, ABC):
         return False
 
     def expected(self) -> Expected:
-        """Returns `expect`, as far as a limit leaves it."""
+        """Returns `expect`, as far as a limit and `subsample` leave it."""
         limit = self.row_limit()
         if not self.has_test() and limit.train is not None:
             return Expected(classes=self.expect.classes)
         most = limit.model_dump(exclude_none=True)
-        sizes = self.expect.model_dump(exclude_none=True)
+        cut = {"train"} if self.subsample else None
+        sizes = self.expect.model_dump(exclude_none=True, exclude=cut)
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
     def expected_rows(self) -> tuple[int, int] | None:
@@ -182,10 +210,37 @@ class DatasetOptions(Options, ABC):
 
     @abstractmethod
     def count_rows(self) -> tuple[int, int] | None:
-        """Counts the rows that the train and the test table will hold. Cheap.
+        """Counts the rows of the train and the test table before `subsample`. Cheap.
 
         None where only a download tells; the checks that need them then follow it.
         """
+
+    def class_rows(self) -> Mapping[str, int] | None:
+        """Counts the training rows of each class, by name, before `subsample`; None if unknown."""
+        return None
+
+    def used_rows(self) -> tuple[int, int] | None:
+        """Counts the rows that the train and the test table will hold; None as in `count_rows`.
+
+        Of a part by fractions only the names of its rows tell, and of counts of patients only the
+        source: None too.
+
+        Raises:
+          ConfigError: for a class that `subsample` names and is not there, or has too few rows.
+        """
+        rows, sizes = self.count_rows(), self.class_rows()
+        if self.subsample is None or rows is None:
+            return rows
+        if sizes is not None and (faults := self.subsample.faults(sizes)):
+            raise ConfigError("; ".join(f"subsample: {fault}" for fault in faults))
+        if self.names_units():
+            return None
+        kept, each = None, self.subsample.per_class
+        if sizes is not None:
+            kept = self.subsample.count_rows(sizes)
+        elif each is not None and (classes := self.count_classes()) is not None:
+            kept = each * classes
+        return None if kept is None else (kept, rows[1])
 
     def multi_label(self) -> bool:
         """Returns True if a row may have several labels. Cheap."""
@@ -216,8 +271,12 @@ class DatasetOptions(Options, ABC):
         return None
 
     def count_units(self) -> int | None:
-        """Counts the patients of the train table; None where only preparing the data tells."""
+        """Counts the patients of the train table before `subsample`; None as in `count_rows`."""
         return None
+
+    def used_units(self) -> int | None:
+        """Counts the patients of the train table; None where only preparing the data tells."""
+        return None if self.subsample else self.count_units()
 
 
 def _without(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A source is one module with an `Options` class and a `prepare` function, named i
 from __future__ import annotations
 
 import importlib
+import shutil
 from pathlib import Path
 
 from dpprobe import disk
@@ -35,24 +36,47 @@ def download(options: DatasetOptions, directory: Path) -> None:
         write_receipt(directory, fetched, params=options.download_params())
 
 
-def prepare(options: DatasetOptions, directory: Path, *, downloaded: Path | None = None) -> None:
+def prepare(
+    options: DatasetOptions,
+    directory: Path,
+    *,
+    downloaded: Path | None = None,
+    whole: Path | None = None,
+) -> None:
     """Writes `train.parquet`, `test.parquet` and, last, `dataset.json` into `directory`.
 
     Args:
       options: the dataset's.
       directory: where the tables go.
       downloaded: the folder that `download` filled, for a source that needs one.
+      whole: with `subsample`, the folder of the tables of all rows; they are made, and removed,
+        where it is not given.
 
     Raises:
       ConfigError: when the source is not there.
       DataError: when its content cannot be a dataset.
     """
-    module = importlib.import_module(SOURCES[options.source])
     with disk.explained(directory, "the split tables were written"):
         # A report of an earlier run would pass for one of this run.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
-        if options.download_params() is None:
-            module.prepare(options, directory)
-        else:
-            assert downloaded is not None
-            module.prepare(options, directory, downloaded=downloaded)
+        if options.subsample is None:
+            _prepare_whole(options, directory, downloaded)
+            return
+        from dpprobe.data.subsampled_tables import write_subsampled  # heavy: numpy and pyarrow
+
+        made = directory / "whole"
+        if whole is None:
+            shutil.rmtree(made, ignore_errors=True)
+            _prepare_whole(options.whole(), made, downloaded)
+        write_subsampled(whole or made, directory, options)
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _prepare_whole(options: DatasetOptions, directory: Path, downloaded: Path | None) -> None:
+    """Writes the split tables of all rows."""
+    module = importlib.import_module(SOURCES[options.source])
+    if options.download_params() is None:
+        module.prepare(options, directory)
+    else:
+        assert downloaded is not None
+        module.prepare(options, directory, downloaded=downloaded)

@@ -45,7 +45,7 @@ class SplitOptions(DatasetOptions):
         )
 
     def release_fault(self) -> str | None:
-        return self.split_fault(own_test=self.has_test())
+        return self.subsample_fault() or self.split_fault(own_test=self.has_test())
 
     def split_fault(self, *, own_test: bool) -> str | None:
         """Returns what `release_fault` does, for a source with or without a test set."""

@@ -162,6 +162,8 @@ class Options(DatasetOptions):
         return layout.source != "imagefolder" and layout.has_test()
 
     def release_fault(self) -> str | None:
+        if fault := self.subsample_fault():
+            return fault
         fault = self._layout().split_fault(own_test=self.has_test())
         return None if fault is None else f"layout: {fault}"
 

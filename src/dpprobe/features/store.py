@@ -151,17 +151,20 @@ class FeatureStore:
             for start, block in self._blocks_of(record, rows, layer):
                 yield start, block.astype(np.float32)
 
-    def select(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def select(
+        self, rows: npt.NDArray[np.int64], *, layer: str | None = None
+    ) -> npt.NDArray[np.float32]:
         """Reads some rows, holding no more than a block of the others.
 
         Args:
           rows: positions in the split, rising.
+          layer: whose features; the backbone's where None.
 
         Returns:
           float32 [len(rows), d].
         """
-        features = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for start, block in self.blocks(SELECTED_BLOCK_ROWS):
+        features = np.empty((len(rows), self._width(layer)), dtype=np.float32)
+        for start, block in self.blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
             features[low:high] = block[rows[low:high] - start]
         return features

@@ -75,8 +75,12 @@ class _Report:
 def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     dataset.check()
     _check_overwritten(study, name, dataset)
-    rows = dataset.count_rows()
+    rows = dataset.used_rows()
     multi_label = dataset.multi_label()
+    if dataset.subsample and multi_label:
+        raise ConfigError(
+            "subsample: rows have several labels, so that none has a class; remove it"
+        )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
     prompts.check(dataset.prompts)
@@ -86,7 +90,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
     unit = study.dataset_unit(name)
-    n = dataset.count_units() if unit == "patient" else rows and rows[0]
+    n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is None:
         return
     delta = study.dataset_delta(name)
@@ -130,8 +134,8 @@ def _check_release(study: Study, name: str) -> list[str]:
             faults.append(f"evaluate: {error}")
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
-    rows = dataset.count_rows()
-    n = dataset.count_units() if unit == "patient" else rows and rows[0]
+    rows = dataset.used_rows()
+    n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is not None and (fault := delta_fault(study.release_delta(name), n, unit=unit)):
         faults.append(fault)
     limit = study.max_epsilon(release.dataset)
@@ -148,9 +152,9 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
     dataset.check()
     _check_overwritten(study, name, dataset)
     sizes = dataset.expected()
-    counted = dataset.count_rows() if sizes.train or sizes.test else None
+    counted = dataset.used_rows() if sizes.train or sizes.test else None
     report.errors += _check_sizes(study, name, dataset, counted)
-    report.errors += _check_shards(study, name, dataset.count_rows())
+    report.errors += _check_shards(study, name, dataset.used_rows())
 
 
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:

@@ -25,6 +25,11 @@ def _tokens(value: Any) -> Any:
     return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value
 
 
+def _class_name(value: Any) -> Any:
+    """Reads a whole number, as YAML has a class's name without quotes, as its text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 SQLITE = "sqlite:///"
 URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
 
@@ -145,6 +150,31 @@ class FewShotOptions(Options):
             if values.count(value) > 1:
                 raise ValueError(f"{value} stands twice in the list; remove one")
         return values
+
+
+class ImbalanceOptions(Options):
+    """Copies of datasets in which one class keeps a fraction of its training rows."""
+
+    datasets: tuple[Name, ...] = Field(min_length=1, description="Datasets of the study.")
+    classes: tuple[Annotated[str, BeforeValidator(_class_name)], ...] = Field(
+        min_length=1, description="The names of the classes that become rare, one at a time."
+    )
+    fractions: tuple[Annotated[float, Field(ge=1e-4, le=1)], ...] = Field(
+        (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01),
+        description="Parts of the class's training rows; 1, the whole dataset, is always there.",
+    )
+    seed: int = Field(0, ge=0, description="Public, of the choice of the rows.")
+
+    @model_validator(mode="after")
+    def _check_twice(self) -> ImbalanceOptions:
+        for key in ("datasets", "classes", "fractions"):
+            values = getattr(self, key)
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"{key}: {value} stands twice in the list; remove one")
+        if min(self.fractions, default=1.0) == 1:
+            raise ValueError("fractions: none is below 1, so that no class is rare; add some")
+        return self
 
 
 class MembershipOptions(Options):

@@ -26,12 +26,14 @@ from dpprobe.privacy.limits import (
     epsilon_value,
 )
 from dpprobe.study import catalog
+from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
     AuditOptions,
     FairnessOptions,
     FeatureOptions,
     FewShotOptions,
     LongTailOptions,
+    ImbalanceOptions,
     OverlapOptions,
     PaperOptions,
     PrivacyOptions,
@@ -131,6 +133,11 @@ class Study(Options):
     few_shot: FewShotOptions | None = Field(
         None, description="Linear probes on a few images a class, not private; none where absent."
     )
+    imbalance: ImbalanceOptions | None = Field(
+        None,
+        description="Make one class after another rare and compare what private heads learn of "
+        "it; not done where absent.",
+    )
     audit: AuditOptions | None = Field(
         None,
         description="Test the promise of each cell by attacks on heads that are trained for it; "
@@ -157,6 +164,12 @@ class Study(Options):
     data_dir: Folder = Field("data", description="Split tables go here.")
     results_dir: Folder = Field("results", description="Everything else goes here.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _add_rare_classes(cls, values: Any) -> Any:
+        """Adds the datasets that `imbalance` asks for."""
+        return with_rare_classes(values)
+
     @model_validator(mode="after")
     def _check_parts(self) -> Study:
         """Checks the parts of the study against each other."""
@@ -171,6 +184,8 @@ class Study(Options):
                     f"privacy.unit: patient, and datasets.{name} does not say whose its images "
                     "are; give it a unit_column (a CSV or parquet has one), or write unit: image"
                 )
+        for fault in imbalance_faults(self.imbalance, self.datasets):
+            raise ValueError(f"imbalance.{fault}")
         if self.overlap:
             self._check_overlap(self.overlap)
         self._check_names("papers.datasets", self.papers.datasets, self.datasets)
@@ -231,7 +246,9 @@ class Study(Options):
     def published_names(self) -> dict[str, str]:
         """Returns each dataset's name in the published results."""
         return {
-            name: self.papers.datasets.get(name) or options.catalog or name
+            name: self.papers.datasets.get(name)
+            or (None if options.subsample else options.catalog)
+            or name
             for name, options in self.datasets.items()
         }
 
@@ -249,6 +266,20 @@ class Study(Options):
     def all_datasets(self) -> dict[str, DatasetOptions]:
         """Returns the private and the public datasets, by name."""
         return {**self.datasets, **self.public_datasets}
+
+    def whole_of(self, dataset: str) -> str | None:
+        """Returns the dataset of the study of whose training rows this one has a part.
+
+        None for one without `subsample`, and where the study does not have it whole.
+        """
+        options = self.all_datasets()[dataset]
+        if options.subsample is None:
+            return None
+        wanted = options.whole().preparation_params()
+        for name, other in self.all_datasets().items():
+            if other.subsample is None and other.preparation_params() == wanted:
+                return name
+        return None
 
     def dataset_delta(self, dataset: str) -> float:
         """Returns the delta of a dataset: the study's where the dataset has none."""

@@ -1,0 +1,139 @@
+"""The part of each class's training rows that a study keeps: the option `subsample`.
+
+A row, or where units of privacy are named all rows that a unit has of a class, is kept by SHA-256
+of the public seed and its name, read as a number in [0, 1). Fractions keep the names whose number
+lies below the class's fraction; counts, and `per_class`, keep the names with the smallest numbers.
+Both are beginnings of one order, so that a smaller fraction or count of the same seed is a part of
+a larger one. The number is another one than that by which `split` chooses test rows.
+
+A fraction's choice is a function of the unit's rows alone, their labels and its name: whatever is
+done to one unit moves no other. The number of rows it keeps is random over seeds. A count's choice
+ranks units, so that one may let in or push out another: for benchmarks, not for a release, whose
+guarantee would then not be that of the source's units. The guarantee of a benchmark is that of the
+rows that were kept, whose number n is public, as it always is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from dpprobe.errors import DataError
+from dpprobe.options import Options
+
+_DIGEST_BITS = 256
+
+
+def _texts(value: Any) -> Any:
+    """Reads whole numbers that name classes, as YAML has them without quotes, as texts."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        str(name) if isinstance(name, int) and not isinstance(name, bool) else name: number
+        for name, number in value.items()
+    }
+
+
+class Subsample(Options):
+    """The training rows that are used of each class; test rows all stay."""
+
+    fractions: Annotated[
+        dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_texts)
+    ] = Field(
+        {},
+        description="By class name, the part to keep, by a hash of each row's or patient's name; "
+        "other classes stay whole.",
+    )
+    counts: Annotated[dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(_texts)] = Field(
+        {},
+        description="By class name, the rows to keep, patients where they are named; other "
+        "classes stay whole.",
+    )
+    per_class: int | None = Field(None, ge=1, description="The same number for every class.")
+    seed: int = Field(0, ge=0, description="Public. Of one seed, less is a part of more.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Subsample:
+        if sum(map(bool, (self.fractions, self.counts, self.per_class))) != 1:
+            raise ValueError("write one of fractions, counts and per_class")
+        return self
+
+    def in_words(self) -> str:
+        """Returns the choice in public words, such as "fractions 3 0.1, seed 0"."""
+        if self.per_class is not None:
+            return f"{self.per_class} per class, seed {self.seed}"
+        kind = "fractions" if self.fractions else "counts"
+        parts = [f"{name} {number:g}" for name, number in (self.fractions or self.counts).items()]
+        return f"{kind} {', '.join(parts)}, seed {self.seed}"
+
+    def named_classes(self) -> tuple[str, ...]:
+        """Returns the classes that it names, in the order written."""
+        return tuple(self.fractions or self.counts)
+
+    def faults(self, class_rows: Mapping[str, int]) -> list[str]:
+        """Lists what cannot be done to classes of these rows (patients where they are named)."""
+        unknown = [name for name in self.named_classes() if name not in class_rows]
+        if unknown:
+            known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
+            return [f"{name!r} is no class of it; write some of {known}" for name in unknown]
+        wanted = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
+        return [
+            f"{count} of class {name}, which has {class_rows[name]}; write at most that"
+            for name, count in wanted.items()
+            if count > class_rows[name]
+        ]
+
+    def count_rows(self, class_rows: Mapping[str, int]) -> int | None:
+        """Counts the rows that are kept; None for fractions, where hashes decide."""
+        if self.fractions:
+            return None
+        kept = self.counts or dict.fromkeys(class_rows, self.per_class or 0)
+        return sum(kept.get(name, rows) for name, rows in class_rows.items())
+
+    def choose(
+        self, labels: Sequence[int], names: Sequence[str], class_names: Sequence[str]
+    ) -> list[bool]:
+        """Chooses the training rows that are kept: True for each of them, in order.
+
+        Args:
+          labels: the class of each row, a number of `class_names`.
+          names: the name of each row's unit, or the row's id where units are not named.
+
+        Raises:
+          DataError: for a class that is unknown, has too few rows, or would be left without any.
+        """
+        members: list[set[str]] = [set() for _ in class_names]
+        for label, name in zip(labels, names, strict=True):
+            members[label].add(name)
+        sizes = {each: len(rows) for each, rows in zip(class_names, members, strict=True)}
+        if faults := self.faults(sizes):
+            raise DataError("\n".join(f"subsample: {fault}" for fault in faults))
+        kept = [self._chosen(each, members[place]) for place, each in enumerate(class_names)]
+        for each, before, after in zip(class_names, members, kept, strict=True):
+            if before and not after:
+                raise DataError(
+                    f"subsample: fraction {self.fractions[each]:g} leaves none of the "
+                    f"{len(before)} of class {each} with seed {self.seed}; write a larger one or "
+                    "counts"
+                )
+        return [name in kept[label] for label, name in zip(labels, names, strict=True)]
+
+    def _chosen(self, class_name: str, members: Collection[str]) -> Collection[str]:
+        """Returns the names of a class that are kept."""
+        if class_name in self.fractions:
+            # in whole numbers: every digest is compared with exactly the float that was written
+            numerator, denominator = self.fractions[class_name].as_integer_ratio()
+            bound = numerator << _DIGEST_BITS
+            return {name for name in members if self._place(name) * denominator < bound}
+        count = self.counts.get(class_name, self.per_class)
+        if count is None:
+            return members
+        return set(sorted(members, key=lambda name: (self._place(name), name))[:count])
+
+    def _place(self, name: str) -> int:
+        """Returns a name's place in the public order, 0 to 2^256 - 1."""
+        digest = hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()
+        return int.from_bytes(digest)

@@ -1,0 +1,95 @@
+"""The datasets that the block `imbalance` of a study adds: one class rare in each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from dpprobe.data.options import DatasetOptions
+from dpprobe.study.options import ImbalanceOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RareClass:
+    """A dataset in which one class is rare.
+
+    Attributes:
+      name: of the dataset in the study.
+      dataset: whose training rows it has a part of.
+      class_name: of the class of which `fraction` is kept.
+    """
+
+    name: str
+    dataset: str
+    class_name: str
+    fraction: float
+
+
+def rare_classes(options: ImbalanceOptions | None, *datasets: str) -> list[RareClass]:
+    """Returns the added datasets, of some datasets or of all; none without `imbalance`."""
+    if options is None:
+        return []
+    return [
+        RareClass(
+            name=_name(dataset, class_name, fraction),
+            dataset=dataset,
+            class_name=class_name,
+            fraction=fraction,
+        )
+        for dataset in options.datasets
+        if not datasets or dataset in datasets
+        for class_name in options.classes
+        for fraction in sorted(options.fractions, reverse=True)
+        if fraction < 1
+    ]
+
+
+def _name(dataset: str, class_name: str, fraction: float) -> str:
+    """Returns such as cifar10_cat_0p05: a name that may stand in paths."""
+    words = re.sub(r"[^a-z0-9]+", "_", class_name.lower()).strip("_") or "class"
+    return f"{dataset}_{words}_{f'{fraction:g}'.replace('.', 'p').replace('-', 'm')}"
+
+
+def with_rare_classes(values: Any) -> Any:
+    """Returns the values of a study with the added datasets; as they are where they are faulty.
+
+    Raises:
+      ValueError: for a dataset that has the name of one that is added.
+    """
+    if not isinstance(values, Mapping) or not isinstance(values.get("datasets"), Mapping):
+        return values
+    if values.get("imbalance") is None:
+        return values
+    try:
+        options = ImbalanceOptions.model_validate(values["imbalance"])
+    except ValidationError:
+        return values  # the check of the block itself tells
+    added: dict[str, Any] = {}
+    for rare in rare_classes(options):
+        whole = values["datasets"].get(rare.dataset)
+        if not isinstance(whole, Mapping) or whole.get("subsample"):
+            continue  # `imbalance_faults` tells
+        if rare.name in added or rare.name in values["datasets"]:
+            raise ValueError(
+                f"imbalance: {rare.name} would be the name of two datasets; rename a dataset"
+            )
+        part = {"fractions": {rare.class_name: rare.fraction}, "seed": options.seed}
+        added[rare.name] = {**whole, "subsample": part}
+    return {**values, "datasets": {**values["datasets"], **added}} if added else values
+
+
+def imbalance_faults(
+    options: ImbalanceOptions | None, datasets: Mapping[str, DatasetOptions]
+) -> Iterator[str]:
+    """Yields what is wrong with the block, a line each."""
+    for name in options.datasets if options else ():
+        if name not in datasets:
+            yield f"datasets: {name!r} is not in this study; write one that is"
+        elif datasets[name].subsample:
+            yield f"datasets: {name} has a subsample already; name the whole dataset"
+        elif datasets[name].multi_label():
+            yield f"datasets: rows of {name} have several labels, so that none has a class"

@@ -1,0 +1,233 @@
+"""A part of each class's training rows: nested, by unit, and a fraction's free of other rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpprobe.data import sources, table
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.subsample import Subsample
+from dpprobe.data.subsampled_tables import write_subsampled
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import ConfigError, DataError
+from tests.unit.features.test_extract import png
+
+CLASSES = ("cat", "dog")
+ROWS = st.lists(st.tuples(st.integers(0, 1), st.sampled_from("abcdefghijkl")), max_size=40)
+DIGITS = {"source": "sklearn", "name": "digits"}
+
+
+def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]:
+    """The places of the rows that are kept."""
+    kept = Subsample(**options).choose(
+        [label for label, _ in rows], [name for _, name in rows], CLASSES
+    )
+    return {place for place, keep in enumerate(kept) if keep}
+
+
+def place(name: str, seed: int = 0) -> Fraction:
+    """The rule in other words: a digest as a number in [0, 1)."""
+    digest = hashlib.sha256(f"subsample\n{seed}\n{name}".encode()).hexdigest()
+    return Fraction(int(digest, 16), 2**256)
+
+
+@given(rows=ROWS, fraction=st.floats(0.01, 1.0), seed=st.integers(0, 3))
+def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
+    rows: list[tuple[int, str]], fraction: float, seed: int
+) -> None:
+    expected = {
+        row
+        for row, (label, name) in enumerate(rows)
+        if label == 0 or place(name, seed) < Fraction(fraction)
+    }
+    options = {"fractions": {"dog": fraction}, "seed": seed}
+    if any(label for label, _ in rows) and not any(rows[row][0] for row in expected):
+        with pytest.raises(DataError, match="leaves none of the .* of class dog"):
+            chosen(options, rows)
+    else:
+        assert chosen(options, rows) == expected
+
+
+@given(rows=ROWS, moved=st.integers(0, 39), label=st.integers(0, 1))
+def test_no_unit_moves_another_by_a_fraction(
+    rows: list[tuple[int, str]], moved: int, label: int
+) -> None:
+    """The rows of one unit are left out, or relabelled: the others stay or go as they did."""
+    anchors = list(enumerate(sorted((f"x{at}" for at in range(9)), key=place)[:2]))
+    if not rows:
+        return
+    name = rows[moved % len(rows)][1]
+    rows = [*anchors, *rows]  # a row of each class that is kept: none is left without
+    others = [row for row in rows if row[1] != name]
+    relabelled = [(label if row[1] == name else row[0], row[1]) for row in rows]
+    options = {"fractions": {"cat": 0.6, "dog": 0.6}}
+
+    def kept(among: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        places = chosen(options, among)
+        return [row for at, row in enumerate(among) if at in places and row[1] != name]
+
+    assert kept(rows) == kept(others) == kept(relabelled)
+
+
+def test_less_is_a_part_of_more_and_fractions_and_counts_go_by_one_order() -> None:
+    rows = [(at % 2, f"row-{at}") for at in range(400)]
+    fractions = [chosen({"fractions": {"dog": part}}, rows) for part in (0.05, 0.2, 0.5, 1.0)]
+    counts = [chosen({"counts": {"dog": count}}, rows) for count in (1, 20, 100, 200)]
+    for sets in (fractions, counts):
+        assert all(less <= more for less, more in pairwise(sets))
+    dogs = {at for at in fractions[1] if at % 2}
+    assert {at for at in chosen({"counts": {"dog": len(dogs)}}, rows) if at % 2} == dogs
+    assert len(fractions[3]) == len(rows)
+    assert len(chosen({"per_class": 30}, rows)) == 60
+    other = chosen({"counts": {"dog": 20}, "seed": 1}, rows)
+    assert other != counts[1]
+    assert len(other) == 220
+
+
+def test_a_count_can_let_another_unit_in_and_a_release_is_told() -> None:
+    rows = [(1, f"row-{at}") for at in range(10)]
+    kept = chosen({"counts": {"dog": 3}}, rows)
+    first = min(kept)
+    fewer = [row for at, row in enumerate(rows) if at != first]
+    assert len(chosen({"counts": {"dog": 3}}, fewer)) == 3  # somebody took the place
+    for part in ({"counts": {"1": 3}}, {"per_class": 3}):
+        fault = dataset_options({**DIGITS, "split_by": "id", "subsample": part}).release_fault()
+        assert fault is not None
+        assert "can let another in; write fractions" in fault
+    by_hash = {**DIGITS, "split_by": "id", "subsample": {"fractions": {"1": 0.5}}}
+    assert dataset_options(by_hash).release_fault() is None
+    by_class = {**DIGITS, "subsample": {"fractions": {"1": 0.5}}}
+    assert "split_by" in str(dataset_options(by_class).release_fault())
+
+
+def test_all_rows_that_a_unit_has_of_a_class_stay_or_go_together() -> None:
+    rows = [(1, f"u{at % 30}") for at in range(90)] + [(0, f"u{at}") for at in range(30)]
+    for options in ({"fractions": {"dog": 0.4}}, {"counts": {"dog": 12}}):
+        kept = chosen(options, rows)
+        names = {rows[at][1] for at in kept if rows[at][0] == 1}
+        assert {at for at in kept if at < 90} == {at for at in range(90) if rows[at][1] in names}
+        assert {at for at in kept if at >= 90} == set(range(90, 120))
+        if "counts" in options:
+            assert len(names) == 12
+
+
+def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
+    """Training rows of a split by id have large split numbers; few of them must not mean none."""
+    options = dataset_options(
+        {**DIGITS, "split_by": "id", "subsample": {"fractions": {"3": 0.1}, "seed": 0}}
+    )
+    ids = [f"digits-{row:04d}" for row in range(1797)]
+    tested = options.choose_test(ids, [3] * len(ids))  # type: ignore[attr-defined]
+    train = [name for name, test in zip(ids, tested, strict=True) if not test]
+    assert options.subsample is not None
+    kept = options.subsample.choose([3] * len(train), train, [str(k) for k in range(10)])
+    assert 0.07 < kept.count(True) / len(train) < 0.13
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({}, "write one of fractions, counts and per_class"),
+        ({"per_class": 2, "counts": {"3": 2}}, "write one of"),
+        ({"fractions": {"3": 0}}, "greater than 0"),
+        ({"fractions": {"3": 1.5}}, "less than or equal to 1"),
+        ({"counts": {"3": 0}}, "greater than or equal to 1"),
+        ({"per_class": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_a_faulty_option_is_one_clear_error(part: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataset_options({**DIGITS, "subsample": part})
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"counts": {"3": 1000}}, "1000 of class 3, which has 146; write at most that"),
+        ({"per_class": 140}, "140 of class 8, which has 139"),
+        ({"fractions": {"cat": 0.5}}, "'cat' is no class of it; write some of 0, 1"),
+    ],
+)
+def test_planning_knows_classes_and_sizes_where_the_source_does(
+    part: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataset_options({**DIGITS, "subsample": part}).used_rows()
+
+
+def test_planning_knows_n_where_it_can() -> None:
+    def planned(**part: Any) -> tuple[int, int] | None:
+        return dataset_options({**DIGITS, "subsample": part}).used_rows()
+
+    assert planned(per_class=100) == (1000, 359)
+    assert planned(counts={"3": 6}) == (1438 - 140, 359)
+    assert planned(fractions={3: 0.5}) is None  # only the ids tell
+    cifar = {"source": "torchvision", "name": "CIFAR10", "subsample": {"per_class": 100}}
+    assert dataset_options(cifar).used_rows() == (1000, 10_000)
+    assert dataset_options({**cifar, "subsample": {"counts": {"cat": 5}}}).used_rows() is None
+
+
+def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> None:
+    options = dataset_options({**DIGITS, "subsample": {"counts": {"3": 6}}})
+    sources.prepare(options.whole(), tmp_path / "digits")
+    sources.prepare(options, tmp_path / "alone")
+    sources.prepare(options, tmp_path / "part", whole=tmp_path / "digits")
+    alone, part, whole = (
+        read_info(tmp_path / name / "dataset.json") for name in ("alone", "part", "digits")
+    )
+    assert alone == part
+    assert part.splits["train"].per_class[3] == 6
+    assert (part.train_rows, part.test_rows) == options.used_rows()
+    assert part.splits["test"].fingerprint == whole.splits["test"].fingerprint
+    assert not (tmp_path / "alone" / "whole").exists()
+    ids = {name: SplitTable(tmp_path / name / "train.parquet").ids() for name in ("part", "digits")}
+    kept = set(ids["part"])
+    assert [each for each in ids["digits"] if each in kept] == ids["part"]
+
+
+def test_tables_made_before_there_was_a_subsample_are_still_current() -> None:
+    assert "subsample" not in dataset_options(DIGITS).preparation_params()
+    part = dataset_options({**DIGITS, "subsample": {"per_class": 9}})
+    assert part.preparation_params()["subsample"]["per_class"] == 9
+    # a ledger adds up all releases of the same images
+    assert part.image_params() == dataset_options(DIGITS).image_params()
+
+
+def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
+    sizes = {"train": 1438, "test": 359, "classes": 10}
+    part = dataset_options({**DIGITS, "expect": sizes, "subsample": {"per_class": 9}})
+    sources.prepare(part, tmp_path / "part")
+    assert read_info(tmp_path / "part" / "dataset.json").train_rows == 90
+    wrong = dataset_options({**DIGITS, "expect": {"train": 90}, "subsample": {"per_class": 9}})
+    with pytest.raises(DataError, match="1438 rows, 90 expected"):
+        sources.prepare(wrong, tmp_path / "wrong")
+
+
+def several_labels(directory: Path) -> Path:
+    """A dataset whose rows may have both labels."""
+    images = [png(value) for value in range(4)]
+    batches = [
+        (name, table.make_batch(ids=[f"{name}{at}" for at in range(2)], labels=[[1, 0], [1, 1]],
+                                images=images[2 * part : 2 * part + 2], paths=[None, None]))
+        for part, name in enumerate(table.SPLITS)
+    ]  # fmt: skip
+    table.write_dataset(
+        directory, iter(batches), options=dataset_options(DIGITS), class_names=list(CLASSES),
+        multi_label=True, rows=4,
+    )  # fmt: skip
+    return directory
+
+
+def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
+    options = dataset_options({**DIGITS, "subsample": {"fractions": {"cat": 0.5}}})
+    with pytest.raises(DataError, match="subsample: rows have several labels"):
+        write_subsampled(several_labels(tmp_path / "both"), tmp_path / "part", options)
