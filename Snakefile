@@ -26,6 +26,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/zero_shot.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/fairness.smk"
+include: "workflow/rules/imbalance.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/long_tail.smk"
 include: "workflow/rules/tables.smk"
@@ -46,6 +47,7 @@ rule all:
         rules.audits.input,
         rules.long_tail.input,
         rules.fairness.input,
+        rules.imbalance.input,
         rules.embeddings.input,
         rules.figures.input,
         rules.tables.input,

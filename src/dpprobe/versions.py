@@ -38,6 +38,7 @@ VERSIONS = {
     "audit": 1,
     "long_tail": 1,
     "fairness": 1,
+    "imbalance": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -22,6 +22,10 @@ from dpprobe.fairness.record import (
     FAIRNESS_SUFFIXES,
     TABLE_SUFFIX,
     fairness_path,
+from dpprobe.fairness.imbalance_record import (
+    IMBALANCE,
+    IMBALANCE_SUFFIXES,
+    imbalance_path,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_token
 from dpprobe.reporting.published import PAPER_TABLES, published_digest
@@ -33,6 +37,7 @@ from dpprobe.results.cell_record import (
     METRICS_FILE,
     PREDICTIONS_FILE,
     STATEMENT_FILE,
+    WEIGHTS_FILE,
     CellName,
     disagreement,
 )
@@ -68,7 +73,7 @@ except ConfigError as error:
 DATASETS = STUDY.all_datasets()
 # of each part of a dataset that the study has whole, the whole
 WHOLE = {name: whole for name in DATASETS if (whole := STUDY.whole_of(name))}
-RARE = rare_classes(STUDY.imbalance)
+IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
 LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
@@ -447,6 +452,25 @@ def fairness_files(dataset, suffixes=FAIRNESS_SUFFIXES):
     return [
         str(fairness_path(f"<results>/{FAIRNESS}", dataset, backbone, suffix))
         for backbone in backbones
+
+
+def with_rare(dataset):
+    """A dataset and its copies in which one class is rare."""
+    return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
+
+
+def rare_cells(dataset, backbone):
+    """The cells of a dataset and its copies on one backbone."""
+    return [
+        cell for cell in STUDY.cells(*with_rare(dataset)) if cell.backbone == backbone
+    ]
+
+
+def imbalance_files(dataset, suffixes=IMBALANCE_SUFFIXES):
+    """The comparisons of a dataset's rare classes, a backbone each."""
+    return [
+        str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
+        for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
         for suffix in suffixes
     ]
 

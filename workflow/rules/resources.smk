@@ -101,6 +101,18 @@ def fairness_minutes(wildcards, input, attempt):
     return int((30 + heads * (0.5 + 0.5 * table_rows(wildcards)[1] / 25_000)) * attempt)
 
 
+def imbalance_memory(wildcards, input, attempt):
+    """MB to compare rare classes: rows of one training set are in memory, at most a thousand of a class."""
+    copies = len(input.infos)
+    return int((2000 + 2.2 * size_mb(input.shards) / copies) * attempt)
+
+
+def imbalance_minutes(wildcards, input, attempt):
+    """Minutes to compare rare classes: a second a cell, and the reading of all shards."""
+    files = len(input.cells) / 3
+    return int((20 + files / 60 + 5 * size_mb(input.shards) / 1e3) * attempt)
+
+
 def training_minutes(wildcards, input, attempt):
     """Minutes for training: 6 a GB, method and seed, three times what was measured."""
     heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds

@@ -1,0 +1,35 @@
+"""Compares what all cells of a dataset and its copies make of the rare classes."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.devices import limit_threads
+        from dpprobe.fairness.imbalance_job import Sources, imbalance_job
+        from dpprobe.results.cell_record import CellName
+
+        limit_threads(snakemake.threads)
+        study = run_study(snakemake.config)
+        infos = {Path(path).parent.name: Path(path) for path in snakemake.input.infos}
+        manifests = [Path(path) for path in snakemake.input.manifests]
+        imbalance_job(
+            Sources(
+                # <cells>/<dataset>/<backbone>/<method>/eps-<epsilon>/<file>
+                cells=Path(snakemake.input.cells[0]).parents[4],
+                infos=infos,
+                manifests=dict(zip(infos, manifests, strict=True)),
+                names=[
+                    CellName(**cell._asdict())
+                    for cell in study.cells(*infos)
+                    if cell.backbone == snakemake.wildcards.backbone
+                ],
+            ),
+            dataset=snakemake.wildcards.dataset,
+            backbone=snakemake.wildcards.backbone,
+            classes=study.imbalance.classes,
+            # <folder>/<dataset>/<backbone>.json
+            folder=Path(snakemake.output.record).parents[1],
+        )

@@ -1,0 +1,205 @@
+"""The record of a dataset's rare classes on one backbone, as a typed object, and its files' names.
+
+Nothing heavy is imported: every start of Snakemake reads this module. All that a record tells comes
+from test labels and training rows, without noise: it is not private.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from dpprobe.artifacts import read_record, write_json
+from dpprobe.errors import DataError
+
+IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
+IMBALANCE_FORMAT_VERSION: Final = 1
+IMBALANCE = "imbalance"  # the folder: <folder>/<dataset>/<backbone><suffix>
+RECORD_SUFFIX, TABLE_SUFFIX = ".json", ".parquet"
+IMBALANCE_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
+
+
+def imbalance_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
+    """Returns a file of a dataset's rare classes below the folder of all."""
+    return Path(folder, dataset, f"{backbone}{suffix}")
+
+
+def _finite(value: float | None) -> float | None:
+    """Writes None where there is no number."""
+    return None if value is None or value != value else float(value)  # noqa: PLR0124  # NaN
+
+
+OptionalNumber = Annotated[float | None, BeforeValidator(_finite), PlainSerializer(_finite)]
+
+
+class _Part(BaseModel):
+    """A part of a record: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Estimate(_Part):
+    """A mean over seeds with its 95 % interval; of one seed there is no `std`.
+
+    The interval covers both what differs between seeds (Student's t) and what is due to few test
+    rows (Wilson's): it reaches from the smaller low end to the larger high end.
+    """
+
+    mean: float
+    std: OptionalNumber
+    low: float
+    high: float
+
+
+class TrainingSet(_Part):
+    """A dataset of the study: the whole one, or a copy in which one class is rare.
+
+    Attributes:
+      class_name, fraction: of the rare class; None and 1 for the whole dataset.
+      per_class: training rows of each class.
+    """
+
+    name: str
+    class_name: str | None
+    fraction: float
+    rows: int
+    per_class: tuple[int, ...]
+
+
+class RareCell(_Part):
+    """What a cell makes of the class that is rare in its training rows.
+
+    Attributes:
+      class_rows: n_c, training rows of the class. rows: of all classes.
+      private: True if the cell carries a guarantee.
+      auc: of the class against all others; None where the test rows are all of one side.
+      never_predicted: seeds whose head gives the class to no test row.
+      macro_accuracy: mean over seeds of the mean recall over classes.
+      reference: the method and epsilon of the cell that `drop` compares with, on the same training
+        rows; None where there is none.
+      reference_recall: of that cell. drop: by how much this recall is smaller, with the ends of its
+        95 % interval (Welch), None where neither varies over seeds.
+    """
+
+    training_set: str
+    class_name: str
+    fraction: float
+    class_rows: int
+    rows: int
+    method: str
+    epsilon: str
+    private: bool
+    seeds: int
+    recall: Estimate
+    auc: Estimate | None
+    never_predicted: int
+    macro_accuracy: float
+    reference: tuple[str, str] | None
+    reference_recall: OptionalNumber
+    drop: OptionalNumber
+    drop_low: OptionalNumber
+    drop_high: OptionalNumber
+
+
+class BreakDown(_Part):
+    """The product n_c * epsilon at which a method learns a class half as well as without privacy.
+
+    Attributes:
+      reached: the smallest product of a cell whose recall is at least half of the reference's.
+      lasting: the smallest product from which on all cells are; None where the last is not.
+      cells: that were compared. left_out: cells whose reference itself has next to no recall.
+      smallest, largest: product of the compared cells.
+      note: in words, what the study's grid cannot tell; empty where it tells both.
+    """
+
+    class_name: str
+    method: str
+    reached: OptionalNumber
+    lasting: OptionalNumber
+    cells: int
+    left_out: int
+    smallest: OptionalNumber
+    largest: OptionalNumber
+    note: str
+
+
+class Ranged(_Part):
+    """A number with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Law(_Part):
+    """A curve through the cells of a method: recall over reference recall, rho, of 0 to 1.
+
+    logit(rho) = a_class + n_c_exponent ln(n_c) + epsilon_exponent ln(epsilon), least squares on
+    rho; with several backbones also dimension_exponent ln(d).
+
+    Attributes:
+      ratio: epsilon_exponent over n_c_exponent: 1 where the product n_c * epsilon alone counts.
+      half: n_c at which rho is 1/2 for epsilon 1, the geometric mean over classes.
+      points: cells. between: those with rho from 0.1 to 0.9, which decide the curve.
+      sets: training sets, which the intervals draw again. resamples: draws that gave a curve.
+      r_squared: the part of rho's variance that the curve explains. error: its root mean square.
+      reason: in words, why there is no curve; the numbers are then None.
+    """
+
+    method: str
+    n_c_exponent: Ranged | None
+    epsilon_exponent: Ranged | None
+    dimension_exponent: Ranged | None
+    ratio: Ranged | None
+    half: Ranged | None
+    intercepts: dict[str, float]
+    points: int
+    between: int
+    sets: int
+    resamples: int
+    r_squared: OptionalNumber
+    error: OptionalNumber
+    reason: str
+
+
+class ImbalanceRecord(_Part):
+    """Rare classes of a dataset on one backbone. Not private.
+
+    Attributes:
+      dimension: d, of the features.
+      gradient_rows: training rows of a class that gradients were taken of, at most.
+    """
+
+    format: Literal["dpprobe-imbalance"] = IMBALANCE_FORMAT
+    format_version: Literal[1] = IMBALANCE_FORMAT_VERSION
+    dataset: str
+    backbone: str
+    dimension: int
+    class_names: tuple[str, ...]
+    classes: tuple[str, ...]
+    gradient_rows: int
+    training_sets: tuple[TrainingSet, ...]
+    cells: tuple[RareCell, ...]
+    break_downs: tuple[BreakDown, ...]
+    laws: tuple[Law, ...]
+
+    def write(self, path: Path) -> None:
+        write_json(path, self.model_dump(mode="json"))
+
+
+def read_imbalance(path: Path) -> ImbalanceRecord:
+    """Reads a record.
+
+    Raises:
+      DataError: when the file is missing, or is not a record of today's version.
+    """
+    values = read_record(path, kind=IMBALANCE_FORMAT, version=IMBALANCE_FORMAT_VERSION)
+    try:
+        return ImbalanceRecord.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
+        raise DataError(message) from None

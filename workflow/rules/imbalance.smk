@@ -1,0 +1,59 @@
+# Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.
+rule compare_rare_classes:
+    input:
+        cells=lambda wildcards: cell_paths(
+            rare_cells(wildcards.dataset, wildcards.backbone),
+            [METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE],
+        ),
+        marks=lambda wildcards: job_marks(
+            rare_cells(wildcards.dataset, wildcards.backbone)
+        ),
+        infos=lambda wildcards: expand(
+            "<data>/{name}/dataset.json", name=with_rare(wildcards.dataset)
+        ),
+        manifests=lambda wildcards: [
+            manifest_path(name, wildcards.backbone, "train")
+            for name in with_rare(wildcards.dataset)
+        ],
+        # rows whose gradients are looked at
+        shards=lambda wildcards: [
+            path
+            for name in with_rare(wildcards.dataset)
+            for path in shard_paths(name, wildcards.backbone, "train")
+        ],
+    output:
+        record=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",
+        table=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.parquet",
+    log:
+        "<logs>/compare_rare_classes/{dataset}/{backbone}.log",
+    benchmark:
+        "<benchmarks>/compare_rare_classes/{dataset}/{backbone}.tsv"
+    wildcard_constraints:
+        dataset=names(IMBALANCED),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=imbalance_memory,
+        runtime=imbalance_minutes,
+    params:
+        options=dumped(STUDY.imbalance) if STUDY.imbalance else None,
+        version=VERSIONS["imbalance"],
+    message:
+        "rare classes of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/compare_rare_classes.py"
+
+
+rule imbalance:
+    input:
+        later(of_all_datasets, imbalance_files),
+
+
+for dataset in IMBALANCED:
+
+    rule:
+        name:
+            f"imbalance_{dataset}"
+        input:
+            later(imbalance_files, dataset),
