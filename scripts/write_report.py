@@ -47,6 +47,7 @@ if __name__ == "__main__":
                 long_tails=paths("long_tails"),
                 fairness=paths("fairness"),
                 costly_images=paths("costly_images"),
+                imbalance=paths("imbalance"),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),

@@ -73,6 +73,7 @@ except ConfigError as error:
 DATASETS = STUDY.all_datasets()
 # of each part of a dataset that the study has whole, the whole
 WHOLE = {name: whole for name in DATASETS if (whole := STUDY.whole_of(name))}
+IMBALANCE_FIGURES = ("imbalance", "imbalance_law")
 IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
@@ -208,6 +209,32 @@ def fairness_figures(dataset):
     return ["fairness_gap", "fairness_auc"] if fairness_records(dataset) else []
 
 
+def imbalance_figures(dataset):
+    """The figures of a dataset's rare classes."""
+    backbones = STUDY.backbones if dataset in IMBALANCED else ()
+    return [f"{kind}_{each}" for kind in IMBALANCE_FIGURES for each in backbones]
+
+
+def imbalance_tables(dataset):
+    """The tables of a dataset's rare classes."""
+    return expand(
+        "<results>/tables/{dataset}_imbalance.{extension}",
+        dataset=[dataset] if dataset in IMBALANCED else [],
+        extension=["csv", "md"],
+    )
+
+
+def imbalance_outputs(dataset):
+    """All that is made of a dataset's rare classes."""
+    figures = expand(
+        "<results>/figures/{dataset}/{name}.{extension}",
+        dataset=dataset,
+        name=imbalance_figures(dataset),
+        extension=["svg", "png"],
+    )
+    return [*imbalance_files(dataset), *imbalance_tables(dataset), *figures]
+
+
 def figure_paths(dataset):
     """Every figure of one dataset."""
     figures = [
@@ -215,6 +242,7 @@ def figure_paths(dataset):
         *audit_figures(dataset),
         *(["long_tail"] if dataset in LONG_TAIL_DATASETS else []),
         *fairness_figures(dataset),
+        *imbalance_figures(dataset),
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
@@ -709,9 +737,9 @@ def table_paths(dataset):
     )
 
 
-def of_all_datasets(paths):
+def of_all_datasets(paths, *arguments):
     """The files that a function of one dataset names, for every dataset of the study."""
-    return [path for dataset in STUDY.datasets for path in paths(dataset)]
+    return [path for name in STUDY.datasets for path in paths(name, *arguments)]
 
 
 def later(paths, *arguments):

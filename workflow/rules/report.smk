@@ -25,6 +25,8 @@ rule write_report:
         fairness=later(of_all_datasets, fairness_records),
         fairness_tables=later(of_all_datasets, fairness_files),
         costly_images=later(of_all_datasets, costly_image_paths),
+        imbalance=later(of_all_datasets, imbalance_files, (".json",)),
+        imbalance_tables=later(of_all_datasets, imbalance_tables),
     output:
         "<results>/report.html",
     log:

@@ -224,7 +224,7 @@ def _redrawn(
     fits = []
     for _ in range(RESAMPLES):
         drawn = [sets[k] for sets in strata for k in generator.integers(len(sets), size=len(sets))]
-        chosen = np.concatenate(drawn)
+        chosen = np.array([row for each in drawn for row in each])
         varies = np.ptp(design[chosen][:, classes:], axis=0) > 0
         if varies.all() and np.ptp(rho[chosen]) > 0:
             fit = _curve(design[chosen], rho[chosen])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from safetensors.numpy import load_file
 from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
-from dpprobe.fairness.clipped_gradients import class_gradients
+from dpprobe.fairness.clipped_gradients import ClassGradients, class_gradients
 from dpprobe.fairness.imbalance import break_down, estimate, fit_law
 from dpprobe.fairness.imbalance_record import (
     IMBALANCE_SUFFIXES,
+    Clipping,
     ImbalanceRecord,
     RareCell,
     TrainingSet,
@@ -92,6 +94,7 @@ class Tested:
       recall, auc: class -> [seeds]; auc None where the test rows are all of one side.
       never: class -> [seeds], True where no test row is given the class.
       counted: class -> test rows, or units, of the class, and of the rarer side.
+      gradients: every class -> what clipping does to them; empty for heads without.
     """
 
     record: CellRecord
@@ -99,6 +102,7 @@ class Tested:
     auc: Mapping[int, np.ndarray | None]
     never: Mapping[int, np.ndarray]
     counted: Mapping[int, tuple[int, int]]
+    gradients: Mapping[int, ClassGradients]
 
 
 def imbalance_job(
@@ -129,13 +133,13 @@ def imbalance_job(
     with Progress(len(sources.names), label=label) as progress:
         for name in sources.infos:
             mine = [cell for cell in sources.names if cell.dataset == name]
-            gradients = _GradientRows(sources.manifests[name])
+            training_rows = _TrainingRows(sources.manifests[name])
+            rare = sets[name].class_name
+            looked_at = classes if rare is None else [rare]
             for cell in mine:
-                looked_at = _looked_at(sets[name], classes)
-                result = _test(cell.folder(sources.cells), info.class_names, looked_at)
+                result = _test(cell.folder(sources.cells), looked_at, training_rows)
                 tested[name, cell.method, cell.epsilon] = result
-                rows += _table_rows(result, sets[name], info.class_names)
-                rows += gradients.rows(result, cell.folder(sources.cells), sets[name])
+                rows += _table_rows(result, sets[name])
                 progress.advance(1)
     cells = [each for key in tested for each in _cells(key, tested, sets, info.class_names)]
     methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
@@ -177,16 +181,12 @@ def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> 
     )
 
 
-def _looked_at(training_set: TrainingSet, classes: Sequence[str]) -> Sequence[str]:
-    """Returns the class that is rare, or all of them for the whole dataset."""
-    return classes if training_set.class_name is None else [training_set.class_name]
-
-
-def _test(folder: Path, class_names: Sequence[str], classes: Sequence[str]) -> Tested:
+def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) -> Tested:
     """Reads a cell and its predictions, and measures what it makes of some classes."""
     from sklearn.metrics import roc_auc_score
 
     record = read_cell(folder / METRICS_FILE)
+    class_names = record.class_names
     table = pq.read_table(folder / PREDICTIONS_FILE)
     seeds, rows = len(record.seeds), record.rows.test
     shape = (seeds, rows, len(class_names))
@@ -195,7 +195,8 @@ def _test(folder: Path, class_names: Sequence[str], classes: Sequence[str]) -> T
     units = table["unit"].to_numpy()[:rows] if "unit" in table.column_names else np.arange(rows)
     weights = row_weights(units)
     link = method_options(record.options).link_on(False)
-    recall, auc, never, counted = {}, {}, {}, {}
+    recall, never, counted = {}, {}, {}
+    auc: dict[int, np.ndarray | None] = {}
     for name in classes:
         k = class_names.index(name)
         positive = labels == k
@@ -209,7 +210,14 @@ def _test(folder: Path, class_names: Sequence[str], classes: Sequence[str]) -> T
             auc[k] = np.array(
                 [roc_auc_score(positive, each, sample_weight=weights) for each in ranks]
             )
-    return Tested(record=record, recall=recall, auc=auc, never=never, counted=counted)
+    return Tested(
+        record=record,
+        recall=recall,
+        auc=auc,
+        never=never,
+        counted=counted,
+        gradients=_gradients(record, folder, training_rows),
+    )
 
 
 def _number(value: float | None) -> float:
@@ -225,19 +233,24 @@ def _one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
     return np.asarray(chosen - np.logaddexp.reduce(others, axis=1))
 
 
-def _table_rows(
-    tested: Tested, training_set: TrainingSet, class_names: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """Yields the test results of a cell, one a seed, class and metric."""
+def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:
+    """Yields what is known of a cell, one row a seed, class and metric."""
+    columns: dict[int, dict[str, Any]] = {}
     for k, recall in tested.recall.items():
-        named = {**_of(tested.record.cell, training_set, k), "class": class_names[k]}
-        values: dict[str, Any] = {"recall": recall, "never_predicted": tested.never[k]}
-        values["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
+        columns[k] = {"recall": recall, "never_predicted": tested.never[k]}
+        columns[k]["macro_accuracy"] = [seed["macro_accuracy"] for seed in tested.record.seeds]
         if (auc := tested.auc[k]) is not None:
-            values["auc"] = auc
-        for metric, column in values.items():
-            for index, value in enumerate(column):
-                yield {**named, "seed_index": index, "metric": metric, "value": float(value)}
+            columns[k]["auc"] = auc
+    for k, gradients in tested.gradients.items():
+        named = {f"gradient_{name}": values for name, values in vars(gradients).items()}
+        columns[k] = columns.get(k, {}) | named
+    for k, metrics in columns.items():
+        place = _of(tested.record.cell, training_set, k)
+        place["class"] = tested.record.class_names[k]
+        for metric, values in metrics.items():
+            for index, value in enumerate(values):
+                number = None if np.isnan(value) else float(value)
+                yield {**place, "seed_index": index, "metric": metric, "value": number}
 
 
 def _of(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
@@ -251,51 +264,42 @@ def _of(cell: CellName, training_set: TrainingSet, k: int) -> dict[str, Any]:
     }
 
 
-class _GradientRows:
-    """Training rows of each class, at most `GRADIENT_ROWS`, read when a cell first asks for them."""
+class _TrainingRows:
+    """Training rows of each class, at most `GRADIENT_ROWS`, read when a cell asks for them."""
 
     def __init__(self, manifest: Path) -> None:
         self._manifest = manifest
-        self._rows: dict[int, np.ndarray] | None = None
 
-    def rows(
-        self, tested: Tested, folder: Path, training_set: TrainingSet
-    ) -> Iterator[dict[str, Any]]:
-        """Yields what clipping does to each class's gradients; nothing for other heads.
+    @cached_property
+    def by_class(self) -> dict[int, np.ndarray]:
+        """The features of the rows, float32 [m, d] of each class."""
+        store = FeatureStore(self._manifest)
+        generator = np.random.default_rng(0)
+        chosen = []
+        for k in range(store.num_classes):
+            mine = np.flatnonzero(store.labels == k)
+            size = min(GRADIENT_ROWS, len(mine))
+            chosen.append(generator.choice(mine, size=size, replace=False))
+        places = np.sort(np.concatenate(chosen))
+        features, labels = store.select(places), store.labels[places]
+        return {k: features[labels == k] for k in range(store.num_classes)}
 
-        Without a guarantee nothing is clipped, and the numbers say what clipping would do.
-        """
-        record = tested.record
-        options = method_options(record.options)
-        if not isinstance(options, FirstOrderOptions):
-            return
-        heads = _heads(folder, options)
-        for k, features in self._read().items():
-            gradients = class_gradients(
-                heads, features, k, clip=options.max_grad_norm, sigmoid=options.loss == "sigmoid"
-            )
-            named = {**_of(record.cell, training_set, k), "class": record.class_names[k]}
-            for metric, values in vars(gradients).items():
-                for index, value in enumerate(values):
-                    number = None if np.isnan(value) else float(value)
-                    yield {
-                        **named, "seed_index": index, "metric": f"gradient_{metric}",
-                        "value": number,
-                    }  # fmt: skip
 
-    def _read(self) -> dict[int, np.ndarray]:
-        if self._rows is None:
-            store = FeatureStore(self._manifest)
-            generator = np.random.default_rng(0)
-            labels, chosen = store.labels, []
-            for k in range(store.num_classes):
-                mine = np.flatnonzero(labels == k)
-                size = min(GRADIENT_ROWS, len(mine))
-                chosen.append(generator.choice(mine, size=size, replace=False))
-            places = np.sort(np.concatenate(chosen))
-            features = store.select(places)
-            self._rows = {k: features[labels[places] == k] for k in range(store.num_classes)}
-        return self._rows
+def _gradients(
+    record: CellRecord, folder: Path, training_rows: _TrainingRows
+) -> dict[int, ClassGradients]:
+    """Returns what clipping does to each class's gradients; nothing for heads that have none.
+
+    At epsilon inf nothing is clipped, and the numbers say what clipping would do.
+    """
+    options = method_options(record.options)
+    if not isinstance(options, FirstOrderOptions):
+        return {}
+    heads, sigmoid = _heads(folder, options), options.loss == "sigmoid"
+    return {
+        k: class_gradients(heads, features, k, clip=options.max_grad_norm, sigmoid=sigmoid)
+        for k, features in training_rows.by_class.items()
+    }
 
 
 def _heads(folder: Path, options: FirstOrderOptions) -> Heads:
@@ -324,8 +328,6 @@ def _cells(
             logger.warning("%s: no test row of class %s: left out", key[0], class_names[k])
             continue
         base = tested[reference].recall[k] if reference else None
-        gap, half = (None, None) if base is None else difference(recall, base)
-        bounded = gap is not None and half is not None
         auc = mine.auc[k]
         yield RareCell(
             training_set=training_set.name,
@@ -343,10 +345,32 @@ def _cells(
             macro_accuracy=float(np.mean([s["macro_accuracy"] for s in mine.record.seeds])),
             reference=reference[1:] if reference else None,
             reference_recall=None if base is None else float(base.mean()),
-            drop=gap,
-            drop_low=gap - half if bounded else None,
-            drop_high=gap + half if bounded else None,
+            **_drop(recall, base),
+            clipping=_clipping(mine.gradients, k),
         )
+
+
+def _drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float | None]:
+    """Returns by how much a recall [seeds] is below the reference's, with its interval."""
+    if base is None:
+        return {"drop": None, "drop_low": None, "drop_high": None}
+    gap, half = difference(recall.tolist(), base.tolist())
+    ends = (None, None) if half is None else (gap - half, gap + half)
+    return {"drop": gap, "drop_low": ends[0], "drop_high": ends[1]}
+
+
+def _clipping(gradients: Mapping[int, ClassGradients], k: int) -> Clipping | None:
+    """Returns means over seeds for one class, and for the others."""
+    if not gradients:
+        return None
+
+    def mean(name: str, classes: Sequence[int]) -> float:
+        return float(np.mean([getattr(gradients[each], name) for each in classes]))
+
+    others = [each for each in gradients if each != k]
+    return Clipping(
+        **{name: (mean(name, [k]), mean(name, others)) for name in Clipping.model_fields}
+    )
 
 
 def _reference(

@@ -6,6 +6,7 @@ from test labels and training rows, without noise: it is not private.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -28,7 +29,7 @@ def imbalance_path(folder: Path | str, dataset: str, backbone: str, suffix: str)
 
 def _finite(value: float | None) -> float | None:
     """Writes None where there is no number."""
-    return None if value is None or value != value else float(value)  # noqa: PLR0124  # NaN
+    return None if value is None or math.isnan(value) else float(value)
 
 
 OptionalNumber = Annotated[float | None, BeforeValidator(_finite), PlainSerializer(_finite)]
@@ -68,6 +69,23 @@ class TrainingSet(_Part):
     per_class: tuple[int, ...]
 
 
+class Clipping(_Part):
+    """What clipping to C does to the gradients of training rows at the trained heads.
+
+    Means over seeds, in pairs: of the rare class, and of the others, each counting once.
+
+    Attributes:
+      clipped: share of rows whose gradient is longer than C. norm: mean length of the gradients.
+      cosine: between the sums of the rows' gradients before and after clipping. kept: the length of
+        the sum after clipping over that before.
+    """
+
+    clipped: tuple[OptionalNumber, OptionalNumber]
+    norm: tuple[OptionalNumber, OptionalNumber]
+    cosine: tuple[OptionalNumber, OptionalNumber]
+    kept: tuple[OptionalNumber, OptionalNumber]
+
+
 class RareCell(_Part):
     """What a cell makes of the class that is rare in its training rows.
 
@@ -81,6 +99,7 @@ class RareCell(_Part):
         rows; None where there is none.
       reference_recall: of that cell. drop: by how much this recall is smaller, with the ends of its
         95 % interval (Welch), None where neither varies over seeds.
+      clipping: of the rows' gradients; None for heads that do not step along them.
     """
 
     training_set: str
@@ -101,6 +120,7 @@ class RareCell(_Part):
     drop: OptionalNumber
     drop_low: OptionalNumber
     drop_high: OptionalNumber
+    clipping: Clipping | None
 
 
 class BreakDown(_Part):

@@ -21,6 +21,7 @@ SECTION_TITLES = {
     "fairness_gap": "Gaps between groups against epsilon",
     "fairness_auc": "Gaps between groups against quality",
 }
+SECTION_FIGURES = {"audits": ("audit.", "membership_"), "imbalance": ("imbalance_",)}
 TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
 
@@ -133,6 +134,12 @@ def title_of(name: str, dataset: str | None) -> str:
         text = "Membership attacks on " + rest.replace("-eps-", ", ε = ").replace("-", ", ")
     elif name in SECTION_TITLES:
         text = SECTION_TITLES[name]
+    elif name.startswith("imbalance_law_"):
+        text = f"What is left of a rare class, {rest.removeprefix('law_')} features"
+    elif kind == "imbalance":
+        text = f"Recall of rare classes, {rest} features"
+    elif name == "audit":
+        text = "Bounds of audits against claims"
     elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:

@@ -25,6 +25,7 @@ class Sources:
     long_tails: Sequence[Path] = ()  # records
     fairness: Sequence[Path] = ()  # records of subgroups, their tables beside them
     costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown
+    imbalance: Sequence[Path] = ()  # records of rare classes
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 
 

@@ -23,6 +23,7 @@ from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.long_tail import long_tail_section
+from dpprobe.reporting.report.imbalance import read_imbalances
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
@@ -51,6 +52,7 @@ NOT_PRIVATE = (
     ("Long tails", "sub-classes and memorised rows come from features and labels, without noise."),
     ("Results of subgroups", "computed from labels and groups of test rows, without noise; those "
      "of a small group tell of few people."),
+    ("Results of rare classes", "test labels and gradients of training rows, without noise."),
     ("The best of several", "choosing a method, backbone or epsilon by looking at results on "
      "private data is not covered by any promise below; the headline says what publishing the best "
      "method and backbone costs."),
@@ -117,6 +119,10 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             )
         ],
         costly=read_costly(sources.costly_images, order=list(grid.measures)),
+        imbalance=[
+            {**part, "figures": exhibits.figures(part["dataset"], {}, section="imbalance")}
+            for part in read_imbalances(sources.imbalance, order=list(grid.measures))
+        ],
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),

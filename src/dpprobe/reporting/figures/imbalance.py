@@ -1,0 +1,232 @@
+"""Figures of rare classes: recall by images and epsilon, and the law that was fitted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.special import expit
+
+from dpprobe.errors import DataError
+from dpprobe.fairness.imbalance import LEAST_REFERENCE, retained
+from dpprobe.fairness.imbalance_record import ImbalanceRecord, Law, RareCell
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+from dpprobe.reporting.figures import style
+from dpprobe.study.ablations import unique
+
+_COLOURS = "cividis"  # readable without colours too
+_CELL, _EDGE = 0.42, "#D55E00"
+
+
+def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
+    """Draws the recall of each rare class in percent: rows are its images, columns are epsilons.
+
+    A panel a (class, private method). The last column is the reference without privacy on the same
+    rows. A line is drawn round the cells that keep at least half of its recall, and a small number
+    below a recall counts the seeds that never predict the class. "\N{INFINITY}" is the same
+    optimiser without noise.
+
+    Raises:
+      DataError: without a private cell.
+    """
+    methods = _methods(record)
+    epsilons = sorted({cell.epsilon for cell in record.cells}, key=epsilon_value)
+    levels = 1 + max(
+        len({c.fraction for c in record.cells if c.class_name == name}) for name in record.classes
+    )
+    width = 0.75 + _CELL * (len(epsilons) + 1) * 1.05
+    height = 0.55 + _CELL * 0.82 * levels
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(
+            figsize=(width * len(methods) + 1.5, height * len(record.classes) + 0.8),
+            layout="constrained",
+        )
+        grid = figure.subplots(len(record.classes), len(methods), squeeze=False)
+        for line, class_name in zip(grid, record.classes, strict=True):
+            for axes, method in zip(line, methods, strict=True):
+                mine = [c for c in record.cells if c.class_name == class_name]
+                drawn = _heat_map(axes, mine, method, epsilons)
+                axes.set_title(f"{class_name}, {method}", fontsize=9)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("training images of the class", fontsize=8.5)
+        for axes in grid[-1]:
+            axes.set_xlabel("ε", fontsize=8.5)
+        figure.colorbar(drawn, ax=grid, shrink=0.6, label="recall of the class, %")
+        seeds = style.counted_seeds(sorted({cell.seeds for cell in record.cells}))
+        style.title_figure(
+            figure,
+            f"{record.dataset}, {record.backbone}: recall of a class made rare, % (not private)",
+            f"mean of {seeds}; line: at least half of the reference's recall; "
+            "small: seeds that never predict the class",
+            panels=1,
+        )
+        style.save(figure, svg, png)
+
+
+def _methods(record: ImbalanceRecord) -> list[str]:
+    methods = unique(cell.method for cell in record.cells if cell.private)
+    if not methods:
+        raise DataError(
+            f"{record.dataset}, {record.backbone}: no private cell; add a private method and a "
+            "finite epsilon"
+        )
+    return methods
+
+
+def _heat_map(
+    axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
+) -> mpl.cm.ScalarMappable:
+    """Draws one class and method."""
+    rows = sorted({cell.class_rows for cell in cells}, reverse=True)
+    shape = (len(rows), len(epsilons) + 1)
+    recall, held = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for cell in cells:
+        row = rows.index(cell.class_rows)
+        if cell.method == method:
+            column = epsilons.index(cell.epsilon)
+            recall[row, column] = 100 * cell.recall.mean
+            held[row, column] = cell.private and _holds(cell)
+            if cell.never_predicted:
+                axes.text(
+                    column, row + 0.33, f"{cell.never_predicted}/{cell.seeds}", fontsize=5,
+                    ha="center", va="center", color=_ink(cell.recall.mean),
+                )  # fmt: skip
+            if cell.reference_recall is not None:
+                recall[row, -1] = 100 * cell.reference_recall
+    image = axes.imshow(recall, cmap=_COLOURS, vmin=0, vmax=100, aspect="auto")
+    for row, column in zip(*np.nonzero(np.isfinite(recall)), strict=True):
+        axes.text(
+            column, row - 0.05, f"{recall[row, column]:.0f}", fontsize=7.5, ha="center",
+            va="center", color=_ink(recall[row, column] / 100),
+        )  # fmt: skip
+    _outline(axes, held)
+    names = [each.replace(INFINITE, "∞") for each in epsilons]
+    axes.set_xticks(range(shape[1]), [*names, "ref."], fontsize=7.5)
+    axes.set_yticks(range(shape[0]), [f"{count:,}" for count in rows], fontsize=7.5)
+    axes.axvline(shape[1] - 1.5, color="white", linewidth=2.5)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return image
+
+
+def _holds(cell: RareCell) -> bool:
+    return (
+        cell.reference_recall is not None
+        and cell.reference_recall >= LEAST_REFERENCE
+        and retained(cell) >= 0.5
+    )
+
+
+def _ink(share: float) -> str:
+    return "white" if share < 0.55 else "black"
+
+
+def _outline(axes: Axes, held: np.ndarray) -> None:
+    """Draws a line between the cells that hold and those that do not."""
+    padded = np.pad(held, 1)
+    for row, column in zip(*np.nonzero(held), strict=True):
+        ends = {
+            (0, 1): ((column - 0.5, column + 0.5), (row - 0.5, row - 0.5)),
+            (2, 1): ((column - 0.5, column + 0.5), (row + 0.5, row + 0.5)),
+            (1, 0): ((column - 0.5, column - 0.5), (row - 0.5, row + 0.5)),
+            (1, 2): ((column + 0.5, column + 0.5), (row - 0.5, row + 0.5)),
+        }
+        for (down, right), (x, y) in ends.items():
+            if not padded[row + down, column + right]:
+                axes.plot(x, y, color=_EDGE, linewidth=1.8, solid_capstyle="butt", clip_on=False)
+
+
+def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
+    """Draws the part of the reference's recall that is kept, a panel a private method.
+
+    The x axis is n_c times epsilon to the power of the fitted ratio of exponents, on which the
+    curves of a law lie; without a law n_c times epsilon, and no curve.
+
+    Raises:
+      DataError: without a private cell.
+    """
+    methods = _methods(record)
+    laws = {law.method: law for law in record.laws}
+    looks = dict(zip(record.classes, style.looks(len(record.classes)), strict=True))
+    with mpl.rc_context(style.SETTINGS):
+        figure, grid = style.panel_grid(len(methods), legend=len(looks) + 2)
+        for axes, method in zip(grid, methods, strict=True):
+            for class_name, (colour, (_, marker)) in looks.items():
+                cells = [
+                    c
+                    for c in record.cells
+                    if c.private
+                    and (c.method, c.class_name) == (method, class_name)
+                    and (c.reference_recall or 0) >= LEAST_REFERENCE
+                ]
+                _law_points(axes, cells, laws[method], colour, marker)
+            _label_law(axes, laws[method])
+        style.label_outer_panels(grid, "recall over the reference's, %")
+        figure.legend(handles=_law_handles(looks), loc="outside right upper")
+        style.title_figure(
+            figure,
+            f"{record.dataset}, {record.backbone}: what is left of a rare class (not private)",
+            "cells whose reference has a recall of at least "
+            f"{100 * LEAST_REFERENCE:g} %; curves: the fitted law, by class",
+            panels=1,
+        )
+        style.save(figure, svg, png)
+
+
+def _exponent(law: Law) -> float:
+    return law.ratio.value if law.ratio else 1.0
+
+
+def _law_points(axes: Axes, cells: Sequence[RareCell], law: Law, colour: str, marker: str) -> None:
+    """Draws one class's cells, and its curve where there is a law."""
+    if not cells:
+        return
+    x = np.array([c.class_rows * epsilon_value(c.epsilon) ** _exponent(law) for c in cells])
+    y = np.array([100 * c.recall.mean / (c.reference_recall or 1) for c in cells])
+    axes.plot(x, y, color=colour, linestyle="none", marker=marker, alpha=0.8)
+    intercept = law.intercepts.get(cells[0].class_name)
+    if law.n_c_exponent and intercept is not None:
+        line = np.geomspace(x.min(), x.max(), 200)
+        rho = expit(intercept + law.n_c_exponent.value * np.log(line))
+        axes.plot(line, 100 * rho, color=colour, linewidth=1.2)
+
+
+def _label_law(axes: Axes, law: Law) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(-4, max(104.0, axes.get_ylim()[1]))
+    axes.axhline(50, color=style.NEUTRAL, linewidth=0.8, linestyle=style.CEILING_STYLE)
+    axes.grid(axis="both")
+    ratio = _exponent(law)
+    axes.set_xlabel("images of the class × ε" + (f"^{ratio:.2f}" if law.ratio else ""))
+    subtitle = f"no law: {law.reason}"
+    if law.ratio:
+        subtitle = (
+            f"a factor in ε is worth its power {ratio:.2f} "
+            f"[{law.ratio.low:.2f}, {law.ratio.high:.2f}] in images; "
+            f"R² {law.r_squared:.2f}, {law.points} cells"
+        )
+    axes.set_title(f"{law.method}\n" + _wrapped(subtitle), fontsize=7.5)
+
+
+def _wrapped(text: str, width: int = 40) -> str:
+    lines = [""]
+    for word in text.split(" "):
+        longer = len(lines[-1].rpartition("\n")[2]) + len(word) + 1 > width
+        lines.append(word) if longer else lines.append(f"{lines.pop()} {word}".strip())
+    return "\n".join(lines)
+
+
+def _law_handles(looks: dict[str, tuple[str, tuple[object, str]]]) -> list[Line2D]:
+    handles = [
+        Line2D([], [], color=colour, linestyle="none", marker=marker, label=name)
+        for name, (colour, (_, marker)) in looks.items()
+    ]
+    half = {"color": style.NEUTRAL, "linewidth": 0.8, "linestyle": style.CEILING_STYLE}
+    return [*handles, Line2D([], [], label="half of the reference", **half)]  # type: ignore[arg-type]

@@ -1,0 +1,202 @@
+"""The tables of rare classes: the best private method at each epsilon, and all numbers as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dpprobe.artifacts import write_text
+from dpprobe.fairness.imbalance import best_methods, fit_law
+from dpprobe.fairness.imbalance_record import (
+    BreakDown,
+    Estimate,
+    ImbalanceRecord,
+    Law,
+    Ranged,
+    RareCell,
+    read_imbalance,
+)
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.reporting import tables
+from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row
+from dpprobe.study.ablations import unique
+
+NOTE = (
+    "Recall of the class in percent, the mean over seeds, of the private method with the largest "
+    "one, and in brackets the seeds that never predict the class. The best of several reads too "
+    "high, and choosing it by these results is not covered by any epsilon. Reference: without "
+    "privacy, on the same rows. Not private: test labels are read without noise."
+)
+
+
+def write_imbalance_tables(paths: Sequence[Path], *, csv: Path, markdown: Path) -> None:
+    """Writes the tables of one dataset, from its records on all backbones.
+
+    Raises:
+      DataError: when a file is not such a record.
+    """
+    records = [read_imbalance(path) for path in paths]
+    write_text(csv, tables.comma_separated(numbers_table(records)))
+    write_text(markdown, tables.markdown(best_table(records, notes=in_words(records))))
+
+
+def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ()) -> Table:
+    """Makes the table for people: a row a (backbone, class, number of images)."""
+    epsilons = unique(
+        cell.epsilon
+        for cell in sorted(_all(records), key=lambda cell: epsilon_value(cell.epsilon))
+        if cell.private
+    )
+    rows = []
+    for record in records:
+        best = best_methods(record.cells)
+        kinds = unique((cell.class_name, cell.fraction) for cell in record.cells)
+        for class_name, fraction in sorted(kinds, key=lambda kind: (kind[0], -kind[1])):
+            chosen = [best.get((class_name, fraction, epsilon)) for epsilon in epsilons]
+            first = next((cell for cell in chosen if cell), None)
+            if first is None:
+                continue
+            reference = first.reference_recall
+            rows.append(
+                make_row(
+                    record.backbone,
+                    class_name,
+                    f"{first.class_rows:,}",
+                    f"{100 * fraction:g}",
+                    *(_best_cell(cell) for cell in chosen),
+                    "" if reference is None else f"{100 * reference:.1f}",
+                )
+            )
+    return Table(
+        name="imbalance",
+        columns=(
+            Column(title="backbone", align="left"),
+            Column(title="class", align="left"),
+            Column(title="images"),
+            Column(title="% kept"),
+            *(Column(title=f"epsilon {epsilon}") for epsilon in epsilons),
+            Column(title="reference"),
+        ),
+        rows=rows,
+        notes=[NOTE, *notes],
+    )
+
+
+def _all(records: Sequence[ImbalanceRecord]) -> list[RareCell]:
+    return [cell for record in records for cell in record.cells]
+
+
+def _best_cell(cell: RareCell | None) -> TableCell:
+    if cell is None:
+        return BLANK
+    if cell.recall.mean == 0:
+        return TableCell(text="0.0 every method", value=0.0)
+    never = f" ({cell.never_predicted}/{cell.seeds} never)" if cell.never_predicted else ""
+    return TableCell(text=f"{100 * cell.recall.mean:.1f} {cell.method}{never}")
+
+
+def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
+    """Makes the table for programs: a row a (backbone, class, fraction, method, epsilon)."""
+    titles = [
+        "backbone", "class", "fraction", "class_rows", "rows", "method", "epsilon", "private",
+        "seeds", "recall", "recall_std", "recall_low", "recall_high", "auc", "auc_low", "auc_high",
+        "never_predicted", "macro_accuracy", "reference_recall", "drop", "drop_low", "drop_high",
+        *(f"{name}_{side}" for name in ("clipped", "gradient_norm", "clip_cosine", "sum_kept")
+          for side in ("class", "others")),
+    ]  # fmt: skip
+    rows = [make_row(record.backbone, *_texts(cell)) for record in records for cell in record.cells]
+    return Table(name="imbalance", columns=tuple(Column(title=each) for each in titles), rows=rows)
+
+
+def _texts(cell: RareCell) -> list[str]:
+    recall, auc, clipping = cell.recall, cell.auc, cell.clipping
+    numbers: list[float | None] = [recall.mean, recall.std, recall.low, recall.high]
+    numbers += [auc.mean, auc.low, auc.high] if isinstance(auc, Estimate) else [None] * 3
+    drops = [cell.reference_recall, cell.drop, cell.drop_low, cell.drop_high]
+    pairs = vars(clipping).values() if clipping else [(None, None)] * 4
+    return [
+        cell.class_name,
+        f"{cell.fraction:g}",
+        str(cell.class_rows),
+        str(cell.rows),
+        cell.method,
+        cell.epsilon,
+        "yes" if cell.private else "no",
+        str(cell.seeds),
+        *map(_number, numbers),
+        str(cell.never_predicted),
+        _number(cell.macro_accuracy),
+        *map(_number, drops),
+        *(_number(value) for pair in pairs for value in pair),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def in_words(records: Sequence[ImbalanceRecord]) -> list[str]:
+    """Writes the break-down points and laws of all records as sentences."""
+    lines = []
+    for record in records:
+        parts = [f"{each.class_name} by {each.method} {break_down_words(each)}"
+                 for each in record.break_downs]  # fmt: skip
+        lines.append(
+            f"{record.backbone}: images of the class times epsilon at which half of the "
+            f"reference's recall is kept: {'; '.join(parts)}."
+        )
+        lines += [f"{record.backbone}, {law.method}: {law_words(law)}." for law in record.laws]
+    return lines + [f"All backbones, {law.method}: {law_words(law)}." for law in laws_of(records)]
+
+
+def laws_of(records: Sequence[ImbalanceRecord]) -> list[Law]:
+    """Returns the laws through the cells of several backbones, with the dimension; else none."""
+    dimensions = {id(cell): record.dimension for record in records for cell in record.cells}
+    if len(set(dimensions.values())) < 2:
+        return []
+    cells = _all(records)
+    methods = unique(cell.method for cell in cells if cell.private)
+    return [
+        fit_law(cells, method=method, dimension=lambda cell: dimensions[id(cell)])
+        for method in methods
+    ]
+
+
+def break_down_words(point: BreakDown) -> str:
+    """Writes a break-down point: the smallest product that is enough, and that from which all are.
+
+    Such as "from 73, always from 146 (2.5 to 1168 tried)".
+    """
+    if point.smallest is None:
+        return point.note
+    tried = f"({point.smallest:g} to {point.largest:g} tried)"
+    if point.reached is None:
+        return f"{point.note} {tried}"
+    always = "nowhere always" if point.lasting is None else f"always from {point.lasting:g}"
+    left_out = f"; {point.left_out} cells left out" if point.left_out else ""
+    return f"from {point.reached:g}, {always} {tried}{left_out}"
+
+
+def law_words(law: Law) -> str:
+    """Writes a law with its intervals and its fit."""
+    if law.n_c_exponent is None or law.epsilon_exponent is None or law.ratio is None:
+        return f"no law ({law.reason})"
+    parts = [
+        f"log odds of the recall kept rise with {ranged_words(law.n_c_exponent)} ln(images)",
+        f"and {ranged_words(law.epsilon_exponent)} ln(epsilon)",
+    ]
+    if law.dimension_exponent is not None:
+        parts.append(f"and {ranged_words(law.dimension_exponent)} ln(dimension)")
+    parts.append(f"(ratio {ranged_words(law.ratio)})")
+    text = " ".join(parts)
+    if law.half is not None:
+        text += f"; half at {ranged_words(law.half, digits=3)} images for epsilon 1"
+    return (
+        f"{text}; R2 {law.r_squared:.2f}, error {100 * (law.error or 0):.0f} points, "
+        f"{law.points} cells of {law.sets} training sets, {law.between} on the slope"
+    )
+
+
+def ranged_words(number: Ranged, *, digits: int = 2) -> str:
+    """Writes a number with its interval, such as "0.94 [0.73, 1.26]"."""
+    return f"{number.value:.{digits}g} [{number.low:.{digits}g}, {number.high:.{digits}g}]"

@@ -1,0 +1,99 @@
+"""Rare classes in real runs: what is made, from what, and shown."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json
+
+from .conftest import Workspace
+
+METHODS = {
+    "prototypes": {"head": "prototypes"},
+    "sgd": {"head": "sgd", "batch_size": "full", "steps": 3},
+    "nonprivate": {"head": "nonprivate"},
+}
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    imbalance = {"datasets": ["digits"], "classes": [3], "fractions": [0.1]}
+    return small | {"methods": METHODS, "imbalance": imbalance}
+
+
+def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
+    planned = workspace.planned(study, "imbalance")
+    # each image passes the backbone once: two shards a split of the whole dataset alone
+    assert planned["extract_features"] == 4
+    assert planned["select_features"] == 4
+    workspace.run(study, "imbalance", "results/report.html")
+    results = workspace.directory / "results"
+    record = read_json(results / "imbalance/digits/pixels.json")
+    sets = {each["name"]: each["per_class"][3] for each in record["training_sets"]}
+    assert sets["digits"] > sets["digits_3_0p1"] > 0
+    cells = {(c["training_set"], c["method"], c["epsilon"]): c for c in record["cells"]}
+    assert len(cells) == 2 * 3
+    rare = cells["digits_3_0p1", "prototypes", "2"]
+    assert rare["private"]
+    assert rare["reference"] == ["nonprivate", "inf"]
+    metrics = results / "cells/digits_3_0p1/pixels/prototypes/eps-2/metrics.json"
+    recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
+    assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
+    assert cells["digits", "sgd", "2"]["clipping"] is not None
+    assert rare["clipping"] is None
+    for name in ("imbalance_pixels", "imbalance_law_pixels"):
+        assert (results / f"figures/digits/{name}.png").is_file()
+    with (results / "tables/digits_imbalance.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["class"] for row in rows} == {"3"}
+    assert len(rows) == 6
+    page = (results / "report.html").read_text(encoding="utf-8")
+    assert '<section id="imbalance"' in page
+    assert "Recall of rare classes" in page
+    assert "Nothing to be done" in workspace.run(study, "imbalance").stdout
+
+    # One more fraction trains its cells alone.
+    study["imbalance"]["fractions"].append(0.2)
+    planned = workspace.planned(study, "imbalance")
+    assert planned["extract_features"] == 0
+    assert planned["select_features"] == 4
+    assert planned["train_heads"] == planned["train_heads_without_privacy"] == 1
+    assert planned["compare_rare_classes"] == 1
+
+
+def test_a_study_without_rare_classes_plans_none(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    del study["imbalance"]
+    planned = workspace.planned(study)
+    assert planned["compare_rare_classes"] == planned["select_features"] == 0
+    assert planned["write_report"] == 1
+
+
+def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    del study["imbalance"]
+    study["datasets"] = {
+        "few": {"source": "sklearn", "name": "digits", "subsample": {"per_class": 20}}
+    }
+    planned = workspace.planned(study, "features")
+    assert planned["prepare_data"] == 1
+    assert planned["extract_features"] == 4
+    assert planned["select_features"] == 0
+    workspace.run(study, "data")
+    info = read_json(workspace.directory / "data/few/dataset.json")
+    assert info["splits"]["train"]["per_class"] == [20] * 10
+
+
+def test_a_class_that_is_not_there_stops_before_any_job(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study["imbalance"]["classes"] = ["cat"]
+    result = workspace.run(study, "imbalance", check=False)
+    assert result.returncode != 0
+    assert "'cat' is no class of it; write some of 0, 1" in result.stdout
+    assert not (workspace.directory / "results").exists()
