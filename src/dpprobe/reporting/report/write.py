@@ -22,8 +22,8 @@ from dpprobe.reporting.report.audits import read_audits
 from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
-from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.imbalance import read_imbalances
+from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
