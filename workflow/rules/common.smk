@@ -22,6 +22,7 @@ from dpprobe.fairness.record import (
     FAIRNESS_SUFFIXES,
     TABLE_SUFFIX,
     fairness_path,
+)
 from dpprobe.fairness.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,
@@ -480,6 +481,8 @@ def fairness_files(dataset, suffixes=FAIRNESS_SUFFIXES):
     return [
         str(fairness_path(f"<results>/{FAIRNESS}", dataset, backbone, suffix))
         for backbone in backbones
+        for suffix in suffixes
+    ]
 
 
 def with_rare(dataset):

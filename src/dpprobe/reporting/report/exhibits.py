@@ -15,13 +15,16 @@ from dpprobe.results.best_private import Best
 FIGURES_BYTES = 16 << 20  # of figure files within the page; what is above becomes a link
 SVG_BYTES = 400_000  # a larger drawing is shown as its PNG
 # How the names of the figures begin that stand in a section of their own.
-SECTION_FIGURES = {"audits": ("audit.", "membership_"), "fairness": ("fairness_",)}
+SECTION_FIGURES = {
+    "audits": ("audit.", "membership_"),
+    "fairness": ("fairness_",),
+    "imbalance": ("imbalance_",),
+}
 SECTION_TITLES = {
     "audit": "Bounds of audits against claims",
     "fairness_gap": "Gaps between groups against epsilon",
     "fairness_auc": "Gaps between groups against quality",
 }
-SECTION_FIGURES = {"audits": ("audit.", "membership_"), "imbalance": ("imbalance_",)}
 TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
 
@@ -138,8 +141,6 @@ def title_of(name: str, dataset: str | None) -> str:
         text = f"What is left of a rare class, {rest.removeprefix('law_')} features"
     elif kind == "imbalance":
         text = f"Recall of rare classes, {rest} features"
-    elif name == "audit":
-        text = "Bounds of audits against claims"
     elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:
