@@ -286,8 +286,8 @@ def compared(
         reason = "no label is in enough units of enough groups"
         return Compared(labels=(), left_out={grouping.names[index]: reason for index in kept})
     for index in kept:
-        if index not in groups:
-            label = next(label for label in used if not enough[index, label])
+        label = next((label for label in used if not enough[index, label]), None)
+        if label is not None:
             few = counts.positives[index, label] < minimum.positives
             kind, number = ("with", counts.positives) if few else ("without", counts.negatives)
             needed = minimum.positives if few else minimum.negatives

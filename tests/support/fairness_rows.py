@@ -1,0 +1,51 @@
+"""Test rows with groups, and heads on them, as the comparison of groups has them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpprobe.fairness.comparison import Comparison, comparisons
+from dpprobe.fairness.groups import TestRows, groupings
+from dpprobe.fairness.measures import Head
+from dpprobe.fairness.record import Minimum
+from dpprobe.results.metrics import Link
+
+FEW = Minimum(units=2, positives=1, negatives=1)
+
+
+def made_rows(
+    labels: np.ndarray,
+    groups: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    units: np.ndarray | None = None,
+    classes: int | None = None,
+) -> TestRows:
+    """Returns rows whose classes are named a, b, c, ..."""
+    several = labels.ndim == 2
+    count = labels.shape[1] if several else classes or int(labels.max()) + 1
+    return TestRows(
+        labels=labels.astype(bool) if several else labels,
+        class_names=tuple("abcdefghijklmn"[:count]),
+        units=np.arange(len(labels)) if units is None else units,
+        named_units=units is not None,
+        groups={f"group_{name}": values for name, values in (groups or {}).items()},
+    )
+
+
+def compare(
+    rows: TestRows, metric: str, *, minimum: Minimum = FEW, attribute: int = 0
+) -> Comparison:
+    """Returns the comparison of an attribute by one metric."""
+    grouping = groupings(rows, groups=None, pairs=(), minimum=minimum)[attribute]
+    made = comparisons(rows, grouping, minimum, seed=0)
+    return next(item for item in made if item.metric == metric)
+
+
+def head(rows: TestRows, scores: np.ndarray, link: Link | None = None) -> Head:
+    """Returns a head of logits."""
+    return Head(
+        rows=rows, scores=scores, link=link or ("sigmoid" if rows.multi_label else "softmax")
+    )
