@@ -92,6 +92,7 @@ for dataset in STUDY.datasets:
             later(audit_files, dataset),
             later(long_tail_paths, dataset),
             later(fairness_files, dataset),
+            later(imbalance_outputs, dataset),
             later(zero_shot_paths, dataset),
             later(few_shot_paths, dataset),
             later(embedding_paths, dataset),

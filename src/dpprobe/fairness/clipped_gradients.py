@@ -23,7 +23,7 @@ _BLOCK_ROWS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class ClassGradients:
-    """What clipping does to the gradients of one class's rows, one entry a seed.
+    """The effect of clipping on the gradients of one class's rows, one entry a seed.
 
     Attributes:
       clipped: share of the rows whose gradient is longer than C.

@@ -88,13 +88,8 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     held = [retained(cell) >= 0.5 for cell in compared]
     products = [_product(cell) for cell in compared]
     reached = next((p for p, good in zip(products, held, strict=True) if good), None)
-    lasting = None
-    for product, good in zip(reversed(products), reversed(held), strict=True):
-        if not good:
-            # cells of an equal product fail with it
-            lasting = None if lasting == product else lasting
-            break
-        lasting = product
+    failed = max((p for p, good in zip(products, held, strict=True) if not good), default=0.0)
+    lasting = next((product for product in products if product > failed), None)
     if not compared:
         note = "nothing to compare with"
     elif reached is None:

@@ -70,7 +70,7 @@ class TrainingSet(_Part):
 
 
 class Clipping(_Part):
-    """What clipping to C does to the gradients of training rows at the trained heads.
+    """The effect of clipping to C on the gradients of training rows, at the trained heads.
 
     Means over seeds, in pairs: of the rare class, and of the others, each counting once.
 
@@ -87,7 +87,7 @@ class Clipping(_Part):
 
 
 class RareCell(_Part):
-    """What a cell makes of the class that is rare in its training rows.
+    """A cell's results on the class that is rare in its training rows.
 
     Attributes:
       class_rows: n_c, training rows of the class. rows: of all classes.

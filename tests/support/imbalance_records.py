@@ -1,0 +1,100 @@
+"""Made-up records of rare classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dpprobe.fairness.imbalance import break_down, fit_law
+from dpprobe.fairness.imbalance_record import (
+    Clipping,
+    Estimate,
+    ImbalanceRecord,
+    RareCell,
+    TrainingSet,
+)
+from dpprobe.privacy.limits import INFINITE, epsilon_value
+
+EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
+ROWS = (5000, 2500, 1000, 500, 250, 100, 50)
+
+
+def share(value: float) -> Estimate:
+    return Estimate(mean=value, std=0.01, low=max(0.0, value - 0.02), high=min(1.0, value + 0.02))
+
+
+def rare_cell(
+    recall: float, *, class_rows: int = 100, epsilon: str = "1", **changes: Any
+) -> RareCell:
+    """A private cell whose reference has a recall of 0.8."""
+    values: dict[str, Any] = {
+        "training_set": f"digits_{class_rows}",
+        "class_name": "cat",
+        "fraction": class_rows / 5000,
+        "class_rows": class_rows,
+        "rows": 45_000 + class_rows,
+        "method": "sgd",
+        "epsilon": epsilon,
+        "private": epsilon != INFINITE,
+        "seeds": 5,
+        "recall": share(recall),
+        "auc": share(0.9),
+        "never_predicted": 5 if recall == 0 else 0,
+        "macro_accuracy": 0.8,
+        "reference": ("nonprivate", INFINITE),
+        "reference_recall": 0.8,
+        "drop": 0.8 - recall,
+        "drop_low": 0.75 - recall,
+        "drop_high": 0.85 - recall,
+        "clipping": None,
+    }
+    return RareCell(**values | changes)
+
+
+def lawful_cells(
+    n_c: float,
+    epsilon: float,
+    *,
+    half: float = 200.0,
+    noise: Sequence[float] = (0.0,),
+    **changes: Any,
+) -> list[RareCell]:
+    """Cells of a logistic law with these exponents, half of it at n_c = `half`, epsilon 1."""
+    cells = []
+    for rows in ROWS:
+        for token in EPSILONS:
+            odds = n_c * math.log(rows / half) + epsilon * math.log(epsilon_value(token))
+            kept = 1 / (1 + math.exp(-odds)) + noise[len(cells) % len(noise)]
+            recall = 0.8 * min(max(kept, 0.0), 1.0)
+            cells.append(rare_cell(recall, class_rows=rows, epsilon=token, **changes))
+    return cells
+
+
+def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceRecord:
+    """The record of these cells."""
+    names = list(dict.fromkeys(cell.class_name for cell in cells))
+    methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
+    values: dict[str, Any] = {
+        "dataset": "digits",
+        "backbone": "pixels",
+        "dimension": 64,
+        "class_names": (*names, "other"),
+        "classes": tuple(names),
+        "gradient_rows": 1000,
+        "training_sets": (
+            TrainingSet(name="digits", class_name=None, fraction=1.0, rows=50_000,
+                        per_class=(5000, 5000)),
+        ),
+        "cells": tuple(cells),
+        "break_downs": tuple(
+            break_down(cells, class_name=name, method=method)
+            for name in names
+            for method in methods
+        ),
+        "laws": tuple(fit_law(cells, method=method) for method in methods),
+    }  # fmt: skip
+    return ImbalanceRecord(**values | changes)
+
+
+CLIPPING = Clipping(clipped=(0.9, 0.2), norm=(3.0, 0.8), cosine=(0.97, 0.99), kept=(0.4, 0.9))

@@ -1,0 +1,53 @@
+"""Figures of rare classes: each recall at its place, and curves only where there is a law."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures.imbalance import imbalance_figure, law_figure
+from tests.support.figures import drawn_figure
+from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
+
+
+def test_each_recall_stands_at_its_images_and_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [
+        rare_cell(0.7, class_rows=5000, epsilon="1"),
+        rare_cell(0.0, class_rows=50, epsilon="1"),
+        rare_cell(0.6, class_rows=50, epsilon="8"),
+        rare_cell(0.75, class_rows=50, epsilon="inf"),
+    ]
+    record = imbalance_record(cells)
+    figure = drawn_figure(monkeypatch, lambda files: imbalance_figure(record, **files))
+    axes = figure.axes[0]
+    texts = {(t.get_position()[0], round(t.get_position()[1])): t.get_text() for t in axes.texts
+             if "/" not in t.get_text()}  # fmt: skip
+    assert texts == {
+        (0, 0): "70", (3, 0): "80",
+        (0, 1): "0", (1, 1): "60", (2, 1): "75", (3, 1): "80",
+    }  # fmt: skip
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "8", "∞", "ref."]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["5,000", "50"]
+    assert [t.get_text() for t in axes.texts if "/" in t.get_text()] == ["5/5"]
+    # four sides of each of the two private cells that hold, and the line before the reference
+    assert len(axes.lines) == 8 + 1
+
+
+def test_curves_are_drawn_where_there_is_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    lawful = imbalance_record(lawful_cells(1.0, 1.0))
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(lawful, **files))
+    points, curve, _half = figure.axes[0].lines
+    assert len(points.get_xdata()) == 42
+    assert len(curve.get_xdata()) == 200
+    lawless = imbalance_record([rare_cell(0.4), rare_cell(0.5, class_rows=200)])
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(lawless, **files))
+    assert len(figure.axes[0].lines) == 2
+    assert "no law: 2 training sets" in figure.axes[0].get_title(loc="left").replace("\n", " ")
+
+
+def test_a_record_without_private_cells_has_no_figure(tmp_path: Path) -> None:
+    record = imbalance_record([rare_cell(0.4, epsilon="inf")])
+    with pytest.raises(DataError, match="no private cell; add a private method"):
+        imbalance_figure(record, svg=tmp_path / "a.svg", png=tmp_path / "a.png")

@@ -1,0 +1,79 @@
+"""The tables and the report's section of rare classes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from dpprobe.fairness.imbalance_record import ImbalanceRecord
+from dpprobe.reporting.imbalance_table import best_table, in_words, write_imbalance_tables
+from dpprobe.reporting.report.imbalance import read_imbalances
+from tests.support.imbalance_records import CLIPPING, imbalance_record, lawful_cells, rare_cell
+
+
+def record(**changes: object) -> ImbalanceRecord:
+    cells = [
+        *lawful_cells(1.0, 1.0, clipping=CLIPPING),
+        *lawful_cells(1.0, 1.0, half=20.0, method="prototypes"),
+        rare_cell(0.8, method="nonprivate", epsilon="inf", private=False, reference=None,
+                  reference_recall=None, drop=None, drop_low=None, drop_high=None, auc=None),
+    ]  # fmt: skip
+    return imbalance_record(cells, **changes)
+
+
+def test_the_table_names_the_best_private_method_and_who_never_predicts() -> None:
+    cells = [
+        rare_cell(0.2, epsilon="1"),
+        rare_cell(0.5, epsilon="1", method="prototypes", never_predicted=2),
+        rare_cell(0.0, epsilon="8"),
+        rare_cell(0.0, epsilon="8", method="prototypes"),
+    ]
+    table = best_table([imbalance_record(cells)])
+    texts = [cell.text for cell in table.rows[0]]
+    assert texts == [
+        "pixels", "cat", "100", "2", "50.0 prototypes (2/5 never)", "0.0 every method", "80.0",
+    ]  # fmt: skip
+    assert [column.title for column in table.columns][4:6] == ["epsilon 1", "epsilon 8"]
+    assert "Not private" in table.notes[0]
+
+
+def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "pixels.json"
+    made = record()
+    made.write(path)
+    files = {"csv": tmp_path / "t.csv", "markdown": tmp_path / "t.md"}
+    write_imbalance_tables([path], **files)
+    with files["csv"].open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(made.cells)
+    first = rows[0]
+    assert float(first["recall"]) == round(made.cells[0].recall.mean, 4)
+    assert (first["clipped_class"], first["clip_cosine_others"]) == ("0.9000", "0.9900")
+    assert rows[-1]["auc"] == rows[-1]["drop"] == rows[-1]["clipped_class"] == ""
+    text = files["markdown"].read_text(encoding="utf-8")
+    assert "cat by sgd from" in text
+    assert "ratio 1 [1, 1]" in text
+    assert "nan" not in text.lower()
+
+
+def test_several_backbones_have_a_law_of_their_dimension() -> None:
+    records = [record(), record(backbone="vit", dimension=768)]
+    lines = in_words(records)
+    assert any(
+        line.startswith("All backbones, sgd: ") and "ln(dimension)" in line for line in lines
+    )
+    assert not any(line.startswith("All backbones") for line in in_words(records[:1]))
+
+
+def test_the_section_has_a_part_a_dataset(tmp_path: Path) -> None:
+    for name in ("pixels", "vit"):
+        record(backbone=name).write(tmp_path / f"{name}.json")
+    (part,) = read_imbalances(sorted(tmp_path.glob("*.json")), order=["other", "digits"])
+    assert part["dataset"] == "digits"
+    assert {row["backbone"] for row in part["break_downs"]} == {"pixels", "vit"}
+    assert {(row["backbone"], row["method"]) for row in part["laws"]} == {
+        (backbone, method) for backbone in ("pixels", "vit") for method in ("sgd", "prototypes")
+    }
+    assert {row["method"] for row in part["clipping"]} == {"sgd"}
+    assert part["clipping"][0]["numbers"][:2] == ["90.0", "20.0"]
+    assert read_imbalances([], order=["digits"]) == []
