@@ -41,7 +41,7 @@ from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.accountants import gaussian_mu
+from dpprobe.privacy.accountants import gaussian_mu, is_gaussian
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.study.options import AuditOptions
@@ -246,7 +246,7 @@ class _Task:
 def claim(plan: Plan) -> Claim:
     """Returns the promise of one head of a plan."""
     sampled = any(mechanism.sample_rate < 1 for mechanism in plan.mechanisms)
-    exact = plan.private and not sampled and plan.selection is None
+    exact = plan.private and is_gaussian(plan.mechanisms) and plan.selection is None
     return Claim(
         epsilon=plan.realised_epsilon if plan.private else math.inf,
         epsilon_target=plan.epsilon,

@@ -64,7 +64,7 @@ class PlanFamily:
     @cached_property
     def _mu(self) -> float | None:
         """The plan's mu, None where a mechanism samples its rows."""
-        if any(item.sample_rate < 1 for item in self._mechanisms):
+        if not accountants.is_gaussian(self._mechanisms):
             return None
         return self.group * accountants.gaussian_mu(self._mechanisms)
 

@@ -137,7 +137,7 @@ def check_plan(method: MethodOptions, plan: Plan) -> None:
     factors = []
     for expected in wanted:
         planned = plan.mechanism(expected.name)
-        for attribute in ("sensitivity", "sample_rate", "count", "released"):
+        for attribute in ("sensitivity", "sample_rate", "count", "released", "kind"):
             value = getattr(planned, attribute)
             if value != getattr(expected, attribute):
                 raise PrivacyError(

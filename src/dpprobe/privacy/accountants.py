@@ -1,9 +1,13 @@
-"""The price of a composition of Gaussian mechanisms, by more than one library.
+"""The price of a composition of mechanisms, by more than one library.
 
 - `pld`: privacy loss distributions (dp-accounting; Koskela et al. 2020, Doroshenko et al. 2022).
-  A composition in which no mechanism samples is priced exactly instead, as mu-GDP.
+  A composition of Gaussian mechanisms of which none samples is priced exactly instead, as mu-GDP;
+  so is one exponential release, as `dpprobe.privacy.bounded_range` derives. With others it composes
+  by the privacy loss distribution that dominates it.
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base.
+
+`prv` cannot price exponential releases.
 
 Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
 privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection` derives. `rdp` prices
@@ -29,6 +33,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy import bounded_range
 from dpprobe.privacy.plan import Mechanism, Selection
 
 if TYPE_CHECKING:
@@ -40,7 +45,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-ACCOUNTANTS = ("pld", "rdp", "prv", "gaussian")
+ACCOUNTANTS = ("pld", "rdp", "prv", "gaussian", "exponential")
+_EXACT = {
+    "gaussian": "gaussian (exact mu-GDP)",
+    "exponential": "exponential (exact bounded range)",
+}
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
 
 # Fractional orders for large epsilons, powers of two far up for small ones.
@@ -62,19 +71,42 @@ _PRV_TRIES = 12
 def resolve(mechanisms: Sequence[Mechanism], accountant: str) -> str:
     """Returns the accountant that prices these mechanisms.
 
-    Without sampling `pld` becomes `gaussian`, which is exact.
+    Without sampling `pld` becomes `gaussian`, which is exact; for one exponential release alone
+    `exponential`, which is exact too.
 
     Raises:
-      PrivacyError: for an unknown name, or `gaussian` on sampled mechanisms.
+      PrivacyError: for an unknown name, or `gaussian` or `exponential` on other mechanisms.
     """
     if accountant not in ACCOUNTANTS:
         raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
     sampled = [mechanism.name for mechanism in mechanisms if mechanism.sample_rate < 1]
+    drawn = [mechanism for mechanism in mechanisms if mechanism.exponential]
     if accountant == "gaussian" and sampled:
         raise PrivacyError(
             f"accountant 'gaussian': mechanism {sampled[0]!r} samples its rows; write 'pld'"
         )
-    return "gaussian" if accountant == "pld" and not sampled else accountant
+    if accountant == "gaussian" and drawn:
+        raise PrivacyError(
+            f"accountant 'gaussian': mechanism {drawn[0].name!r} is an exponential one; write 'pld'"
+        )
+    alone = len(mechanisms) == len(drawn) == 1 and drawn[0].count == 1
+    if accountant == "exponential" and not alone:
+        raise PrivacyError(
+            "accountant 'exponential': it prices one exponential release alone; write 'pld'"
+        )
+    if accountant != "pld":
+        return accountant
+    return "exponential" if alone else "pld" if sampled or drawn else "gaussian"
+
+
+def exactly_priced(mechanisms: Sequence[Mechanism], selection: Selection | None = None) -> bool:
+    """Returns True if `pld` prices these mechanisms exactly, with no grid and no bound."""
+    return selection is None and resolve(mechanisms, "pld") != "pld"
+
+
+def is_gaussian(mechanisms: Sequence[Mechanism]) -> bool:
+    """Returns True if the mechanisms together are one Gaussian mechanism."""
+    return resolve(mechanisms, "pld") == "gaussian"
 
 
 def describe(
@@ -85,8 +117,8 @@ def describe(
 
 
 def _label(resolved: str, selection: Selection | None) -> str:
-    if resolved == "gaussian":
-        label = "gaussian (exact mu-GDP)"
+    if resolved in _EXACT:
+        label = _EXACT[resolved]
     else:
         library = _LIBRARIES[resolved]
         label = f"{resolved} ({library} {version(library)})"
@@ -129,6 +161,8 @@ def epsilon(
         return 0.0
     if resolved == "gaussian" and selection is None:
         return gaussian_epsilon(gaussian_mu(mechanisms), delta)
+    if resolved == "exponential" and selection is None:
+        return bounded_range.epsilon(mechanisms[0].bounded_range, delta)
     if resolved == "rdp":
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
@@ -143,9 +177,10 @@ def epsilon(
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
     """Computes a lower bound on the epsilon of a composition at `delta`.
 
-    Tight to twelve digits where no mechanism samples. Elsewhere it is the lower end of `prv`, whose
-    error is proven (Gopi et al. 2021): 0.5 % below the epsilon, or more to spare memory. Epsilons
-    of hundreds are beyond its numbers; then it is the bound of the same mechanisms with more noise.
+    Of Gaussian ones alone: tight to twelve digits where no mechanism samples. Elsewhere it is the
+    lower end of `prv`, whose error is proven (Gopi et al. 2021): 0.5 % below the epsilon, or more
+    to spare memory. Epsilons of hundreds are beyond its numbers; then it is the bound of the same
+    mechanisms with more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -258,7 +293,7 @@ def central_limit_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> floa
     """
     squares = 0.0
     for item in mechanisms:
-        one = item.noise_multiplier**-2
+        one = item.noise_multiplier**-2 * (0.25 if item.exponential else 1)
         one = one if item.sample_rate == 1 else math.expm1(min(one, 600.0))
         squares += item.count * item.sample_rate**2 * one
     return gaussian_epsilon(math.sqrt(squares), delta)
@@ -269,19 +304,21 @@ def together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact where no mechanism samples or is repeated. Where one samples it is by RDP,
-    which is quick for any number of fits. Where mechanisms are repeated and none samples, it is
-    the lower of the bounds by RDP and by the privacy profile.
+    The bound is exact where no mechanism samples or is repeated and all are Gaussian. Where one
+    samples it is by RDP, which is quick for any number of fits. Where mechanisms are repeated and
+    none samples, it is the lower of the bounds by RDP and by the privacy profile; with exponential
+    releases it is by privacy loss distributions.
     """
     repeated = [mechanism.repeated(times) for mechanism in mechanisms]
     sampled = any(mechanism.sample_rate < 1 for mechanism in repeated)
     if selection is None and not sampled:
-        return epsilon(repeated, delta, "gaussian")
+        return epsilon(repeated, delta, "pld")
     by_rdp = _rdp_epsilon(mechanisms, delta, selection, times=times)
     if selection is None or sampled:
         return by_rdp
     interval = pld_interval(max(by_rdp, delta))
-    by_profile = _selected_epsilon(mechanisms, delta, "gaussian", interval, selection, times)
+    resolved = "gaussian" if is_gaussian(mechanisms) else "pld"
+    by_profile = _selected_epsilon(mechanisms, delta, resolved, interval, selection, times)
     return min(by_profile, by_rdp)
 
 
@@ -298,13 +335,14 @@ def all_together(fits: Sequence[Fits], delta: float) -> tuple[float, bool]:
     """Bounds the epsilon at `delta` of publishing fits of several kinds together.
 
     Returns:
-      The bound, and True if it is exact: where no mechanism samples or is repeated. Elsewhere it is
-      an upper bound by RDP, which takes a fraction of a second for each kind that differs.
+      The bound, and True if it is exact: where all mechanisms are Gaussian and none samples or is
+      repeated. Elsewhere it is an upper bound by RDP, which takes a fraction of a second for each
+      kind that differs.
     """
     once = [
         m.repeated(each.times) for each in fits if each.selection is None for m in each.mechanisms
     ]
-    if all(each.selection is None for each in fits) and all(m.sample_rate == 1 for m in once):
+    if all(each.selection is None for each in fits) and is_gaussian(once):
         return epsilon(once, delta, "gaussian"), True
     from dp_accounting.rdp import RdpAccountant
 
@@ -339,7 +377,13 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
     """Computes mu of a composition without sampling: mu^2 = sum of count / noise_multiplier^2.
 
     Dong, Roth and Su 2022, corollary 3.3.
+
+    Raises:
+      PrivacyError: for an exponential mechanism, which is no Gaussian one.
     """
+    for mechanism in mechanisms:
+        if mechanism.exponential:
+            raise PrivacyError(f"mechanism {mechanism.name!r}: an exponential one has no mu")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
     return math.sqrt(
@@ -465,6 +509,8 @@ def _closed_form(
     mechanisms: Sequence[Mechanism], resolved: str, selection: Selection | None
 ) -> bool:
     """Returns True if the price needs no privacy loss distribution."""
+    if resolved == "exponential":
+        return selection is None
     return resolved == "gaussian" and (
         selection is None or all(item.name in selection.repeated for item in mechanisms)
     )
@@ -518,6 +564,13 @@ def _profile(
             deltas=lambda epsilons: gaussian_deltas(mu, epsilons),
             epsilon=lambda delta: gaussian_epsilon(mu, delta),
         )
+    if interval is None:
+        (alone,) = mechanisms
+        eta = alone.bounded_range
+        return Profile(
+            deltas=lambda epsilons: bounded_range.deltas(eta, epsilons),
+            epsilon=lambda delta: bounded_range.epsilon(eta, delta),
+        )
     loss = _loss(mechanisms, interval, size)
     return Profile(deltas=loss.get_delta_for_epsilon, epsilon=loss.get_epsilon_for_delta)
 
@@ -539,6 +592,11 @@ def _loss(
             standard_deviation=noise, sampling_prob=rate, value_discretization_interval=interval
         ).self_compose(count)
         for noise, rate, count in _condensed(mechanisms)
+    ]
+    losses += [
+        bounded_range.loss(item.bounded_range, interval or 1e-4).self_compose(item.count)
+        for item in mechanisms
+        if item.exponential
     ]
     total = losses[0]
     for loss in losses[1:]:
@@ -583,7 +641,7 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selecti
     Raises:
       PrivacyError: when its error is too large for the epsilon, or it exceeds RDP's upper bound.
     """
-    _refuse_selection(selection)
+    _refuse_unpriceable(mechanisms, selection)
     error = _prv_error(mechanisms, delta)
     bound = _rdp_epsilon(mechanisms, delta)
     if error > 0.05 * bound:
@@ -594,7 +652,9 @@ def _prv_check(mechanisms: Sequence[Mechanism], delta: float, selection: Selecti
     return answer
 
 
-def _refuse_selection(selection: Selection | None) -> None:
+def _refuse_unpriceable(mechanisms: Sequence[Mechanism], selection: Selection | None) -> None:
+    if any(item.exponential for item in mechanisms):
+        raise PrivacyError("Opacus cannot price exponential mechanisms")
     if selection is not None:
         raise PrivacyError("Opacus cannot price repeated runs of which the best is released")
 
@@ -609,7 +669,7 @@ def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
 def _prv_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None = None
 ) -> float:
-    _refuse_selection(selection)
+    _refuse_unpriceable(mechanisms, selection)
     return _prv_upper(mechanisms, delta, _prv_error(mechanisms, delta), delta / 1000)
 
 
@@ -629,11 +689,11 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condensed(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, rate, count) of each mechanism.
+    """Returns (noise multiplier, rate, count) of each Gaussian mechanism.
 
-    All mechanisms that do not sample become one Gaussian mechanism, which costs exactly the same.
+    All of them that do not sample become one Gaussian mechanism, which costs exactly the same.
     """
-    whole = [mechanism for mechanism in mechanisms if mechanism.sample_rate == 1]
+    whole = [item for item in mechanisms if item.sample_rate == 1 and not item.exponential]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [
         (mechanism.noise_multiplier, mechanism.sample_rate, mechanism.count)
@@ -659,6 +719,13 @@ def _event(mechanisms: Sequence[Mechanism], selection: Selection | None) -> Any:
         if rate < 1:
             one = dp_event.PoissonSampledDpEvent(rate, one)
         events.append(dp_event.SelfComposedDpEvent(one, count))
+    events += [
+        dp_event.SelfComposedDpEvent(
+            dp_event.ZCDpEvent(bounded_range.rho(item.bounded_range)), item.count
+        )
+        for item in mechanisms
+        if item.exponential
+    ]
     return dp_event.ComposedDpEvent(events)
 
 

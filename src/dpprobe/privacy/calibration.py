@@ -62,7 +62,7 @@ def calibrate(
       n: training units.
       epsilon: the target; infinity asks for no noise.
       delta: the target.
-      accountant: "pld" or "rdp"; without sampling "pld" is exact.
+      accountant: "pld" or "rdp"; for Gaussian mechanisms without sampling "pld" is exact.
       cache: a folder of answers; `<key>.json` is read if it is there, else written.
       selection: names the mechanisms that are repeated, with only the best run released.
       unit: of privacy.
@@ -168,7 +168,7 @@ def _group_price(
 @lru_cache
 def _price(prices: _Prices, epsilon: float) -> float:
     interval = None
-    if prices.resolved != "gaussian" or prices.selection is not None:
+    if not prices.exact:
         interval = accountants.pld_interval(max(epsilon, prices.delta))
         factor = 1.0
         while prices.rough(factor) > _FAR * epsilon and factor < _MOST_NOISE:
@@ -233,6 +233,7 @@ def _inputs(
                 "noise_multiplier": mechanism.noise_multiplier,
                 "sample_rate": mechanism.sample_rate,
                 "count": mechanism.count,
+                **({"kind": mechanism.kind} if mechanism.exponential else {}),
             }
             for mechanism in mechanisms
         ],
@@ -285,6 +286,11 @@ class _Prices:
     resolved: str
     selection: Selection | None
 
+    @property
+    def exact(self) -> bool:
+        """True if prices need no grid."""
+        return self.selection is None and self.resolved in ("gaussian", "exponential")
+
     def at(self, factor: float, interval: float | None = None) -> float:
         return accountants.epsilon(
             self._scaled(factor),
@@ -311,7 +317,7 @@ def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
     fine evaluations suffice.
     """
-    if prices.resolved == "gaussian" and prices.selection is None:
+    if prices.exact:
         factor, _ = find_factor(prices.at, epsilon, what=what, tolerance=1e-9)
         factor = round_up(factor)
         return factor, prices.at(factor)

@@ -19,23 +19,33 @@ from dpprobe.errors import PrivacyError
 # Rows are clipped, and the gradient heads' noise is drawn, in float32: far from its ends.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
+# The kinds of mechanisms: noise on a sum, or a draw among public candidates by their scores.
+GAUSSIAN, EXPONENTIAL = "gaussian", "exponential"
 # Up to these the number of runs is drawn, and priced, without loss of digits.
 LARGEST_MEAN_RUNS, LARGEST_SHAPE = 1000, 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """`count` Gaussian releases of one kind, each on a Poisson sample of the training rows.
+    """`count` releases of one kind, each on a Poisson sample of the training rows.
+
+    A Gaussian release is a sum over rows with Gaussian noise. An exponential one is a draw among
+    public candidates, each with a probability in proportion to exp(score / temperature), where a
+    score is a sum over rows; see `dpprobe.privacy.bounded_range`.
 
     Attributes:
       name: short and unique within a plan, such as "gradients".
       released: its output in words, for the privacy statement.
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm: the sum
-        changes by no more where null rows take their place.
+        changes by no more where null rows take their place. Of an exponential release the most by
+        which they move the scores of two outputs against each other.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration it is relative: one common factor is then found for all mechanisms of a plan.
+        Of an exponential release the temperature takes the standard deviation's place.
       sample_rate: each row joins each release independently with this probability; 1 is all rows.
+        Exponential releases are of all rows.
       count: the number of releases.
+      kind: "gaussian" or "exponential".
     """
 
     name: str
@@ -44,8 +54,11 @@ class Mechanism:
     noise_multiplier: float
     sample_rate: float
     count: int
+    kind: str = GAUSSIAN
 
     def __post_init__(self) -> None:
+        if self.kind not in (GAUSSIAN, EXPONENTIAL):
+            raise self._invalid("kind", f"{GAUSSIAN} or {EXPONENTIAL}")
         if not SMALLEST_SENSITIVITY <= self.sensitivity <= LARGEST_SENSITIVITY:
             raise self._invalid("sensitivity", "a number from 1e-9 to 1e9")
         if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
@@ -59,12 +72,24 @@ class Mechanism:
             )
         if not 0 < self.sample_rate <= 1:
             raise self._invalid("sample_rate", "a number above 0 and at most 1")
+        if self.exponential and self.sample_rate < 1:
+            raise self._invalid("sample_rate", "1: an exponential release is of all rows")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise self._invalid("count", "a whole number, one or more")
 
     def _invalid(self, attribute: str, wanted: str) -> PrivacyError:
         value = getattr(self, attribute)
         return PrivacyError(f"mechanism {self.name!r}: {attribute} {value!r} must be {wanted}")
+
+    @property
+    def exponential(self) -> bool:
+        """True if its releases are draws among public candidates."""
+        return self.kind == EXPONENTIAL
+
+    @property
+    def bounded_range(self) -> float:
+        """The range of one exponential release's log likelihood ratios, eta; infinite for none."""
+        return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
     def scaled(self, factor: float) -> Mechanism:
         """Returns the mechanism with its noise multiplier multiplied by `factor`."""
@@ -73,6 +98,18 @@ class Mechanism:
     def repeated(self, times: int) -> Mechanism:
         """Returns the mechanism of `times` independent fits together: its count times `times`."""
         return replace(self, count=self.count * times)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON-compatible dictionary; of a Gaussian mechanism without its kind."""
+        values = asdict(self)
+        if not self.exponential:
+            del values["kind"]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Mechanism:
+        """Reads the dictionary that `to_dict` returns."""
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +300,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Returns a JSON-compatible dictionary; an infinite epsilon is written "inf"."""
         return {
-            "mechanisms": [asdict(mechanism) for mechanism in self.mechanisms],
+            "mechanisms": [mechanism.to_dict() for mechanism in self.mechanisms],
             "n": self.n,
             "epsilon": _to_json(self.epsilon),
             "delta": self.delta,
@@ -290,7 +327,7 @@ class Plan:
             )
         selection, patients = values["selection"], values["patients"]
         return cls(
-            mechanisms=tuple(Mechanism(**mechanism) for mechanism in values["mechanisms"]),
+            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
             n=values["n"],
             unit=values["unit"],
             patients=Patients(images=patients["images"], epsilon=_from_json(patients["epsilon"]))
@@ -321,8 +358,9 @@ def split_budget(
     """Scales groups of mechanisms so that they cost given shares of one plan's budget.
 
     A group's cost is the sum of count * sample_rate^2 / noise_multiplier^2. Where nothing samples
-    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. It only
-    divides the budget; the accountant prices the composition.
+    this is exactly its part of mu^2; for sampled mechanisms it is the limit of large noise. An
+    exponential release costs a quarter of that: as much zero-concentrated privacy as a Gaussian of
+    mu = eta / 2. It only divides the budget; the accountant prices the composition.
 
     Args:
       parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
@@ -340,6 +378,8 @@ def split_budget(
 
 def _cost(mechanisms: Sequence[Mechanism]) -> float:
     return math.fsum(
-        mechanism.count * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
+        mechanism.count
+        * (mechanism.sample_rate / mechanism.noise_multiplier) ** 2
+        * (0.25 if mechanism.exponential else 1)
         for mechanism in mechanisms
     )

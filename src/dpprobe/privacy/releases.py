@@ -6,6 +6,8 @@ rounding of the real-valued Gaussian mechanism, so its price is the accountants'
 tells what was added to what. First-order heads add float32 noise to float32 sums by themselves, in
 benchmark mode only; docs/privacy.md says what that leaves open.
 
+A choice among public candidates leaves as their places, drawn exactly (`privacy.choices`).
+
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
 
@@ -17,9 +19,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.privacy import choices
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.grid import Grid, GridSum, mirror
 from dpprobe.privacy.keystream import Keystream
@@ -163,6 +167,46 @@ class Releases:
 
         return self._noisy(name, sums, add)
 
+    def exponential(self, name: str, scores: GridSum) -> torch.Tensor:
+        """Makes all of a mechanism's draws, each of one candidate for every group of scores.
+
+        Draw after draw, a group's candidates are those that it has not drawn before. Without noise
+        they are those of the largest scores.
+
+        Args:
+          name: of the mechanism, an exponential one.
+          scores: [groups, candidates], no negative ones; the rows of a unit move the sums over
+            groups of any two choices against each other by at most `sensitivity(name)`.
+
+        Returns:
+          Places of candidates, int64 [seeds, groups, draws].
+
+        Raises:
+          PrivacyError: when the plan has no such draws left, the scores are off their grid, or an
+            audit looks on, which knows sums with noise alone.
+        """
+        mechanism = self.plan.mechanism(name)
+        if not mechanism.exponential:
+            raise PrivacyError(f"{name}: priced as {mechanism.kind} noise, not as draws")
+        if self.observer is not None:
+            raise PrivacyError(f"{name}: an audit sees sums with noise, and draws are none")
+        self.count(name, mechanism.count)
+        self._whole(name, scores.units)
+        groups = scores.units.cpu().numpy().astype(np.int64)
+        if mechanism.noise_multiplier == 0:
+            drawn = np.stack([choices.best(group, mechanism.count) for group in groups])
+            return torch.from_numpy(drawn).expand(len(self.seeds), -1, -1)
+        rate = choices.rate_of(
+            step=scores.step,
+            noise_multiplier=mechanism.noise_multiplier,
+            sensitivity=mechanism.sensitivity,
+        )
+        places = []
+        for seed in self.seeds:
+            chooser = choices.Chooser(self.keystream(seed, f"draws of {name}"))
+            places.append([chooser.choose(group, mechanism.count, rate) for group in groups])
+        return torch.from_numpy(np.asarray(places))
+
     def observed(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
@@ -275,10 +319,22 @@ class Releases:
 
     def _units(self, name: str, sums: GridSum) -> float:
         """Returns the noise's standard deviation in steps of the sums' grid, rounded up."""
+        if self.plan.mechanism(name).exponential:
+            raise PrivacyError(f"{name}: priced as draws, not as a sum with Gaussian noise")
         deviation = self.deviation(name)
         if deviation == 0:
             return 0.0
-        units = sums.units
+        self._whole(name, sums.units)
+        steps = math.nextafter(deviation / sums.step, math.inf)
+        if steps > LARGEST_DEVIATION:
+            raise PrivacyError(
+                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity is "
+                "more than exact sums allow; write a larger epsilon"
+            )
+        return steps
+
+    def _whole(self, name: str, units: torch.Tensor) -> None:
+        """Raises PrivacyError unless sums are whole numbers of steps that float64 counts."""
         if not bool((units.abs() <= LARGEST_SUM).all()):
             raise PrivacyError(
                 f"{name}: sums that are not finite or above 2^53 steps, which float64 does not "
@@ -289,13 +345,6 @@ class Releases:
                 f"{name}: sums that are not whole numbers of steps; round rows to the grid before "
                 "they are added; not released"
             )
-        steps = math.nextafter(deviation / sums.step, math.inf)
-        if steps > LARGEST_DEVIATION:
-            raise PrivacyError(
-                f"{name}: noise of {deviation / self.sensitivity(name):g} times the sensitivity is "
-                "more than exact sums allow; write a larger epsilon"
-            )
-        return steps
 
     def _sampler(self, name: str, seed: int) -> RoundedGaussian:
         key = (name, seed)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpprobe.errors import PrivacyError
-from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.accountants import exactly_priced
+from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.plan import (
+    EXPONENTIAL,
+    GAUSSIAN,
+    Mechanism,
+    Patients,
+    Plan,
+    Selection,
+)
 from dpprobe.privacy.trade_off import Allowed, allowed, everything, per_hundred
 
 FORMAT = "dpprobe-privacy"
@@ -58,6 +67,14 @@ SENSITIVITY_OF = {
     "image": "one row, clipped",
     "patient": "the mean of one patient's rows, each clipped: a row of m has weight 1 / m",
 }
+SENSITIVITY_OF_DRAWS = {
+    "image": "one row: by how much it moves the scores of two outputs against each other",
+    "patient": "the mean of one patient's rows: by how much it moves the scores of two outputs "
+    "against each other",
+}
+NOISE = {GAUSSIAN: "Gaussian", EXPONENTIAL: "exponential mechanism"}
+# The standard deviation of Gumbel noise of temperature 1.
+_GUMBEL_DEVIATION = math.pi / math.sqrt(6)
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
@@ -248,7 +265,7 @@ def _promise(
     one = (
         f"{released} are ({plan.epsilon:g}, {plan.delta:g})-differentially private with respect "
         f"to replacing the rows of {plan.unit_in_words} by null rows that contribute nothing, "
-        f"with n fixed and public. {_composition(plan)}{_worth_to_a_patient(plan)}"
+        f"with n fixed and public.{_pure(plan)} {_composition(plan)}{_worth_to_a_patient(plan)}"
     )
     if heads == 1:
         return one
@@ -260,6 +277,14 @@ def _promise(
     if plan.patients is None:
         return f"{several}."
     return f"{several} to one image; to a patient they cost more, which is not computed."
+
+
+def _pure(plan: Plan) -> str:
+    """Says what holds without any delta; nothing where a mechanism is Gaussian."""
+    if plan.selection or not all(item.exponential for item in plan.mechanisms):
+        return ""
+    epsilon = round_up(math.fsum(item.count * item.bounded_range for item in plan.mechanisms))
+    return f" Without any delta they are ({epsilon:.6g}, 0)-differentially private."
 
 
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
@@ -381,7 +406,8 @@ def _composition(plan: Plan) -> str:
 
 def _listed(mechanisms: Sequence[Mechanism]) -> str:
     each = [
-        f"{item.count} noisy release{'s' if item.count > 1 else ''} of {item.name}"
+        f"{item.count} {'draw' if item.exponential else 'noisy release'}"
+        f"{'s' if item.count > 1 else ''} of {item.name}"
         for item in mechanisms
     ]
     return " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
@@ -408,32 +434,53 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
       KeyError, TypeError: for a block that is neither.
     """
     keys = ("name", "released", "sensitivity", "noise_multiplier", "sample_rate", "count")
-    return tuple(Mechanism(**{key: item[key] for key in keys}) for item in block["mechanisms"])
+    return tuple(
+        Mechanism(**{key: item[key] for key in keys}, kind=kind_of(item["noise"]))
+        for item in block["mechanisms"]
+    )
+
+
+def kind_of(noise: Any) -> str:
+    """Returns a mechanism's kind by what a statement says of its noise."""
+    return EXPONENTIAL if noise == NOISE[EXPONENTIAL] else GAUSSIAN
 
 
 def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
     silent = mechanism.noise_multiplier == 0
-    deviation = mechanism.noise_multiplier * mechanism.sensitivity
+    scale = mechanism.noise_multiplier * mechanism.sensitivity
+    drawn = mechanism.exponential
     return {
         "name": mechanism.name,
         "released": mechanism.released,
-        "noise": "none" if silent else "Gaussian",
+        "noise": "none" if silent else NOISE[mechanism.kind],
         "sensitivity": None if silent else mechanism.sensitivity,
-        "sensitivity_of": SENSITIVITY_OF[plan.unit],
+        "sensitivity_of": (SENSITIVITY_OF_DRAWS if drawn else SENSITIVITY_OF)[plan.unit],
         "noise_multiplier": mechanism.noise_multiplier,
-        "noise_standard_deviation": deviation,
+        # a draw is that of the largest score with Gumbel noise
+        "noise_standard_deviation": scale * _GUMBEL_DEVIATION if drawn else scale,
         "sampling": (ALL if mechanism.sample_rate == 1 else POISSON)[plan.unit],
         "sample_rate": mechanism.sample_rate,
         "count": mechanism.count,
         "repeated": _is_repeated(mechanism, plan),
         "budget_share": _share(mechanism, plan),
+        **(_draw_values(mechanism) if drawn and not silent else {}),
+    }
+
+
+def _draw_values(mechanism: Mechanism) -> dict[str, float]:
+    """Returns what else there is to say of an exponential mechanism."""
+    return {
+        "temperature": mechanism.noise_multiplier * mechanism.sensitivity,
+        "bounded_range": mechanism.bounded_range,
     }
 
 
 def _share(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Returns its part of mu^2; None where the composition is not one of Gaussians on all rows."""
-    sampled = any(item.sample_rate < 1 for item in plan.mechanisms)
-    if sampled or plan.selection or not plan.private:
+    """Returns its part of mu^2; None where the composition is not one of Gaussians on all rows.
+
+    One exponential release alone has all of the budget.
+    """
+    if not plan.private or not exactly_priced(plan.mechanisms, plan.selection):
         return None
     costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}
     return round(costs[mechanism.name] / math.fsum(costs.values()), 6)

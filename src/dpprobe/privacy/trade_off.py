@@ -13,9 +13,10 @@ of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of these is a t
 Where a unit is in or out with probability 1/2 each, the test is right with probability
 (beta + 1 - alpha) / 2, its balanced accuracy: by the threshold in the middle at most Phi(mu / 2).
 
-**Poisson samples.** With delta(e) the privacy profile, both directions covered, and any e >= 0, an
-event of probability alpha without the unit has at most exp(e) alpha + delta(e) with it; and its
-complement, of probability 1 - beta with the unit, has at most exp(e) (1 - beta) + delta(e) without:
+**Poisson samples, exponential releases.** With delta(e) the privacy profile, both directions
+covered, and any e >= 0, an event of probability alpha without the unit has at most exp(e) alpha +
+delta(e) with it; and its complement, of probability 1 - beta with the unit, has at most
+exp(e) (1 - beta) + delta(e) without:
 
     beta <= min over e of  exp(e) alpha + delta(e)   and   1 - exp(-e) (1 - alpha - delta(e)).
 
@@ -106,8 +107,8 @@ def allowed(
       size: of a group of units that are in or out together.
 
     Returns:
-      Rates rounded up to six decimals: exact where no mechanism samples and none is repeated,
-      upper bounds elsewhere.
+      Rates rounded up to six decimals: exact where all mechanisms are Gaussian and none samples or
+      is repeated, upper bounds elsewhere.
 
     Raises:
       PrivacyError: for a rate that does not lie between 0 and 1.
@@ -117,7 +118,7 @@ def allowed(
             raise PrivacyError(f"false positive rate {rate!r}: must lie between 0 and 1")
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return everything(false_positive_rates)
-    if selection is None and all(mechanism.sample_rate == 1 for mechanism in mechanisms):
+    if selection is None and accountants.is_gaussian(mechanisms):
         mu = size * accountants.gaussian_mu(mechanisms)
         return Allowed(
             balanced_accuracy=_rounded_up(_gaussian(0.5, mu / 2)),

@@ -19,11 +19,12 @@ releases, and every unit for no more than the worst choice of a side in each spl
 neither side pays less. Within one split that is the larger of the two sides' compositions.
 With more than `MOST_SPLITS` splits of two sides all parts are composed: an upper bound.
 
-- No mechanism samples or is repeated: exact, one Gaussian of mu^2 = sum of count / sigma^2. It
-  holds also where a plan was chosen after looking at earlier releases, as long as `max_epsilon`
-  was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian DP").
-- Some sample: privacy loss distributions, an upper bound; for plans fixed without looking at what
-  was released, as far as theorems go.
+- All are Gaussian and none samples or is repeated: exact, one Gaussian of mu^2 = sum of count /
+  sigma^2. It holds also where a plan was chosen after looking at earlier releases, as long as
+  `max_epsilon` was fixed before (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian
+  DP").
+- Some sample, or are exponential: privacy loss distributions, an upper bound; for plans fixed
+  without looking at what was released, as far as theorems go.
 - Some are repeated with only the best run released: one such fit alone has its plan's price; beside
   others the sum is by Renyi divergences, a looser upper bound.
 
@@ -48,7 +49,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -56,7 +57,13 @@ from typing import Any, Literal, NamedTuple
 from dpprobe.artifacts import canonical_json, fingerprint, sync
 from dpprobe.disk import unwritable
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.privacy.accountants import Fits, all_together, epsilon, pld_interval
+from dpprobe.privacy.accountants import (
+    Fits,
+    all_together,
+    epsilon,
+    exactly_priced,
+    pld_interval,
+)
 from dpprobe.privacy.calibration import round_up
 from dpprobe.privacy.limits import SMALLEST_DELTA
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
@@ -115,7 +122,7 @@ class Part:
         """Returns a JSON-compatible dictionary."""
         return {
             "side": self.side,
-            "mechanisms": [asdict(item) for item in self.mechanisms],
+            "mechanisms": [item.to_dict() for item in self.mechanisms],
             "selection": self.selection.to_dict() if self.selection else None,
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -127,7 +134,7 @@ class Part:
         selection = values["selection"]
         return cls(
             side=values["side"],
-            mechanisms=tuple(Mechanism(**item) for item in values["mechanisms"]),
+            mechanisms=tuple(map(Mechanism.from_dict, values["mechanisms"])),
             selection=Selection.from_dict(selection) if selection else None,
             epsilon=values["epsilon"],
             delta=values["delta"],
@@ -614,7 +621,7 @@ def _price(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
         price = epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)
-        return price, selection is None and all(item.sample_rate == 1 for item in mechanisms)
+        return price, exactly_priced(mechanisms, selection)
     if any(part.selection for part in parts):
         fits = [
             Fits(mechanisms=part.mechanisms, times=1, selection=part.selection) for part in parts
@@ -626,7 +633,7 @@ def _price(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
         key = replace(item, name="", released="", sensitivity=1.0, count=1)
         alike[key] += item.count
     merged = [item.repeated(count) for item, count in alike.items()]
-    return epsilon(merged, delta, "pld"), all(item.sample_rate == 1 for item in merged)
+    return epsilon(merged, delta, "pld"), exactly_priced(merged)
 
 
 def abandon_command(folder: Path, number: int) -> str:

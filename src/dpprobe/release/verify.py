@@ -49,6 +49,7 @@ from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import price, price_of_group, round_up, second_opinions
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
@@ -58,7 +59,7 @@ from dpprobe.privacy.limits import (
     epsilon_token,
 )
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
-from dpprobe.privacy.statement import mechanism_values
+from dpprobe.privacy.statement import kind_of, mechanism_values
 from dpprobe.release import choice as choices
 from dpprobe.release import evaluation as evaluations
 from dpprobe.release.bundle import (
@@ -381,6 +382,7 @@ def _mechanism(values: Values) -> Mechanism:
         noise_multiplier=_real("noise_multiplier", values["noise_multiplier"]),
         sample_rate=_real("sample_rate", values["sample_rate"]),
         count=_whole("count", values["count"], MOST_RELEASES),
+        kind=kind_of(values["noise"]),
     )
 
 
@@ -415,7 +417,7 @@ def _patients(values: Values) -> Patients:
 def _accountant(label: Any) -> str:
     """Returns the accountant that a study names, by the one that priced."""
     name = str(label).split(" ")[0]
-    return "pld" if name == "gaussian" else name
+    return "pld" if name in ("gaussian", "exponential") else name
 
 
 def _bounded(plan: Plan) -> Plan:
@@ -742,8 +744,8 @@ def _ledger(values: Values, plan: Plan) -> tuple[str, bool]:
     _same("unit", plan.unit, block["unit"])
     _same("delta", plan.delta, block["delta"])
     _require(isinstance(block["exact"], bool), "exact: neither true nor false")
-    bound = plan.selection is not None or any(item.sample_rate < 1 for item in plan.mechanisms)
-    _require(not (block["exact"] and bound), "exact: of what samples or repeats it is a bound")
+    known = exactly_priced(plan.mechanisms, plan.selection)
+    _require(known or not block["exact"], "exact: of what samples or repeats it is a bound")
     total = _real("epsilon", block["epsilon"])
     tested = values["evaluation"]
     sides = [plan.realised_epsilon]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ FULL: dict[str, dict[str, Any]] = {
     "newton": {},
     "nonprivate": {"penalties": [0.1], "max_iterations": 30, "tolerance": 1e-3},
     "prototypes": {},
+    "public_prototypes": {"top": 60},  # one row decides of the last ones
     "sgd": {"batch_size": "full", "steps": 3},
     "tuned": {
         "base": {"head": "sgd", "batch_size": "full", "steps": 3},
@@ -47,8 +52,20 @@ SHORT = FULL | {"nonprivate": {"penalties": [0.1], "max_iterations": 2, "toleran
 EVERY = pytest.mark.parametrize("head", sorted(HEADS))
 
 
-def options(head: str, values: dict[str, dict[str, Any]] = FULL) -> MethodOptions:
+def options(
+    head: str, values: dict[str, dict[str, Any]] = FULL, *, dimension: int = 24
+) -> MethodOptions:
+    """A head's options; files that must be given are of this dimension."""
+    if head == "public_prototypes":
+        values = {head: values[head] | {"public_features": str(public_store(dimension))}}
     return method_options({"head": head, **values[head]})
+
+
+@cache
+def public_store(dimension: int) -> Path:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_store(folder, rows=400, dimension=dimension, classes=min(dimension, 10))
 
 
 def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
@@ -154,7 +171,7 @@ def test_null_rows_contribute_nothing_whatever_stands_in_them(
     labels = torch.arange(120) % 3
     rows = torch.randn(120, 6, generator=generator)
     rows[torch.arange(120), labels] += 2
-    method = method_options({"head": head, **values})
+    method = options(head, {head: values}, dimension=6)
     priced = plan(method, 120, noise=noise)
 
     def weights(null: float, label: int) -> np.ndarray:
@@ -193,6 +210,7 @@ method = here.options(sys.argv[2], here.SHORT)
 warm = FeatureStore(Path(sys.argv[4]))  # code, buffers of libraries
 for data in (TrainingSet(warm, here.labels_of(warm), 4),):
     fit_heads(method, data, here.plan(method, warm.rows, noise=5.0), [1])
+method = here.options(sys.argv[2], here.SHORT, dimension=here.DIMENSION)
 store = FeatureStore(Path(sys.argv[1]))
 data = TrainingSet(store, here.labels_of(store), here.CLASSES)
 open("/proc/self/clear_refs", "w").write("5")

@@ -261,6 +261,8 @@ for name in HEADS:
     values = {"head": name}
     if name == "tuned":
         values |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
+    if name == "public_prototypes":
+        values |= {"public_features": "public/{backbone}/manifest.json"}
     method_options(values).mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))

@@ -1,0 +1,300 @@
+"""Prototypes that are public rows: each class draws those that its private rows are nearest to.
+
+DPPL-Public of Wahdany, Jagielski, Dziedzic and Boenisch 2025 ("Differentially private prototypes
+for imbalanced transfer learning"), with draws one after the other in place of one draw of several.
+
+**Released**: "choices", `top` times one candidate a class, by the exponential mechanism; nothing
+else. A candidate r is a public row through the same backbone. Its score for class c is
+
+    u_c(r) = sum over rows x of class c of  s(x, r),   s = (cos(x, r) - low) / (high - low)
+
+with s cut off at 0 and 1, and cosines counted from the candidates' mean, which is public.
+
+**Sensitivity.** A null row in the place of x takes s(x, r), from 0 to 1, from its class's score of
+every candidate, and nothing from other classes. So the scores of all candidates fall, each by at
+most 1, and two of them move against each other by at most 1: range 1, with no factor of 2
+(`privacy.bounded_range`, which also says why a class's draw and all classes' draws cost the same).
+A unit of m rows adds the mean of what each would add alone, to whatever classes: with weights a_c
+in class c, of sum at most 1, its rows move the sum over classes of the drawn candidates' scores by
+sum of a_c s_c, from 0 to 1. A row of several labels adds to each, with weights 1, or `max_labels`
+over their number where they are more: the range is `max_labels`.
+
+The price depends neither on the number of classes nor on that of candidates or of rows in a class:
+a rare class pays with its few rows' scores against the same temperature, and loses nothing to
+frequent ones.
+
+**Whole numbers.** Rows and candidates are brought to length 2^12 and their entries rounded towards
+zero, so float32 adds the products exactly (at most 2^24); s is rounded down to 2^-16, weights to a
+public step, and scores are sums of integers below 2^52. So a row's part depends on that row alone,
+and the draws are exact (`privacy.choices`).
+
+**Used**: the mean p of a class's candidates, counted from the candidates' mean m and scaled to unit
+length. A row scores p (x - m): the class whose prototypes it is nearest to by angle, as one linear
+head. Frequencies of classes play no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import L2, Normalize
+from dpprobe.heads.options import MethodOptions
+from dpprobe.options import resolve_path
+from dpprobe.privacy.plan import EXPONENTIAL, Mechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.grid import GridSum
+    from dpprobe.privacy.releases import Releases
+
+CHOICES = "choices"
+MOST_CANDIDATES, MOST_DRAWS = 100_000, 1000
+# Bits of a row's length, of s, at most of a weight, and of all of a score.
+_LENGTH_BITS, _SHARE_BITS, _WEIGHT_BITS, _SCORE_BITS = 12, 16, 16, 52
+# Rounding in float32: rows are shorter than 2^12 by this much.
+_MARGIN = 4 * 2.0**-24
+# What a weight's rounding in float64 may add.
+_WEIGHT_MARGIN = 2.0**-40
+_PANEL_BYTES = 32 * 2**20
+
+
+class Options(MethodOptions):
+    """Public prototypes: pure differential privacy, and every class has the same noise."""
+
+    paths: ClassVar[tuple[str, ...]] = ("public_features",)
+
+    head: Literal["public_prototypes"] = "public_prototypes"
+    normalize: Normalize = Field(
+        default_factory=L2,
+        description="As everywhere; of candidates too. Both are then counted from the candidates' "
+        "mean, which costs nothing.",
+    )
+    public_features: str = Field(
+        min_length=1,
+        description="A manifest.json of a public dataset's features through the same backbone, "
+        "among whose rows prototypes are chosen. Features of private rows are refused. {dataset} "
+        "and {backbone} in the path stand for their names.",
+    )
+    candidates: int = Field(
+        10_000,
+        ge=1,
+        le=MOST_CANDIDATES,
+        description="The most public rows to choose among, evenly spaced over the file.",
+    )
+    top: int = Field(
+        5,
+        ge=1,
+        le=MOST_DRAWS,
+        description="Prototypes of each class, drawn one after the other; each is a release.",
+    )
+    similarity: tuple[float, float] = Field(
+        (0.0, 0.25),
+        description="Cosines up to the first count as 0, from the second on as 1; narrower tells "
+        "candidates apart that are alike.",
+    )
+    max_labels: int = Field(
+        1,
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the sensitivity.",
+    )
+
+    @model_validator(mode="after")
+    def _check_similarity(self) -> Options:
+        low, high = self.similarity
+        if not -1 <= low < high <= 1:
+            raise ValueError(
+                f"similarity {low:g}, {high:g}: two cosines from -1 to 1, the smaller one first"
+            )
+        if self.top > self.candidates:
+            raise ValueError(f"top {self.top} of {self.candidates} candidates; write fewer")
+        return self
+
+    @property
+    def multi_label(self) -> bool:
+        return True
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return "none"
+
+    @property
+    def audit_fault(self) -> str | None:
+        return (
+            "an audit scores sums with Gaussian noise, and this head releases draws; tests compute "
+            "their probabilities instead"
+        )
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
+        return (
+            Mechanism(
+                name=CHOICES,
+                released="for each class one public row, by how near the class's rows are to it",
+                sensitivity=float(self.max_labels),
+                noise_multiplier=1.0,
+                sample_rate=1.0,
+                count=self.top,
+                kind=EXPONENTIAL,
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Public rows, normalised like private ones, among which prototypes are chosen.
+
+    Attributes:
+      centre: float32 [d], their mean.
+      directions: float32 [m, d], counted from it, of unit length.
+      entries: float32 [m, d], the same on the grid: whole numbers, of length at most 2^12.
+    """
+
+    centre: torch.Tensor
+    directions: torch.Tensor
+    entries: torch.Tensor
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Draws each seed's prototypes, whose mean directions are the weights."""
+    # torch and what needs it: planning imports this module
+    import torch
+
+    from dpprobe.heads.history import history_without_loss
+
+    key = (options.public_features, options.candidates)
+    with torch.inference_mode():
+        candidates = rows.cached(("candidates", *key), lambda: read_candidates(options, rows))
+        if len(candidates.entries) < options.top:
+            raise ConfigError(
+                f"top {options.top}: {options.public_features} has {len(candidates.entries)} "
+                "candidates; write fewer, or name a file with more rows"
+            )
+        scores = rows.cached(
+            ("candidates' scores", *key, options.similarity, options.max_labels),
+            lambda: class_scores(options, rows, candidates),
+        )
+        chosen = releases.exponential(CHOICES, scores).to(rows.device)
+        means = torch.nn.functional.normalize(candidates.directions[chosen].mean(2), dim=2)
+        biases = -(means @ candidates.centre)
+        weights = torch.cat([means, biases[..., None]], 2)
+    history = history_without_loss(weights, record, step=options.top, epoch=float(options.top))
+    return Fitted(weights=weights.cpu().numpy(), steps=options.top, history=history)
+
+
+def read_candidates(options: Options, rows: Rows) -> Candidates:
+    """Reads the public rows that are chosen among; those without finite values are none.
+
+    Raises:
+      DataError: when the features are of another dimension, or no row of them is of use.
+      StoreError: when the manifest or a shard is damaged.
+    """
+    # torch and what needs it, as above; the store needs HDF5
+    import torch
+
+    from dpprobe.features.store import FeatureStore
+    from dpprobe.heads.rows import Rows
+    from dpprobe.heads.training_set import TrainingSet
+
+    named = f"public_features {options.public_features}"
+    store = FeatureStore(resolve_path(options.public_features))
+    if store.dimension != rows.dimension:
+        raise DataError(
+            f"{named}: features of dimension {store.dimension}, the private ones have "
+            f"{rows.dimension}; write a manifest of the same backbone"
+        )
+    labels = torch.zeros(store.rows, dtype=torch.int64)
+    public = Rows(TrainingSet(store, labels, 1, device=rows.device), rows.transform)
+    usable = (public.lengths.isfinite() & (public.lengths > 0)).nonzero()[:, 0]
+    if not len(usable):
+        raise DataError(f"{named}: no row has finite values, not all 0; name another file")
+    count = min(options.candidates, len(usable))
+    kept = usable[torch.arange(count, device=usable.device) * len(usable) // count]
+    vectors = torch.empty((count, rows.dimension), device=rows.device)
+    for start, stop, block in public.blocks():
+        low, high = (int(torch.searchsorted(kept, end)) for end in (start, stop))
+        vectors[low:high] = block[kept[low:high] - start]
+    centre = vectors.mean(0, dtype=torch.float64).float()
+    if count == 1:
+        centre.zero_()
+    directions = torch.nn.functional.normalize(vectors - centre, dim=1)
+    return Candidates(centre, directions, on_grid(vectors, centre))
+
+
+def on_grid(vectors: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+    """Returns vectors [m, d] from the centre, at length 2^12, rounded towards zero: float32."""
+    from dpprobe.heads.training_set import row_lengths  # imports torch
+
+    offsets = vectors - centre
+    scale = 2.0**_LENGTH_BITS * (1 - _MARGIN) / row_lengths(offsets)
+    return offsets.mul_(scale.float()[:, None]).trunc_().nan_to_num_(0.0, 0.0, 0.0)
+
+
+def class_scores(options: Options, rows: Rows, candidates: Candidates) -> GridSum:
+    """Sums s(x, r) over the rows of each class, weighted: [classes, candidates]."""
+    # torch and what needs it, as above
+    import torch
+
+    from dpprobe.privacy.grid import GridSum
+
+    weight_bits = _weight_bits(rows)
+    entries = candidates.entries
+    total = torch.zeros((rows.num_classes, len(entries)), dtype=torch.float64, device=rows.device)
+    for start, stop, block in rows.blocks():
+        vectors = on_grid(block, candidates.centre)
+        shares = class_shares(options, rows, start, stop, weight_bits)
+        for low, high in _panels(len(entries), 12 * len(vectors)):
+            near = similarities(vectors, entries[low:high], options.similarity)
+            total[:, low:high].addmm_(shares.T, near.double())
+    return GridSum(total, 2.0 ** -(_SHARE_BITS + weight_bits))
+
+
+def similarities(
+    vectors: torch.Tensor, entries: torch.Tensor, similarity: tuple[float, float]
+) -> torch.Tensor:
+    """Returns 2^16 s, rounded down: float32 [rows, candidates], of both on the grid."""
+    low, high = similarity
+    cosines = (vectors @ entries.T).mul_(4.0**-_LENGTH_BITS)
+    shares = cosines.sub_(low).mul_(1 / (high - low)).clamp_(0, 1)
+    return shares.mul_(2.0**_SHARE_BITS).floor_()
+
+
+def class_shares(
+    options: Options, rows: Rows, start: int, stop: int, weight_bits: int
+) -> torch.Tensor:
+    """Returns each row's weights in the classes, in whole steps of 2^-weight_bits: [m, classes].
+
+    Those of a unit sum to at most 1, or `max_labels`; a row that must not contribute has none.
+    """
+    shares = rows.targets(start, stop).double()
+    if rows.multi_label:
+        labels = shares.sum(1, keepdim=True).clamp_(min=1)
+        shares *= (options.max_labels / labels).clamp_(max=1)
+    if rows.weights is not None:
+        shares *= rows.weights[start:stop, None]
+    if weight_bits:
+        shares.mul_(2.0**weight_bits * (1 - _WEIGHT_MARGIN)).floor_()
+    return shares * rows.lengths[start:stop].isfinite()[:, None]
+
+
+def _weight_bits(rows: Rows) -> int:
+    """Returns the bits of a row's weights: none where all are 1, else what n units leave."""
+    if rows.weights is None and not rows.multi_label:
+        return 0
+    return min(_WEIGHT_BITS, _SCORE_BITS - _SHARE_BITS - rows.n.bit_length())
+
+
+def _panels(candidates: int, bytes_per_candidate: int) -> Iterator[tuple[int, int]]:
+    size = max(1, _PANEL_BYTES // bytes_per_candidate)
+    for start in range(0, candidates, size):
+        yield start, min(start + size, candidates)
