@@ -13,6 +13,7 @@ from dpprobe.features.shard_writer import write_shard
 from dpprobe.release.make import make_release
 from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from tests.support.feature_stores import public_store
 
 ROWS = {"train": 300, "test": 120}
 CLASSES, DIMENSION = ("a", "b", "c"), 6
@@ -21,6 +22,12 @@ PROBE = {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}
 METHODS: dict[str, Any] = {
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
+    "draws": {"head": "public_prototypes", "public_features": str(public_store(DIMENSION))},
+    "one_draw": {
+        "head": "public_prototypes",
+        "public_features": str(public_store(DIMENSION)),
+        "top": 1,
+    },
     "search": {
         "head": "tuned",
         "base": {"head": "prototypes", "normalize": "l2"},

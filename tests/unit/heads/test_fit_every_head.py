@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.features.header import ShardHeader
-from dpprobe.features.manifest import write_manifest
-from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -28,6 +21,7 @@ from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
+from tests.support.feature_stores import public_store, write_store
 
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
@@ -61,13 +55,6 @@ def options(
     return method_options({"head": head, **values[head]})
 
 
-@cache
-def public_store(dimension: int) -> Path:
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return write_store(folder, rows=400, dimension=dimension, classes=min(dimension, 10))
-
-
 def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
     """A plan of the method's shape; its epsilon is not looked at here."""
     mechanisms = method.mechanisms(n)
@@ -81,32 +68,6 @@ def plan(method: MethodOptions, n: int, *, noise: float) -> Plan:
         selection=method.selection(n),
         realised_epsilon=1.0 if private else math.inf,
     )
-
-
-def write_store(folder: Path, rows: int, dimension: int, classes: int) -> Path:
-    """A split of separable classes in two shards, written a part at a time."""
-    shards = []
-    for shard, (start, stop) in enumerate(((0, rows // 2), (rows // 2, rows))):
-        generator = np.random.default_rng(shard)
-        labels = np.arange(start, stop) % classes
-        features = np.empty((stop - start, dimension), dtype=np.float16)
-        for first in range(0, len(features), 10_000):
-            part = generator.normal(size=(len(features[first : first + 10_000]), dimension)) + 1
-            part[np.arange(len(part)), labels[first : first + len(part)]] += 3
-            features[first : first + len(part)] = part
-        header = ShardHeader(
-            split="train", rows=rows, shard=shard, shards=2,
-            class_names=tuple("abcdefghij"[:classes]), multi_label=False, dtype="float16",
-            dataset_fingerprint="d", backbone="none", backbone_options={},
-            backbone_fingerprint="b", weights_sha256=None, preprocessing={},
-        )  # fmt: skip
-        path = folder / f"shard-{shard:05d}-of-00002.h5"
-        ids = [str(row) for row in range(start, stop)]
-        write_shard(path, header, features=features, labels=labels.astype(np.int64), ids=ids)
-        shards.append(path)
-    manifest = folder / "manifest.json"
-    write_manifest(shards, manifest, rows=rows, dataset_fingerprint="d")
-    return manifest
 
 
 def labels_of(store: FeatureStore) -> torch.Tensor:
