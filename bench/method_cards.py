@@ -23,6 +23,7 @@ import yaml
 from dpprobe import artifacts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import HEADS
 from dpprobe.options import Options as Block
 from dpprobe.options import options_class
@@ -102,10 +103,18 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
     torch.set_num_threads(1)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        features = {split: extract(study, split, Path(folder)) for split in ("train", "test")}
+        (private,) = study.datasets.values()
+        features = {
+            split: rows_of(extract(study, private, split, Path(folder, "private")))
+            for split in ("train", "test")
+        }
+        public = extract(
+            study, printed_digits(study, Path(folder)), "train", Path(folder, "public")
+        )
         rows, labels = (column.numpy() for column in features["test"])
         data = TrainingSet(*features["train"], num_classes=10)
-        for name, method in study.methods.items():
+        for name, named in study.methods.items():
+            method = beside(named, public)
             for token in study.epsilons if method.private else (INFINITE,):
                 plan = calibrate(
                     method.mechanisms(data.rows),
@@ -129,18 +138,41 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
     return results
 
 
-def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
-    """A split's features float32 [n, d] and labels int64 [n], through the package's own stages."""
+def printed_digits(study: Study, folder: Path) -> Any:
+    """The public dataset's options, with its file drawn anew."""
+    import printed_digits as drawing
+
+    path = folder / "printed_digits.parquet"
+    drawing.write_digits(path)
+    (public,) = study.public_datasets.values()
+    return public.model_copy(update={"train": str(path)})
+
+
+def beside(method: MethodOptions, public: Path) -> MethodOptions:
+    """A method with the manifest of public features in the place of its path."""
+    return method.model_copy(update=dict.fromkeys(method.public_files(), str(public)))
+
+
+def rows_of(manifest: Path) -> tuple[Any, Any]:
+    """A split's features float32 [n, d] and labels int64 [n]."""
     import numpy as np
     import torch
 
+    from dpprobe.features.store import FeatureStore
+
+    store = FeatureStore(manifest)
+    labels = torch.from_numpy(np.asarray(store.labels).astype(np.int64))
+    return torch.from_numpy(store.read()), labels
+
+
+def extract(study: Study, dataset: Any, split: str, folder: Path) -> Path:
+    """Extracts a split's features by the package's own stages; returns their manifest."""
     from dpprobe.data import sources
     from dpprobe.data.table import read_info
     from dpprobe.features.extract import extract_shard
     from dpprobe.features.manifest import write_manifest
-    from dpprobe.features.store import FeatureStore
 
-    (dataset,), ((backbone_name, backbone),) = study.datasets.values(), study.backbones.items()
+    ((backbone_name, backbone),) = study.backbones.items()
     if not (folder / "dataset.json").exists():
         sources.prepare(dataset, folder)
     info = read_info(folder / "dataset.json")
@@ -160,9 +192,7 @@ def extract(study: Study, split: str, folder: Path) -> tuple[Any, Any]:
     )
     rows = info.splits[split].rows
     write_manifest([shard], manifest, rows=rows, dataset_fingerprint=info.fingerprint)
-    store = FeatureStore(manifest)
-    labels = torch.from_numpy(np.asarray(store.labels).astype(np.int64))
-    return torch.from_numpy(store.read()), labels
+    return manifest
 
 
 def to_csv(measured: Measured) -> str:
