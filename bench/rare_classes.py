@@ -34,14 +34,20 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.randomness import cell_seed
 
 Rows = tuple[np.ndarray, np.ndarray]
-PUBLIC = "{public}"
+# What stands for the manifest of public rows, the counts of the classes, and weights by the inverse
+# roots of these: numbers that a study would have to know beforehand.
+PUBLIC, COUNTS, ROOTS = "{public}", "{counts}", "{roots}"
 METHODS: dict[str, dict[str, Any]] = {
     "public_prototypes": {"head": "public_prototypes", "public_features": PUBLIC},
     "public_prototypes_1": {"head": "public_prototypes", "public_features": PUBLIC, "top": 1},
     "public_prototypes_20": {"head": "public_prototypes", "public_features": PUBLIC, "top": 20},
     "prototypes": {"head": "prototypes"},
     "feature_covariance": {"head": "feature_covariance"},
-    "sgd": {"head": "sgd", "normalize": "l2"},
+    "feature_covariance_priors": {"head": "feature_covariance", "class_priors": COUNTS},
+    "feature_covariance_weights": {"head": "feature_covariance", "class_weights": ROOTS},
+    "sgd": {"head": "sgd"},
+    "sgd_priors": {"head": "sgd", "class_priors": COUNTS},
+    "sgd_weights": {"head": "sgd", "class_weights": ROOTS},
     "nonprivate": {"head": "nonprivate", "normalize": "l2"},
 }
 EPSILONS = ("0.1", "0.5", "1", "2", "4", "8", "inf")
@@ -72,7 +78,7 @@ def main() -> None:
         manifest = written(public, classes, Path(folder))
         data = TrainingSet(torch.from_numpy(private[0]), torch.from_numpy(private[1]), classes)
         for name in args.methods:
-            method = method_options(located(METHODS[name], manifest))
+            method = method_options(located(METHODS[name], manifest, counts))
             for epsilon in args.epsilons if method.private else ("inf",):
                 recalls = measured(method, name, epsilon, data, test, args.seeds, Path(folder))
                 each = [*spread(recalls.mean(1)), *spread(recalls[:, -RARE:].mean(1))]
@@ -118,8 +124,10 @@ def written(rows: Rows, classes: int, folder: Path) -> Path:
     return manifest
 
 
-def located(values: Mapping[str, Any], manifest: Path) -> dict[str, Any]:
-    return {name: str(manifest) if value == PUBLIC else value for name, value in values.items()}
+def located(values: Mapping[str, Any], manifest: Path, counts: np.ndarray) -> dict[str, Any]:
+    roots = np.sqrt(counts.min() / counts)
+    given = {PUBLIC: str(manifest), COUNTS: counts.tolist(), ROOTS: roots.tolist()}
+    return {name: given.get(value, value) for name, value in values.items()}
 
 
 def measured(

@@ -154,12 +154,13 @@ def audited_shape(
     not an image has two rows.
     """
     files = bool(method.input_files())
+    every = files or method.counted_classes is not None
     fixed = files or isinstance(method.normalize, Channels | GroupNorm)
     most, least = LARGEST.dimension, LARGEST.num_classes + 1
     return Shape(
         n=plan.n,
         dimension=dimension if fixed else max(min(dimension, most), least),
-        num_classes=num_classes if files else min(num_classes, LARGEST.num_classes),
+        num_classes=num_classes if every else min(num_classes, LARGEST.num_classes),
         multi_label=multi_label,
         rows_per_unit=1 if plan.unit == "image" else 2,
     )

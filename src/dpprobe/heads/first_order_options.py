@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 GRADIENTS = "gradients"
@@ -36,7 +36,7 @@ LIMITS = (
 INIT_DEVIATION = 0.01
 
 
-class FirstOrderOptions(MethodOptions):
+class FirstOrderOptions(BalanceOptions):
     """Options of a head trained by noisy gradient steps.
 
     Class attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ import numpy as np
 import torch
 
 from dpprobe.errors import PrivacyError
+from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS
 from dpprobe.heads.rows import Rows, Transform, normalise
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
@@ -56,7 +55,6 @@ def fit_heads(
             f"head {method.head}: it does not release exact sums, which a release needs; write "
             "engine: exact, or another head"
         )
-    module = importlib.import_module(HEADS[method.head])
     # A priced normalisation is released anew for each seed, so that each seed has other rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
     fits: list[Fitted] = []
@@ -65,7 +63,7 @@ def fit_heads(
         releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
         with _full_float32_products():
             rows = normalise(data, method.normalize, releases)
-            fits.append(module.fit(method, rows, releases, record=_recorder(record, rows)))
+            fits.append(fit_balanced(method, rows, releases, record=_recorder(record, rows)))
         releases.check()
         transforms += [rows.transform] * len(group)
     history = [

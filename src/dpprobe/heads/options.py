@@ -65,6 +65,11 @@ class MethodOptions(Options, ABC):
         return self.private
 
     @property
+    def counted_classes(self) -> int | None:
+        """The number of classes that options are written for; None where they are for any."""
+        return None
+
+    @property
     def audit_fault(self) -> str | None:
         """The reason why an audit does not see all that a fit releases; None where it does."""
         return None

@@ -7,13 +7,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.second_order_options import SolverOptions
 
 # The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
 _LEAST_CURVATURE = 1e-3
 
 
-class PreconditionedDescentOptions(SolverOptions):
+class PreconditionedDescentOptions(SolverOptions, BalanceOptions):
     """Steps W <- W - rate P (g + lambda h (W - W_0)), P the inverse of what was released.
 
     h is the loss's curvature at the start, per unit of the second moment.

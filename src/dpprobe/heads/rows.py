@@ -213,6 +213,10 @@ class Rows:
             self._cache[key] = make()
         return self._cache[key]  # type: ignore[return-value]
 
+    def forget(self) -> None:
+        """Drops what is cached, of a copy of the rows with other weights."""
+        self._cache = {}
+
     def _row_scale(self) -> torch.Tensor | None:
         if isinstance(self.transform.spec, kinds.NoNormalisation):
             return torch.ones(len(self), device=self.device)

@@ -32,7 +32,6 @@ was best, and all other trials' heads and scores.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -45,7 +44,7 @@ from dpprobe import artifacts
 from dpprobe.errors import ConfigError
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS, AnyMethod
+from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
@@ -180,6 +179,10 @@ class Options(MethodOptions):
     @property
     def exact(self) -> bool:
         return self.base.exact
+
+    @property
+    def counted_classes(self) -> int | None:
+        return self.base.counted_classes
 
     @property
     def audit_fault(self) -> str | None:
@@ -410,13 +413,15 @@ def _run(
     selection: Selection,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fits trials of equal options: weights [trials, classes, d + 1], noisy scores [trials]."""
-    # torch, as above
+    # torch and what needs it, as above
     import torch
+
+    from dpprobe.heads.balance import fit_balanced
 
     plan = trial_plan(releases.plan, method, selection)
     seeds = [trial.seed for trial in group]
     trial_releases = releases.part(plan, seeds)
-    fitted = importlib.import_module(HEADS[method.head]).fit(method, rows, trial_releases)
+    fitted = fit_balanced(method, rows, trial_releases)
     weights = torch.from_numpy(fitted.weights).to(rows.device)
     noisy = trial_releases.gaussian(SCORE, score(method, rows, weights))[:, 0]
     trial_releases.check()

@@ -81,7 +81,7 @@ def loss(eta: float, interval: float) -> privacy_loss_distribution.PrivacyLossDi
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     size = math.ceil(eta / interval) + 1
-    grid = interval * np.arange(-size, size + 1)
+    grid = interval * np.arange(-size, size + 1, dtype=np.float64)
     pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
         interval, -size, size, deltas(eta, grid)
     )

@@ -161,7 +161,8 @@ class Spy:
         self.calls: list[SimpleNamespace] = []
         self._releases = releases
 
-    def fit(self, options: Any, rows: Rows, releases: Releases) -> Fitted:
+    def fit(self, options: Any, rows: Rows, releases: Releases, *, record: None) -> Fitted:
+        assert record is None
         (mechanism,) = (item for item in releases.plan.mechanisms if item.name == "gradients")
         count = mechanism.count if self._releases is None else self._releases
         releases.count("gradients", count)
