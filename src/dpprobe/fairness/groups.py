@@ -61,9 +61,9 @@ class TestRows:
         """1 / m for each row of a unit of m rows."""
         return 1 / np.bincount(self.units)[self.units]
 
-    @property
-    def unit(self) -> str:
-        return "patients" if self.named_units else "rows"
+    def number(self, units: int) -> str:
+        """Writes a number of units: "1 patient", "5 rows"."""
+        return f"{units} {'patient' if self.named_units else 'row'}{'s' * (units != 1)}"
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ def _grouping(
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
     units = _units(rows, codes, len(names))
     left_out = {
-        name: f"{count} {rows.unit}, {minimum.units} needed"
+        name: f"{rows.number(count)}, {minimum.units} needed"
         for name, count in zip(names, units.tolist(), strict=True)
         if count < minimum.units
     }
@@ -222,10 +222,10 @@ def _lack(
     """Returns the reason why rows are too few for a metric of a label; None where they are not."""
     positive = len(np.unique(rows.units[has]))
     if positive < minimum.positives:
-        return f"{positive} {rows.unit} with {label}, {minimum.positives} needed"
+        return f"{rows.number(positive)} with {label}, {minimum.positives} needed"
     negative = len(np.unique(rows.units[~has]))
     if negatives and negative < minimum.negatives:
-        return f"{negative} {rows.unit} without {label}, {minimum.negatives} needed"
+        return f"{rows.number(negative)} without {label}, {minimum.negatives} needed"
     return None
 
 
@@ -292,7 +292,7 @@ def compared(
             kind, number = ("with", counts.positives) if few else ("without", counts.negatives)
             needed = minimum.positives if few else minimum.negatives
             left_out[grouping.names[index]] = (
-                f"{number[index, label]} {rows.unit} {kind} {labels[label]}, {needed} needed"
+                f"{rows.number(int(number[index, label]))} {kind} {labels[label]}, {needed} needed"
             )
     return Compared(labels=tuple(labels[label] for label in used), left_out=left_out)
 

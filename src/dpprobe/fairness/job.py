@@ -171,16 +171,20 @@ def read_heads(cell: CellRecord, predictions: Path, rows: TestRows) -> list[Head
 
 @dataclass(frozen=True, kw_only=True)
 class _Attribute:
-    """An attribute with its comparisons, and its units with each label that has a recall."""
+    """An attribute with its comparisons.
+
+    Attributes:
+      counts: of units with each label that has a recall; None for classes, which have no parity.
+    """
 
     grouping: Grouping
     comparisons: list[Comparison]
-    counts: Counts
+    counts: Counts | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """What was measured of a cell.
+    """The measurements of a cell.
 
     Attributes:
       overall: each metric of all rows.
@@ -197,7 +201,7 @@ class _Measured:
 
 
 class _Work:
-    """What the cells of a job share: rows, attributes and resamples."""
+    """The parts that the cells of a job share: rows, attributes and resamples."""
 
     def __init__(
         self, *, rows: TestRows, options: FairnessOptions, seed: int, threads: int
@@ -209,7 +213,9 @@ class _Work:
             _Attribute(
                 grouping=grouping,
                 comparisons=comparisons(rows, grouping, self.minimum, seed=seed),
-                counts=label_counts(rows, grouping, rows.recalled),
+                counts=None
+                if grouping.attribute == CLASSES
+                else label_counts(rows, grouping, rows.recalled),
             )
             for grouping in groupings(
                 rows, groups=options.groups, pairs=options.pairs, minimum=self.minimum
@@ -273,12 +279,12 @@ class _Work:
         }
 
     def _parity(self, attribute: _Attribute, heads: Sequence[Head]) -> tuple[Parity, ...]:
-        grouping = attribute.grouping
-        if grouping.by_label or grouping.attribute == CLASSES:
+        counts = attribute.counts
+        if counts is None:
             return ()
         return parity_rows(
             [
-                parity(head, grouping, attribute.counts, self.thresholds, self.minimum)
+                parity(head, attribute.grouping, counts, self.thresholds, self.minimum)
                 for head in heads
             ]
         )

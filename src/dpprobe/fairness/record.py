@@ -110,7 +110,7 @@ class Gap(_Part):
         the groups may be alike.
       std: of the seeds' gaps, with ddof = 1; None for one seed.
       chance_gap: the gap that one in twenty splits into groups of these sizes exceeds when the
-        units are given to groups at random; None where groups cannot be exchanged.
+        units are given to groups at random, for the first head; None where groups are labels.
       difference: the gap minus that of the reference. difference_low, difference_high: its
         interval, both on the same resamples.
       groups: that are compared.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dpprobe.data.groups import CLASSES, group_name
 from dpprobe.data.options import DatasetOptions
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.results.cell_record import CEILING_HEAD
 from dpprobe.study.study import Cell, Study
 
 
@@ -40,7 +39,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
     """
     at_infinity = study.job_methods(INFINITE)
     named = study.fairness.reference if study.fairness else None
-    ceilings = [name for name in at_infinity if study.methods[name].head == CEILING_HEAD]
+    ceilings = [name for name in at_infinity if not study.methods[name].private]
     candidates = [named] if named else [*ceilings[:1], method]
     reference = next((name for name in candidates if name in at_infinity), None)
     if reference is None or (reference, INFINITE) == (method, epsilon):
@@ -54,6 +53,9 @@ def fairness_faults(study: Study) -> Iterator[str]:
     if fairness is None:
         return
     at_infinity = study.job_methods(INFINITE)
+    for name in dict.fromkeys(fairness.groups or ()):
+        if (fairness.groups or ()).count(name) > 1:
+            yield f"groups: {name} stands twice; remove one"
     known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
     for key, names in known.items():
         chosen = getattr(fairness, key) or ()

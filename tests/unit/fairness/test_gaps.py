@@ -61,7 +61,7 @@ def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
     assert abs(_covered(gaps, 0.0) - 0.95) < ERROR
     assert np.mean([gap.difference_low > 0 for gap in gaps]) < 0.05 + ERROR  # type: ignore[operator]
     # The gap itself misleads, and the gap by chance says so.
-    chance = np.mean([gap.chance_gap for gap in gaps])  # type: ignore[arg-type]
+    chance = np.mean([gap.chance_gap for gap in gaps])
     assert abs(np.mean([gap.gap > gap.chance_gap for gap in gaps]) - 0.05) < ERROR  # type: ignore[operator]
     assert chance > 0.09
 

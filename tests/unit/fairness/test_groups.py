@@ -39,7 +39,7 @@ def test_pairs_are_intersections_and_small_ones_are_named() -> None:
     )  # fmt: skip
     assert pair.attribute == "sex x age"
     assert pair.names == ("F x 20-39", "F x <20", "M x 20-39", "M x <20", "(blank)")
-    assert pair.left_out["F x <20"] == "1 rows, 2 needed"
+    assert pair.left_out["F x <20"] == "1 row, 2 needed"
     assert kept_groups(pair, pair.left_out) == []
 
 
@@ -47,7 +47,7 @@ def test_patients_are_counted_where_they_are_named() -> None:
     rows = made_rows(LABELS, {"sex": ["F"] * 4 + ["M"] * 2}, units=np.array([0, 0, 0, 0, 1, 2]))
     (sex,) = groupings(rows, groups=None, pairs=(), minimum=FEW)
     assert sex.units.tolist() == [1, 2]
-    assert sex.left_out == {"F": "1 patients, 2 needed"}
+    assert sex.left_out == {"F": "1 patient, 2 needed"}
     counts = label_counts(rows, sex, ("b",))
     assert counts.positives.tolist() == [[1], [1]]
     assert rows.weights.tolist() == [0.25] * 4 + [1, 1]

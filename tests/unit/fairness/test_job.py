@@ -27,7 +27,7 @@ def _write(root: Path, seeds: int = 2, **changes: Any) -> list[Path]:
     far = np.arange(ROWS) % 6 == 0
     noise = generator.normal(size=(seeds, ROWS, 3))
     private = 2.5 * (labels - 0.5) * np.where(far, 0.1, 1.0)[:, None] + noise
-    given = {
+    given: dict[str, Any] = {
         "labels": labels,
         "groups": {"site": np.where(far, "far", "near").tolist()},
         "class_names": NAMES,

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
 from dpprobe.fairness.measures import PERMUTATIONS, Layout, Resamples
-from dpprobe.results.metrics import evaluate
+from dpprobe.results.metrics import Link, evaluate
 from tests.support.fairness_rows import compare, head, made_rows
 
 METRICS = {
@@ -36,7 +36,7 @@ def _data(kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 def test_values_of_groups_are_the_metrics_of_their_rows(kind: str) -> None:
     labels, scores, groups, units = _data(kind)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    link = "sigmoid" if kind == "several" else "softmax"
+    link: Link = "sigmoid" if kind == "several" else "softmax"
     once = Resamples(rows.count, 0, seed=0)
     for metric in head(rows, scores).metrics:
         values = compare(rows, metric).drawn(head(rows, scores), once)[0].mean(axis=1)
@@ -137,13 +137,13 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: st
 def test_no_number_of_threads_changes_a_draw() -> None:
     labels, scores, groups, units = _data("several", seed=4)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
-    parts = [
+    one, three = (
         compare(rows, "auc").drawn(
             head(rows, scores), Resamples(rows.count, 200, seed=5, threads=threads)
         )[1]
         for threads in (1, 3)
-    ]
-    assert np.array_equal(*parts, equal_nan=True)
+    )
+    assert np.array_equal(one, three, equal_nan=True)
 
 
 def test_a_threshold_of_false_positives_is_reached_and_not_passed() -> None:

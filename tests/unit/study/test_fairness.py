@@ -61,6 +61,7 @@ def test_a_choice_of_cells_brings_their_references() -> None:
         ({"reference": "sgd"}, {"epsilons": [1]}, "reference: sgd is trained without privacy in"),
         ({"groups": ["sex"]}, {}, "groups: sex is a group of no dataset; write some of class"),
         ({"groups": ["sex"]}, {}, "groups: datasets.digits has none of sex; add one that it has"),
+        ({"groups": ["class", "class"]}, {}, "groups: class stands twice; remove one"),
         ({"pairs": [["sex", "age"]]}, {}, "groups: age is a group of no dataset"),
     ],
 )
