@@ -1,0 +1,93 @@
+"""The stand-in for CheXpert: what the catalog's entry reads of it, and the rules it follows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from PIL import Image
+
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from tests.conftest import REPOSITORY
+
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder made of small pictures, each light above and dark below."""
+    root = tmp_path_factory.mktemp("standin")
+    pictures = []
+    for row in range(ROWS):
+        pixels = np.full((8, 8, 3), 40, np.uint8)
+        pixels[:4] = 180 + row % 40
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "PNG")
+        pictures.append({"bytes": stream.getvalue(), "path": None})
+    table = pa.table({"image": pictures, "label": [row % 10 for row in range(ROWS)]})
+    pq.write_table(table, root / "cifar.parquet")
+    subprocess.run(
+        [
+            sys.executable, REPOSITORY / "bench/medical_standin.py",
+            "--images", root / "cifar.parquet", "--folder", root / "chexpert",
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return root / "chexpert"
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def patient(row: dict[str, str]) -> str:
+    return row["Path"].split("/")[2]
+
+
+def test_it_has_the_quirks_of_the_real_one(standin: Path) -> None:
+    rows = read(standin / "CheXpert-v1.0-small/train.csv")
+    tested = read(standin / "CheXpert-v1.0-small/valid.csv")
+    assert len(rows) + len(tested) == ROWS
+    assert not {patient(row) for row in rows} & {patient(row) for row in tested}
+    assert {row["Edema"] for row in rows} == {"1.0", "0.0", "-1.0", ""}
+    counts = Counter(patient(row) for row in rows)
+    assert set(counts.values()) > {1, 2, 3, 8}
+    one_each = {(patient(row), row["Sex"], row["Age"]) for row in rows}
+    assert len(one_each) == len(counts)
+
+
+def test_the_rare_group_alone_is_upside_down_and_pale(standin: Path) -> None:
+    race = {row["PATIENT"]: row["PRIMARY_RACE"] for row in read(standin / "chexpert_demo.csv")}
+    rows = read(standin / "CheXpert-v1.0-small/train.csv")
+    contrast: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        pixels = np.asarray(Image.open(standin / row["Path"]).convert("L"), float)
+        contrast[race[patient(row)] == "rare"].append(pixels[:4].mean() - pixels[4:].mean())
+    assert min(contrast[False]) > 100
+    assert -80 < np.mean(contrast[True]) < -20
+    assert 0 < len(contrast[True]) < 0.15 * len(rows)
+
+
+@pytest.mark.parametrize("name", ["medical_standin", "medical_fairness"])
+def test_the_catalog_reads_it(standin: Path, name: str) -> None:
+    values: dict[str, Any] = yaml.safe_load((REPOSITORY / f"config/{name}.yaml").read_text())
+    values["datasets"] = {"chexpert": values["datasets"]["chexpert"] | {"root": str(standin)}}
+    values["backbones"] = {"pixels": {"family": "pixels"}}
+    del values["methods"]["sgd"]  # its batches are larger than this folder
+    study = load_study(values)
+    check_study(study)
+    dataset = study.datasets["chexpert"]
+    assert study.dataset_unit("chexpert") == "patient"
+    assert set(dataset.groups()) == {"group_age", "group_sex", "group_race"}  # type: ignore[attr-defined]

@@ -1,0 +1,107 @@
+"""Subgroups and costly images in real runs: what is made, shown and kept out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpprobe.artifacts import read_json
+
+from .conftest import Workspace
+
+FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
+METHODS = {"proto": {"head": "feature_covariance"}, "nonprivate": {"head": "nonprivate"}}
+
+
+def test_gaps_and_costly_images_are_made_and_shown(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    study = small | {
+        "methods": METHODS, "epsilons": [1, 8], "fairness": {"resamples": 200},
+        "report": {"costly_images": 3},
+    }  # fmt: skip
+    workspace.run(study, "results/report.html", "tracking", "fairness")
+    results = workspace.directory / "results"
+    for name in ("fairness_gap", "fairness_auc"):
+        for kind in ("svg", "png"):
+            assert (results / f"figures/digits/{name}.{kind}").is_file()
+    table = (results / "tables/digits_fairness.md").read_text(encoding="utf-8")
+    assert "**gap, best to worst**" in table
+    assert "gap less that of nonprivate at ∞" in table
+    page = (results / "report.html").read_text(encoding="utf-8")
+    for part in ("subgroups", "gaps-digits", "costly-images", "costly-digits-1"):
+        assert f'id="{part}"' in page
+    costly = read_json(results / "costly_images/digits.json")
+    assert [len(part["images"]) for part in costly["parts"]] == [3, 3]
+    assert all(f">{row_id}<" in page for row_id in costly["thumbnails"])
+
+    # Off again, images leave the page; nothing else is made anew.
+    del study["report"]
+    planned = workspace.planned(study, "results/report.html", "tracking")
+    made = {rule for rule, count in planned.items() if count}
+    assert made <= {"write_report", "write_study_run", "tracking"}
+    workspace.run(study, "results/report.html")
+    page = (results / "report.html").read_text(encoding="utf-8")
+    assert "costly-images" not in page
+    assert not any(f">{row_id}<" in page for row_id in costly["thumbnails"])
+
+
+def test_a_study_that_asks_for_neither_plans_neither(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    planned = workspace.planned(small)
+    rules = ("compare_groups", "plot_fairness", "write_fairness_table", "write_costly_images")
+    assert [planned[rule] for rule in rules] == [0] * 4
+
+
+def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Path) -> None:
+    study: dict[str, Any] = yaml.safe_load(
+        (repository / "config/medical_fairness.yaml").read_text()
+    )
+    study |= {"data_dir": "data", "results_dir": "results"}
+    _write_chexpert(workspace.directory / "data/raw/chexpert")
+    _write_mimic(workspace.directory / "data/raw/mimic_cxr")
+    # These files have few rows.
+    study["datasets"]["mimic_cxr"]["expect"] = {"classes": len(FINDINGS)}
+    study["methods"]["sgd"]["batch_size"] = 16
+    planned = workspace.planned(study)
+    assert planned["train_heads"] == 2 * 2 * len(study["epsilons"])
+    assert planned["compare_groups"] == 4
+    assert planned["plot_fairness"] == planned["write_fairness_table"] == 2
+    assert planned["write_costly_images"] == 0
+
+
+def _write_chexpert(root: Path) -> None:
+    folder = root / "CheXpert-v1.0-small"
+    folder.mkdir(parents=True)
+    rows = [
+        f"CheXpert-v1.0-small/train/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
+        for i in range(400)
+    ]
+    header = ",".join(("Path", "Sex", "Age", *FINDINGS))
+    (folder / "train.csv").write_text("\n".join([header, *rows]) + "\n")
+    people = [f"patient{i:05d},A" for i in range(400)]
+    (root / "chexpert_demo.csv").write_text("\n".join(["PATIENT,PRIMARY_RACE", *people]) + "\n")
+
+
+def _write_mimic(root: Path) -> None:
+    def write(name: str, header: str, row: str) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [row.format(i=10_000_000 + i, split="test" if i < 80 else "train")
+                for i in range(400)]  # fmt: skip
+        path.write_bytes(gzip.compress("\n".join([header, *rows, ""]).encode()))
+
+    write(
+        "mimic-cxr-2.0.0-split.csv.gz", "dicom_id,study_id,subject_id,split", "d{i},{i},{i},{split}"
+    )
+    write(
+        "mimic-cxr-2.0.0-chexpert.csv.gz",
+        ",".join(("subject_id", "study_id", *FINDINGS)),
+        "{i},{i},1.0,,,,",
+    )
+    write("hosp/patients.csv.gz", "subject_id,gender,anchor_age", "{i},F,60")
+    write("hosp/admissions.csv.gz", "subject_id,race,insurance", "{i},A,Other")
