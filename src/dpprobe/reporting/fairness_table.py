@@ -146,17 +146,17 @@ def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell,
                 continue
             names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
             for group in sorted(attribute.groups, key=lambda group: -group.units):
-                cells = [
+                values = [
                     part.values.get((method, epsilon, attribute.attribute, metric, group.group))
                     for epsilon in epsilons
                 ]
-                if any(cells):
-                    shown = [BLANK if cell is None else mean_cell(*cell) for cell in cells]
+                if any(values):
+                    shown = [BLANK if value is None else mean_cell(*value) for value in values]
                     units = TableCell(text=f"{group.units:,}", value=group.units)
                     yield make_row(*names, group.group, units, *shown)
-            found = [record.cell(method, epsilon) for epsilon in epsilons]
-            gaps = [cell.gap(attribute.attribute, metric) if cell else None for cell in found]
-            yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in found])
+            cells = [record.cell(method, epsilon) for epsilon in epsilons]
+            gaps = [cell.gap(attribute.attribute, metric) if cell else None for cell in cells]
+            yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in cells])
 
 
 def _gap_rows(

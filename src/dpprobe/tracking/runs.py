@@ -446,8 +446,8 @@ def _audit_metrics(audit: AuditRecord) -> list[MetricValue]:
 def _fairness_metrics(record: FairnessRecord, cell: CellName) -> list[MetricValue]:
     """Lists the gaps between the groups of each attribute, by the metric that stands for it."""
     values: dict[str, float | None] = {}
-    found = record.cell(cell.method, cell.epsilon)
-    for attribute in found.attributes if found else ():
+    compared = record.cell(cell.method, cell.epsilon)
+    for attribute in compared.attributes if compared else ():
         metric = shown_metric(record, attribute.attribute)
         if metric is not None and (gap := attribute.gaps.get(metric)):
             title = f"fairness/{metric_name(attribute.attribute)}_{metric}"

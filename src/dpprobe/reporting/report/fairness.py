@@ -153,9 +153,9 @@ def _parity(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
     for cell in sorted(record.cells, key=_order):
         items = [item for each in cell.attributes if each.attribute == attribute
                  for item in each.parity]  # fmt: skip
-        found = {(item.threshold, item.label): item for item in items}
+        by_label = {(item.threshold, item.label): item for item in items}
         for threshold in dict.fromkeys(item.threshold for item in items):
-            pair = [found.get((threshold, label)) for label in _PARITY]
+            pair = [by_label.get((threshold, label)) for label in _PARITY]
             yield {
                 **_names(record, cell, attribute),
                 "threshold": threshold,
