@@ -162,7 +162,8 @@ def _gap(
     sizes: Mapping[str, int],
     reference: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    names = list(sizes)[: len(compared)] or [None]
+    names: list[str | None] = [*sizes]
+    names = names[: len(compared)] or [None]
     best, worst = value(method, epsilon, 0), value(method, epsilon, len(compared) - 1)
     distance = best - worst
     difference = None
