@@ -61,7 +61,7 @@ def lawful_cells(
     **changes: Any,
 ) -> list[RareCell]:
     """Cells of a logistic law with these exponents, half of it at n_c = `half`, epsilon 1."""
-    cells = []
+    cells: list[RareCell] = []
     for rows in ROWS:
         for token in EPSILONS:
             odds = n_c * math.log(rows / half) + epsilon * math.log(epsilon_value(token))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from dpprobe.artifacts import read_json
 
@@ -42,6 +46,12 @@ def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[s
     metrics = results / "cells/digits_3_0p1/pixels/prototypes/eps-2/metrics.json"
     recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
     assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
+    labels, seeds = _predictions(metrics.with_name("predictions.parquet"))
+    shares = [np.exp(each) / np.exp(each).sum(axis=1, keepdims=True) for each in seeds]
+    areas = [roc_auc_score(labels == 3, each[:, 3]) for each in shares]
+    assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)
+    never = sum(not (each.argmax(axis=1) == 3).any() for each in seeds)
+    assert rare["never_predicted"] == never
     assert cells["digits", "sgd", "2"]["clipping"] is not None
     assert rare["clipping"] is None
     for name in ("imbalance_pixels", "imbalance_law_pixels"):
@@ -62,6 +72,15 @@ def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[s
     assert planned["select_features"] == 4
     assert planned["train_heads"] == planned["train_heads_without_privacy"] == 1
     assert planned["compare_rare_classes"] == 1
+
+
+def _predictions(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The labels of the test rows, and each seed's scores."""
+    table = pq.read_table(path).to_pandas()
+    groups = [part for _, part in table.groupby("seed_index")]
+    return groups[0]["label"].to_numpy(), [
+        np.stack(part["scores"]).astype(np.float64) for part in groups
+    ]
 
 
 def test_a_study_without_rare_classes_plans_none(

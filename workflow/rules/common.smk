@@ -73,7 +73,7 @@ except ConfigError as error:
 
 DATASETS = STUDY.all_datasets()
 # of each part of a dataset that the study has whole, the whole
-WHOLE = {name: whole for name in DATASETS if (whole := STUDY.whole_of(name))}
+WHOLE = STUDY.wholes()
 IMBALANCE_FIGURES = ("imbalance", "imbalance_law")
 IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
@@ -123,6 +123,8 @@ def dumped(options):
 
 def source_state(wildcards):
     """The outward state of a dataset's source, in which an image replaced in place shows."""
+    if wildcards.dataset in WHOLE:
+        return None
     return DATASETS[wildcards.dataset].source_state()
 
 

@@ -52,7 +52,7 @@ def table_rows(wildcards):
     """The rows of a dataset's two tables."""
     info = Path(STUDY.data_dir, wildcards.dataset, "dataset.json")
     if not info.exists():
-        return expected_rows(wildcards.dataset)
+        return expected_rows(WHOLE.get(wildcards.dataset, wildcards.dataset))
     splits = read_json(info)["splits"]
     return splits["train"]["rows"], splits["test"]["rows"]
 

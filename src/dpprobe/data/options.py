@@ -228,12 +228,12 @@ class DatasetOptions(Options, ABC):
         Raises:
           ConfigError: for a class that `subsample` names and is not there, or has too few rows.
         """
-        rows, sizes = self.count_rows(), self.class_rows()
-        if self.subsample is None or rows is None:
-            return rows
+        if self.subsample is None:
+            return self.count_rows()
+        sizes = self.class_rows()
         if sizes is not None and (faults := self.subsample.faults(sizes)):
             raise ConfigError("; ".join(f"subsample: {fault}" for fault in faults))
-        if self.names_units():
+        if self.subsample.fractions or self.names_units() or (rows := self.count_rows()) is None:
             return None
         kept, each = None, self.subsample.per_class
         if sizes is not None:

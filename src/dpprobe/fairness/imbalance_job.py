@@ -127,20 +127,7 @@ def imbalance_job(
             )
     sets = {name: _training_set(name, path, info.class_names) for name, path in
             sources.infos.items()}  # fmt: skip
-    tested: dict[tuple[str, str, str], Tested] = {}
-    rows: list[dict[str, Any]] = []
-    label = f"rare classes of {dataset}, {backbone}"
-    with Progress(len(sources.names), label=label) as progress:
-        for name in sources.infos:
-            mine = [cell for cell in sources.names if cell.dataset == name]
-            training_rows = _TrainingRows(sources.manifests[name])
-            rare = sets[name].class_name
-            looked_at = classes if rare is None else [rare]
-            for cell in mine:
-                result = _test(cell.folder(sources.cells), looked_at, training_rows)
-                tested[name, cell.method, cell.epsilon] = result
-                rows += _table_rows(result, sets[name])
-                progress.advance(1)
+    tested = _test_all(sources, sets, classes, label=f"rare classes of {dataset}, {backbone}")
     cells = [each for key in tested for each in _cells(key, tested, sets, info.class_names)]
     methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
     record = ImbalanceRecord(
@@ -160,9 +147,30 @@ def imbalance_job(
         laws=tuple(fit_law(cells, method=method) for method in methods),
     )
     path, table = (imbalance_path(folder, dataset, backbone, each) for each in IMBALANCE_SUFFIXES)
+    rows = [row for key, each in tested.items() for row in _table_rows(each, sets[key[0]])]
     with atomic_path(table) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=TABLE), temporary, compression="zstd")
     record.write(path)
+
+
+def _test_all(
+    sources: Sources, sets: Mapping[str, TrainingSet], classes: Sequence[str], *, label: str
+) -> dict[tuple[str, str, str], Tested]:
+    """Returns every cell's results, by training set, method and epsilon."""
+    tested = {}
+    with Progress(len(sources.names), label=label) as progress:
+        for name, training_set in sets.items():
+            training_rows = _TrainingRows(sources.manifests[name])
+            rare = training_set.class_name
+            looked_at = classes if rare is None else [rare]
+            for cell in sources.names:
+                if cell.dataset == name:
+                    folder = cell.folder(sources.cells)
+                    tested[name, cell.method, cell.epsilon] = _test(
+                        folder, looked_at, training_rows
+                    )
+                    progress.advance(1)
+    return tested
 
 
 def _training_set(name: str, dataset_json: Path, class_names: Sequence[str]) -> TrainingSet:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
+from dpprobe.artifacts import canonical_json
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.options import DatasetOptions
@@ -267,19 +268,19 @@ class Study(Options):
         """Returns the private and the public datasets, by name."""
         return {**self.datasets, **self.public_datasets}
 
-    def whole_of(self, dataset: str) -> str | None:
-        """Returns the dataset of the study of whose training rows this one has a part.
-
-        None for one without `subsample`, and where the study does not have it whole.
-        """
-        options = self.all_datasets()[dataset]
-        if options.subsample is None:
-            return None
-        wanted = options.whole().preparation_params()
-        for name, other in self.all_datasets().items():
-            if other.subsample is None and other.preparation_params() == wanted:
-                return name
-        return None
+    def wholes(self) -> dict[str, str]:
+        """Returns the whole dataset of each one with a `subsample`, where the study has it."""
+        datasets = self.all_datasets()
+        tables = {
+            name: canonical_json(options.whole().preparation_params())
+            for name, options in datasets.items()
+        }
+        whole = {tables[name]: name for name in reversed(datasets) if not datasets[name].subsample}
+        return {
+            name: whole[tables[name]]
+            for name, options in datasets.items()
+            if options.subsample and tables[name] in whole
+        }
 
     def dataset_delta(self, dataset: str) -> float:
         """Returns the delta of a dataset: the study's where the dataset has none."""

@@ -39,6 +39,7 @@ def single_gradients(
         else:
             loss = -torch.log_softmax(logits, 0)[label]
         loss.backward()
+        assert parameters.grad is not None
         gradients.append(parameters.grad.numpy())
     return np.stack(gradients)
 

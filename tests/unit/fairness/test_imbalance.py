@@ -171,7 +171,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(
 def test_where_there_is_no_slope_there_is_no_law(cells: list[RareCell], reason: str) -> None:
     law = fit_law(cells, method="sgd")
     assert reason in law.reason
-    assert law.n_c_exponent is law.ratio is law.r_squared is None
+    assert (law.n_c_exponent, law.ratio, law.r_squared) == (None, None, None)
 
 
 def test_recall_that_levels_off_fits_badly_and_the_record_says_so() -> None:

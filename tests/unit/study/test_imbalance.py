@@ -30,8 +30,7 @@ def test_each_class_and_fraction_is_a_dataset() -> None:
     assert part is not None
     assert part.fractions == {"3": 0.05}
     assert [rare.name for rare in rare_classes(loaded.imbalance)] == ADDED
-    assert {loaded.whole_of(name) for name in ADDED} == {"digits"}
-    assert loaded.whole_of("digits") is None
+    assert loaded.wholes() == dict.fromkeys(ADDED, "digits")
     assert {cell.dataset for cell in loaded.cells()} == {"digits", *ADDED}
     assert list(study(None).datasets) == ["digits"]
     assert rare_classes(None) == []
@@ -43,7 +42,9 @@ def test_a_part_is_its_wholes_in_all_else() -> None:
     assert loaded.dataset_delta("digits_3_0p5") == 1e-6
     assert loaded.datasets["digits_3_0p5"].whole() == loaded.datasets["digits"]
     other = study(datasets={"digits": whole, "again": {**whole, "split_seed": 4}})
-    assert other.whole_of("digits_3_0p5") == "digits"
+    assert other.wholes()["digits_3_0p5"] == "digits"
+    alone = study(None, datasets={"part": {**whole, "subsample": {"per_class": 5}}})
+    assert alone.wholes() == {}
 
 
 def test_published_results_are_those_of_whole_datasets() -> None:
