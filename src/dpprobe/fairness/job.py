@@ -9,6 +9,7 @@ person publishes one head. The long table is written first, the record last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,25 @@ class _Work:
         )
 
     def measure(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares the groups of one cell's heads, and these with the reference's."""
+        """Compares the groups of one cell's heads, and these with the reference's.
+
+        fairlearn's part, in Python, runs beside the machine code, which leaves Python to others.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            rates = [pool.submit(self._parity, item, heads) for item in self.attributes]
+            gaps, lines, groups = self._gaps(heads, reference)
+        return _Measured(
+            overall=self._overall(heads),
+            gaps=gaps,
+            parity=[rate.result() for rate in rates],
+            lines=lines,
+            heads=groups,
+        )
+
+    def _gaps(
+        self, heads: Sequence[Head], reference: Heads
+    ) -> tuple[list[dict[str, Gap]], list[dict[str, Any]], Heads]:
+        """Returns `gaps`, `lines` and `heads` of a cell."""
         gaps, lines, groups = [], [], {}
         for attribute in self.attributes:
             title = attribute.grouping.attribute
@@ -248,13 +267,7 @@ class _Work:
                         of_metric[item.metric] = gap_of(measured, other, self.confidence)
                 lines += [{"attribute": title, **line} for line in made]
             gaps.append(of_metric)
-        return _Measured(
-            overall=self._overall(heads),
-            gaps=gaps,
-            parity=[self._parity(attribute, heads) for attribute in self.attributes],
-            lines=lines,
-            heads=groups,
-        )
+        return gaps, lines, groups
 
     def _overall(self, heads: Sequence[Head]) -> dict[str, float]:
         """Computes each metric of all rows, the mean over heads; of labels that have both values.
