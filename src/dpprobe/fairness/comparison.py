@@ -316,7 +316,8 @@ def _intervals(
         ends.append(np.take_along_axis(ordered, place, axis=-1)[..., 0])
     middle = np.nansum(drawn, axis=-1, dtype=np.float64) / np.maximum(count[..., 0], 1)
     low, high = (values + end - middle for end in ends)
-    for place in zip(*np.nonzero((low <= 0) | (high >= 1) | (low >= high)), strict=True):
+    inside = (low > 0) & (high < 1) & (low < high)  # not so of NaN, where no resample has a value
+    for place in zip(*np.nonzero(~inside), strict=True):
         lower, upper = wilson(float(values[place]), max(float(units[place]), 1.0), confidence)
-        low[place], high[place] = min(low[place], lower), max(high[place], upper)
+        low[place], high[place] = np.fmin(low[place], lower), np.fmax(high[place], upper)
     return np.clip(low, 0.0, values), np.clip(high, values, 1.0)
