@@ -183,7 +183,7 @@ def _cell(
 
 def _gap_cell(gap: Gap | None) -> TableCell:
     """Makes the cell of a gap, bold where chance does not explain it."""
-    return BLANK if gap is None else _cell(gap.gap, gap.low, gap.high, bold=gap.wide)
+    return BLANK if gap is None else _cell(gap.gap, gap.low, gap.high, bold=beyond_chance(gap))
 
 
 def _difference_cell(gap: Gap | None) -> TableCell:
@@ -193,6 +193,17 @@ def _difference_cell(gap: Gap | None) -> TableCell:
     low, high = gap.difference_low, gap.difference_high
     cell = _cell(gap.difference, low, high, bold=stands_apart(gap))
     return replace(cell, text=f"+{cell.text}") if gap.difference > 0 else cell
+
+
+def beyond_chance(gap: Gap) -> bool:
+    """Returns True if a gap's interval begins above 0, and few random splits show as large a one.
+
+    The two differ: a small group adds to what chance shows, and is no part of a sure difference
+    between two large ones. Only a gap that passes both is called more than chance.
+    """
+    if gap.gap is None or not gap.wide:
+        return False
+    return gap.chance_gap is None or gap.gap > gap.chance_gap
 
 
 def stands_apart(gap: Gap) -> bool:
@@ -212,10 +223,11 @@ def _notes(parts: Sequence[Subgroups]) -> list[str]:
         "Not private: computed from labels, groups and scores of test rows, without noise. "
         f"Percent; means over seeds, with {100 * first.confidence:g} % intervals over test {units} "
         f"({first.resamples:,} resamples, every cell on the same ones). The gap is that of each "
-        "seed's head, then the mean. Bold: a gap that chance does not explain, and a difference "
-        "whose interval does not hold 0. The largest less the smallest of several groups is above "
-        "0 by chance too: one in twenty random splits into groups of these sizes exceeds the gap "
-        "by chance alone. Of many intervals some miss: of 100 at 95 %, five.",
+        "seed's head, then the mean. Bold: a gap whose interval begins above 0 and that is larger "
+        "than chance alone shows, and a difference whose interval does not hold 0. The largest "
+        "less the smallest of several groups is above 0 by chance too: one in twenty random splits "
+        "into groups of these sizes exceeds the gap by chance alone. Of many intervals some miss: "
+        "of 100 at 95 %, five.",
         f"A group is compared with {need.units} test {units}, {need.positives} with and "
         f"{need.negatives} without a label, or more.",
     ]

@@ -62,6 +62,17 @@ def test_a_gap_stands_with_chance_and_with_the_gap_without_privacy(tmp_path: Pat
     assert bold["gap less that of nonprivate at ∞"] == [True, False, False, False]
 
 
+def test_a_gap_that_random_groups_show_too_is_not_bold(tmp_path: Path) -> None:
+    def bold(**gap: float | None) -> set[bool]:
+        rows = made(tmp_path, gap=gap).rows
+        gaps = [cells[6:] for cells in rows if cells[4].text.startswith("gap, ")]
+        return {cell.bold for cells in gaps for cell in cells if cell.text}
+
+    assert bold(low=0.001, chance_gap=0.5) == {False}
+    assert bold(low=0.001, chance_gap=None) == {True}
+    assert bold(low=0.0, chance_gap=None) == {False}
+
+
 def test_groups_that_are_left_out_are_named_with_the_reason(tmp_path: Path) -> None:
     table = made(tmp_path)
     assert not [cells for cells in table.rows if cells[4].text == "unknown"]

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from dpprobe.fairness.record import FairnessCell, FairnessRecord, Gap
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting.fairness_table import metric_title, shown_metric
+from dpprobe.reporting.fairness_table import beyond_chance, metric_title, shown_metric
 from dpprobe.reporting.figures import style
 from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.study.ablations import unique
@@ -205,7 +205,7 @@ def _draw_method(
             axes.plot([place] * 2, ends, color=colour, linewidth=0.9, alpha=0.6, zorder=3)
         axes.plot(
             [place], [height], color=colour, marker=marker, linestyle="none", markersize=5,
-            markerfacecolor=colour if gap.wide and not hollow else "white", zorder=4,
+            markerfacecolor=colour if beyond_chance(gap) and not hollow else "white", zorder=4,
         )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.fairness_table import (
     METRIC_TITLES,
     Subgroups,
+    beyond_chance,
     fairness_table,
     metric_title,
     read_subgroups,
@@ -68,6 +69,12 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         if (metric := shown_metric(record, attribute.attribute))
     ]
     gaps = [row for each in shown for row in _gaps(*each)]
+    parity = [
+        row
+        for record in records
+        for attribute in record.attributes
+        for row in _parity(record, attribute.attribute)
+    ]
     table = fairness_table(parts)
     first = records[0]
     return {
@@ -86,12 +93,8 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "left_out": list(dict.fromkeys(_left_out(records))),
         "gaps": gaps[:GAPS_SHOWN],
         "gaps_count": len(gaps),
-        "parity": [
-            row
-            for record in records
-            for attribute in record.attributes
-            for row in _parity(record, attribute.attribute)
-        ][:GAPS_SHOWN],
+        "parity": parity[:GAPS_SHOWN],
+        "parity_count": len(parity),
         "groups": html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
         if len(markdown(table).encode()) <= TABLE_BYTES
         else None,
@@ -114,7 +117,7 @@ def _summary(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[
         "metric": metric_title(record, metric),
         "groups": max((gap.groups for gap in private), default=0),
         "private": len(private),
-        "wide": sum(gap.wide for gap in private),
+        "wide": sum(map(beyond_chance, private)),
         "compared": len(compared),
         "larger": sum((gap.difference_low or 0) > 0 for gap in compared),
         "smaller": sum((gap.difference_high or 0) < 0 for gap in compared),
@@ -138,7 +141,7 @@ def _gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator
             "best": f"{gap.best_group} ({_points(gap.best)})",
             "gap": _points(gap.gap),
             "interval": _ends(gap.low, gap.high),
-            "wide": gap.wide,
+            "wide": beyond_chance(gap),
             "chance": _points(gap.chance_gap),
             "std": _points(gap.std),
             "difference": _signed(gap.difference),
