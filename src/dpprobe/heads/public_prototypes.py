@@ -88,7 +88,8 @@ class Options(MethodOptions):
         10_000,
         ge=1,
         le=MOST_CANDIDATES,
-        description="The most public rows to choose among, evenly spaced over the file.",
+        description="The most public rows to choose among, evenly spaced over the file; each takes "
+        "eight bytes of memory a feature.",
     )
     top: int = Field(
         5,

@@ -59,6 +59,8 @@ _RDP_ORDERS = (
     *(2**power for power in range(6, 15)),
 )
 _ROUGH_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096)
+# Above this sum of ranges, far beyond any target, grids outgrow memory, and epsilons are added up.
+_LARGEST_RANGE = 300.0
 # PRV adds its error to its answer. At so many steps a smaller error takes gigabytes of memory.
 # Larger groups of sampled rows take minutes and more memory than a laptop has.
 LARGEST_SAMPLED_GROUP = 100
@@ -167,11 +169,19 @@ def epsilon(
         return _rdp_epsilon(mechanisms, delta, selection)
     if resolved == "prv":
         return _prv_epsilon(mechanisms, delta, selection)
+    if selection is None and _ranges(mechanisms) > _LARGEST_RANGE:
+        others = [item for item in mechanisms if not item.exponential]
+        return _ranges(mechanisms) + epsilon(others, delta, "pld")
     if interval is None and not _closed_form(mechanisms, resolved, selection):
         interval = pld_interval(max(rough_epsilon(mechanisms, delta, selection), delta))
     if selection is not None:
         return _selected_epsilon(mechanisms, delta, resolved, interval, selection, 1)
     return float(_loss(mechanisms, interval).get_epsilon_for_delta(delta))
+
+
+def _ranges(mechanisms: Sequence[Mechanism]) -> float:
+    """Returns what exponential releases cost together without any delta."""
+    return math.fsum(item.count * item.bounded_range for item in mechanisms if item.exponential)
 
 
 def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:

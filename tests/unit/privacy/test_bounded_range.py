@@ -173,6 +173,13 @@ def test_a_group_pays_for_as_many_ranges() -> None:
         assert accountants.group_epsilon([draws(0.3)], 1e-5, size) == pytest.approx(expected)
 
 
+def test_ranges_beyond_any_grid_are_added_up() -> None:
+    assert accountants.epsilon([draws(500.0, 20)], 1e-5, "pld") == 10_000
+    together = accountants.epsilon([draws(500.0, 2), gaussian(2.0)], 1e-5, "pld")
+    assert together == 1000 + accountants.epsilon([gaussian(2.0)], 1e-5, "pld")
+    assert accountants.group_epsilon([draws(4.0, 5)], 1e-5, 100) == pytest.approx(2000)
+
+
 def test_draws_are_no_gaussian_mechanism() -> None:
     for mechanisms in ([draws(1.0)], [draws(1.0), gaussian(1.0)]):
         with pytest.raises(PrivacyError, match="'choices'"):
