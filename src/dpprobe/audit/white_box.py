@@ -110,7 +110,7 @@ def audit(
         raise ConfigError(f"audit of head {method.head}: n = {plan.n}; two units are needed")
     if method.audit_fault:
         raise ConfigError(
-            f"audit of head {method.head}: {method.audit_fault}; write engine: closed_form or exact"
+            f"audit of head {method.head}: {method.audit_fault}; audit another method or engine"
         )
     started = time.perf_counter()
     shape = audited_shape(method, plan, dimension, num_classes, multi_label)
