@@ -26,7 +26,8 @@ from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import best_attack
 from tests.support.audits import priced
-from tests.unit.heads.test_fit_every_head import FULL, options, plan, write_store
+from tests.support.feature_stores import write_store
+from tests.unit.heads.test_fit_every_head import FULL, options, plan
 
 SGD: dict[str, Any] = {"head": "sgd", "batch_size": "full", "steps": 10, "init": "zero"}
 NONPRIVATE: dict[str, Any] = {"head": "nonprivate", "penalties": [1e-5], "tolerance": 1e-3}
