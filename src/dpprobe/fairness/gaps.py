@@ -91,12 +91,12 @@ class Groups:
         return int(self.values.argmax()), int(self.values.argmin())
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Returns low and high of the gap."""
+        """Returns low and high of the gap, low below 0 where chance explains more than the gap."""
         still = np.zeros(self.deviations.shape[1])
         low = self.lower_bound(0.0, still, confidence)
         z = float(ndtri((1 + confidence) / 2))
         high = float((np.subtract.outer(self.corrected, self.corrected) + z * self.errors).max())
-        return min(max(low, 0.0), self.gap), max(high, self.gap)
+        return low, high
 
     @property
     def spread(self) -> tuple[float, Values]:
@@ -137,9 +137,14 @@ class Groups:
 
 
 def interval(heads: Sequence[Groups], confidence: float) -> tuple[float, float]:
-    """Returns low and high of the mean of the heads' gaps."""
+    """Returns low and high of the mean of the heads' gaps, which is 0 or more.
+
+    Bounds are cut after their mean: one head of several whose bound is above 0 by chance would else
+    lift it.
+    """
     low, high = np.mean([head.interval(confidence) for head in heads], axis=0)
-    return float(low), float(high)
+    gap = float(np.mean([head.gap for head in heads]))
+    return float(np.clip(low, 0.0, gap)), float(max(high, gap))
 
 
 def difference(

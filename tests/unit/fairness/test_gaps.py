@@ -125,3 +125,16 @@ def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
         plain += gap.gap > 0.05  # type: ignore[operator]
     assert plain > 50
     assert seen <= 8
+
+
+def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
+    drawn = np.random.default_rng(0).normal(size=(2, 500), scale=0.1)
+    none = np.zeros(2)
+    heads = [
+        Groups.of(np.array([0.5 + gap, 0.5]), drawn, least=none, excess=none)
+        for gap in (0.5, 0.0, 0.0, 0.0, 0.0)
+    ]
+    assert interval(heads[:1], 0.95)[0] > 0.1
+    low, high = interval(heads, 0.95)
+    assert low == 0
+    assert high > 0.1
