@@ -47,8 +47,9 @@ def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[s
     recalls = [seed["per_class_recall"][3] for seed in read_json(metrics)["seeds"]]
     assert rare["recall"]["mean"] == pytest.approx(sum(recalls) / len(recalls))
     labels, seeds = _predictions(metrics.with_name("predictions.parquet"))
-    shares = [np.exp(each) / np.exp(each).sum(axis=1, keepdims=True) for each in seeds]
-    areas = [roc_auc_score(labels == 3, each[:, 3]) for each in shares]
+    # scores of class means are no logits: rows are ranked by the lead over the next class
+    leads = [each[:, 3] - np.delete(each, 3, axis=1).max(axis=1) for each in seeds]
+    areas = [roc_auc_score(labels == 3, lead) for lead in leads]
     assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)
     never = sum(not (each.argmax(axis=1) == 3).any() for each in seeds)
     assert rare["never_predicted"] == never

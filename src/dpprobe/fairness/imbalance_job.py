@@ -214,7 +214,7 @@ def _test(folder: Path, classes: Sequence[str], training_rows: _TrainingRows) ->
         counted[k] = sides[0], min(sides)
         auc[k] = None
         if min(sides):
-            ranks = [_one_against_rest(each, k, link) for each in scores]
+            ranks = [one_against_rest(each, k, link) for each in scores]
             auc[k] = np.array(
                 [roc_auc_score(positive, each, sample_weight=weights) for each in ranks]
             )
@@ -232,13 +232,17 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
-    """Returns what ranks rows [n, K] by class k: its log odds by a softmax, else its score."""
+def one_against_rest(scores: np.ndarray, k: int, link: Link) -> np.ndarray:
+    """Returns what ranks rows [n, K] by class k: its log odds, or its lead over the next class.
+
+    Scores that are no logits may share a part that says nothing of the class: the lead drops it.
+    """
     chosen = scores[:, k].astype(np.float64)
-    if link != "softmax":
+    if link == "sigmoid":
         return chosen
     others = np.delete(scores, k, axis=1).astype(np.float64)
-    return np.asarray(chosen - np.logaddexp.reduce(others, axis=1))
+    rest = np.logaddexp.reduce(others, axis=1) if link == "softmax" else others.max(axis=1)
+    return np.asarray(chosen - rest)
 
 
 def _table_rows(tested: Tested, training_set: TrainingSet) -> Iterator[dict[str, Any]]:

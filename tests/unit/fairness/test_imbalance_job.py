@@ -1,0 +1,32 @@
+"""What ranks test rows by a rare class."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from dpprobe.fairness.imbalance_job import one_against_rest
+
+SCORES = np.random.default_rng(3).normal(size=(50, 4)).astype(np.float32)
+
+
+def test_logits_rank_by_the_probability_of_the_class() -> None:
+    shares = softmax(SCORES.astype(np.float64), axis=1)[:, 2]
+    odds = one_against_rest(SCORES, 2, "softmax")
+    np.testing.assert_allclose(odds, np.log(shares / (1 - shares)), rtol=1e-6)
+    large = one_against_rest(1000 * SCORES, 2, "softmax")  # no overflow
+    assert np.isfinite(large).all()
+    np.testing.assert_array_equal(one_against_rest(SCORES, 2, "sigmoid"), SCORES[:, 2])
+
+
+@pytest.mark.parametrize("link", ["softmax", "none"])
+def test_a_part_that_all_classes_share_says_nothing(link: str) -> None:
+    common = np.linspace(-5, 5, 50, dtype=np.float64)[:, None]
+    moved = one_against_rest(SCORES.astype(np.float64) + common, 1, link)  # type: ignore[arg-type]
+    np.testing.assert_allclose(moved, one_against_rest(SCORES, 1, link), atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_the_lead_is_positive_where_the_class_is_predicted() -> None:
+    lead = one_against_rest(SCORES, 0, "none")
+    np.testing.assert_array_equal(lead > 0, SCORES.argmax(axis=1) == 0)
