@@ -35,7 +35,9 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
       DataError: without a private cell.
     """
     methods = _methods(record)
-    epsilons = sorted({cell.epsilon for cell in record.cells}, key=epsilon_value)
+    epsilons = sorted(
+        {cell.epsilon for cell in record.cells if cell.method in methods}, key=epsilon_value
+    )
     levels = 1 + max(
         len({c.fraction for c in record.cells if c.class_name == name}) for name in record.classes
     )
@@ -43,7 +45,7 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
     height = 0.55 + _CELL * 0.82 * levels
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(
-            figsize=(width * len(methods) + 1.5, height * len(record.classes) + 0.8),
+            figsize=(max(width * len(methods) + 1.5, 5.5), height * len(record.classes) + 1.0),
             layout="constrained",
         )
         grid = figure.subplots(len(record.classes), len(methods), squeeze=False)
@@ -61,7 +63,7 @@ def imbalance_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
         style.title_figure(
             figure,
             f"{record.dataset}, {record.backbone}: recall of a class made rare, % (not private)",
-            f"mean of {seeds}; line: at least half of the reference's recall; "
+            f"mean of {seeds}; line: at least half of the reference's recall;\n"
             "small: seeds that never predict the class",
             panels=1,
         )
@@ -200,7 +202,9 @@ def _law_points(axes: Axes, cells: Sequence[RareCell], law: Law, colour: str, ma
 def _label_law(axes: Axes, law: Law) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylim(-4, max(104.0, axes.get_ylim()[1]))
+    axes.xaxis.set_minor_formatter("")
+    highest = axes.dataLim.y1 if axes.lines else 0.0
+    axes.set_ylim(-4, max(104.0, highest + 4))
     axes.axhline(50, color=style.NEUTRAL, linewidth=0.8, linestyle=style.CEILING_STYLE)
     axes.grid(axis="both")
     ratio = _exponent(law)
