@@ -56,7 +56,6 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
             first = next((cell for cell in chosen if cell), None)
             if first is None:
                 continue
-            reference = first.reference_recall
             rows.append(
                 make_row(
                     record.backbone,
@@ -64,7 +63,7 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
                     f"{first.class_rows:,}",
                     f"{100 * fraction:g}",
                     *(_best_cell(cell) for cell in chosen),
-                    "" if reference is None else f"{100 * reference:.1f}",
+                    _references(chosen),
                 )
             )
     return Table(
@@ -80,6 +79,18 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
         rows=rows,
         notes=[NOTE, *notes],
     )
+
+
+def _references(cells: Sequence[RareCell | None]) -> str:
+    """Writes the recall of the reference; where each method is its reference, with their names."""
+    recalls = {
+        cell.reference[0]: f"{100 * cell.reference_recall:.1f}"
+        for cell in cells
+        if cell and cell.reference and cell.reference_recall is not None
+    }
+    if len(recalls) < 2:
+        return "".join(recalls.values())
+    return ", ".join(f"{recall} {method}" for method, recall in recalls.items())
 
 
 def _all(records: Sequence[ImbalanceRecord]) -> list[RareCell]:

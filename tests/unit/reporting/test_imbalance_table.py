@@ -37,6 +37,16 @@ def test_the_table_names_the_best_private_method_and_who_never_predicts() -> Non
     assert "Not private" in table.notes[0]
 
 
+def test_methods_that_are_their_references_are_named() -> None:
+    """Without a ceiling each method is compared with itself at epsilon inf."""
+    cells = [
+        rare_cell(0.5, epsilon="1", reference=("sgd", "inf"), reference_recall=0.6),
+        rare_cell(0.5, epsilon="8", method="prototypes", reference=("prototypes", "inf")),
+    ]
+    row = best_table([imbalance_record(cells)]).rows[0]
+    assert row[-1].text == "60.0 sgd, 80.0 prototypes"
+
+
 def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:
     path = tmp_path / "pixels.json"
     made = record()
