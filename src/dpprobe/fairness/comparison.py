@@ -38,7 +38,8 @@ class Comparison:
       positives: int64 [all groups, labels], units with each label; None where none need it.
       units: int64 [all groups, labels or 1], those that a value varies with: of an AUC the rarer of
         those with the label and those without.
-      ways: units given to groups at random; None where groups are labels, and for fewer than two.
+      ways: blocks of rows given to groups at random; None where groups are labels, and for fewer
+        than two.
     """
 
     rows: TestRows
@@ -62,7 +63,7 @@ class Comparison:
 
     @property
     def exchangeable(self) -> bool:
-        """True if units can be given to groups at random."""
+        """True if rows can be given to groups at random."""
         return self.possible and not self.grouping.by_label
 
     @property
@@ -208,7 +209,8 @@ def _chance(comparison: Comparison, head: Head, once: Resamples) -> tuple[float 
     shuffled = head.shuffled(metric, comparison.layout, labels, comparison.ways)
     there = np.isfinite(shuffled)
     if metric == "calibration_error":
-        excess = np.nan_to_num(shuffled).mean(axis=1) - comparison.whole(head, once).mean()
+        means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+        excess = np.where(there.any(axis=1), means - comparison.whole(head, once).mean(), 0.0)
     largest = np.where(there, shuffled, -np.inf).max(axis=0)
     smallest = np.where(there, shuffled, np.inf).min(axis=0)
     gaps = (largest - smallest)[there.sum(axis=0) >= 2]

@@ -95,12 +95,12 @@ def add_sums(counts, unit, place, value, out):
     "void(int16[:,::1], int32[::1], boolean[::1], boolean[::1], float64[::1], float64[:,::1])",
     fastmath=_FAST,
 )
-def shuffled_areas(group, unit, positive, last, weight, out):
-    """Computes the area of each group, with the units given to groups in several ways.
+def shuffled_areas(group, block, positive, last, weight, out):
+    """Computes the area of each group, with blocks of rows given to groups in several ways.
 
     Args:
-      group: [ways, units].
-      unit, positive, last, weight: of the rows, by score; `last` of equal scores.
+      group: [ways, blocks].
+      block, positive, last, weight: of the rows, by score; `last` of equal scores.
       out: [ways, groups]; NaN where a group has one kind of row.
     """
     groups = out.shape[1]
@@ -111,19 +111,19 @@ def shuffled_areas(group, unit, positive, last, weight, out):
         hits[:] = 0.0
         misses[:] = 0.0
         first = 0
-        for row in range(len(unit)):
+        for row in range(len(block)):
             if not last[row]:
                 continue
             for tied in range(first, row + 1):
                 if positive[tied]:
-                    place = of[unit[tied]]
+                    place = of[block[tied]]
                     wins[place] += weight[tied] * misses[place] / 2
             for tied in range(first, row + 1):
                 if not positive[tied]:
-                    misses[of[unit[tied]]] += weight[tied]
+                    misses[of[block[tied]]] += weight[tied]
             for tied in range(first, row + 1):
                 if positive[tied]:
-                    place = of[unit[tied]]
+                    place = of[block[tied]]
                     wins[place] += weight[tied] * misses[place] / 2
                     hits[place] += weight[tied]
             first = row + 1
@@ -133,18 +133,18 @@ def shuffled_areas(group, unit, positive, last, weight, out):
 
 
 @jit("void(int16[:,::1], int32[::1], int32[::1], float64[::1], float64[:,:,::1])")
-def add_shuffled_sums(group, unit, place, value, out):
-    """Adds values to groups, with the units given to groups in several ways.
+def add_shuffled_sums(group, block, place, value, out):
+    """Adds values to groups, with blocks of rows given to groups in several ways.
 
     Args:
-      group: [ways, units].
-      unit, place, value: of each value, its unit, its place within a group, and itself.
+      group: [ways, blocks].
+      block, place, value: of each value, its row's block, its place within a group, and itself.
       out: [ways, groups, places].
     """
     for way in range(len(group)):
         of, total = group[way], out[way]
-        for entry in range(len(unit)):
-            total[of[unit[entry]], place[entry]] += value[entry]
+        for entry in range(len(block)):
+            total[of[block[entry]], place[entry]] += value[entry]
 
 
 @jit("void(float32[:,::1], float64[::1], float64[:,::1], float64[::1])")

@@ -105,15 +105,24 @@ class Layout:
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
         return sorted_rows[starts[0] :], (starts - starts[0]).astype(np.int64)
 
-    def shuffled(self, rows: TestRows, seed: int) -> Ways:
-        """Gives the units to groups at random, int16 [permutations, units].
+    def blocks(self, rows: TestRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int16]]:
+        """Returns each row's block, [n], and the group of each block.
 
-        A group keeps its number of units; one whose rows are of several groups counts for the first
-        row's. Units of no group are one more group.
+        A block is the rows of one group that a unit has: the unit itself, unless its rows are of
+        several groups, such as a patient's frontal and lateral images. Rows of no group are one
+        more group.
         """
-        first = np.unique(rows.units, return_index=True)[1]
-        codes = np.where(self.codes[first] < 0, self.groups, self.codes[first]).astype(np.int16)
+        codes = np.where(self.codes < 0, self.groups, self.codes).astype(np.int64)
+        blocks, block = np.unique(rows.units * (self.groups + 1) + codes, return_inverse=True)
+        return block.astype(np.int32), (blocks % (self.groups + 1)).astype(np.int16)
+
+    def shuffled(self, rows: TestRows, seed: int) -> Ways:
+        """Gives the blocks to groups at random, int16 [permutations, blocks].
+
+        A group keeps its number of blocks.
+        """
         generator = np.random.Generator(np.random.Philox(seed))
+        _, codes = self.blocks(rows)
         return generator.permuted(np.tile(codes, (PERMUTATIONS, 1)), axis=1)
 
 
@@ -136,11 +145,16 @@ class _Sum:
         kernels.add_sums(counts, unit, place, self.value[named], out)
         return out.reshape(layout.groups, self.places, -1)
 
-    def shuffled(self, rows: TestRows, groups: int, ways: Ways) -> Values:
-        """Returns the sums [groups, places, permutations]."""
+    def shuffled(self, block: npt.NDArray[np.int32], groups: int, ways: Ways) -> Values:
+        """Returns the sums [groups, places, permutations].
+
+        Args:
+          block: of each test row.
+        """
         out = np.zeros((len(ways), groups + 1, self.places))
-        unit = rows.units[self.row].astype(np.int32)
-        kernels.add_shuffled_sums(ways, unit, self.place.astype(np.int32), self.value, out)
+        kernels.add_shuffled_sums(
+            ways, block[self.row], self.place.astype(np.int32), self.value, out
+        )
         return np.moveaxis(out[:, :groups], 0, -1)
 
 
@@ -211,16 +225,18 @@ class Head:
 
     def shuffled(self, metric: str, layout: Layout, labels: Sequence[str], ways: Ways) -> Values:
         """Computes a metric's mean over labels, [groups, permutations], for groups at random."""
+        block, _ = layout.blocks(self.rows)
         if metric != "auc":
             sums = self._sums(metric, labels)
-            parts = (part.shuffled(self.rows, layout.groups, ways) for part in sums)
+            parts = (part.shuffled(block, layout.groups, ways) for part in sums)
             return np.asarray(_finish(metric, *parts).mean(axis=1))
         total = np.zeros((len(ways), layout.groups + 1))
         for label in labels:
             out = np.empty_like(total)
             order = self._order(label)
             starts = np.array([0, len(order)])
-            kernels.shuffled_areas(ways, *self._ranked(label, order, starts), out)
+            _, *ranked = self._ranked(label, order, starts)
+            kernels.shuffled_areas(ways, block[order], *ranked, out)
             total += out / len(labels)
         return np.ascontiguousarray(total[:, : layout.groups].T)
 

@@ -138,3 +138,27 @@ def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
     low, high = interval(heads, 0.95)
     assert low == 0
     assert high > 0.1
+
+
+def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
+    """Each patient has a row of either view: no patient is of one group."""
+    seen, chances, gaps = 0, [], []
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        units, views = np.repeat(np.arange(300), 2), np.tile([0, 1], 300)
+        scores = generator.normal(size=(600, 1)) * 1.5
+        labels = (generator.random((600, 1)) < 1 / (1 + np.exp(-scores))).astype(int)
+        rows = made_rows(labels, {"view": views.tolist()}, units=units)
+        calibration, accuracy = (
+            gap_of(
+                measure(compare(rows, metric), [head(rows, scores)],
+                        Resamples(300, 200, seed=seed), Resamples(300, 0, seed=0), 0.95),
+                None, 0.95,
+            )
+            for metric in ("calibration_error", "accuracy")
+        )  # fmt: skip
+        seen += calibration.wide
+        chances.append(accuracy.chance_gap)
+        gaps.append(accuracy.gap)
+    assert seen <= 6
+    assert np.mean(chances) == pytest.approx(np.quantile(gaps, 0.95), rel=0.4)

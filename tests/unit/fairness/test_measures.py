@@ -125,11 +125,11 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(metric: st
     assert shuffled.shape == (3, PERMUTATIONS)
     once = Resamples(rows.count, 0, seed=0)
     for way in (0, 1, PERMUTATIONS - 1):
-        sizes = np.bincount(ways[way])
-        assert (
-            sizes.tolist() == np.bincount(groups[np.unique(units, return_index=True)[1]]).tolist()
-        )
-        layout = Layout(codes=ways[way][units].astype(np.int32), groups=3)
+        # a unit's rows of one group stay together
+        pairs = np.unique(np.stack([units, groups]), axis=1)
+        assert np.bincount(ways[way]).tolist() == np.bincount(pairs[1]).tolist()
+        block, _ = comparison.layout.blocks(rows)
+        layout = Layout(codes=ways[way][block].astype(np.int32), groups=3)
         expected = made.drawn(metric, layout, comparison.labels, once)[0].mean(axis=1)
         assert shuffled[:, way] == pytest.approx(expected, abs=1e-12)
 
