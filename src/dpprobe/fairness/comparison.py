@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.data.groups import CLASSES
 from dpprobe.fairness.gaps import CHANCE, Groups, counted, difference, interval, smallest_deviation
 from dpprobe.fairness.groups import (
     Grouping,
@@ -102,7 +101,7 @@ def comparisons(
         if grouping.by_label:
             fits = metric != "calibration_error"
         else:
-            fits = metric not in OF_LABELS or (bool(names) and grouping.attribute != CLASSES)
+            fits = metric not in OF_LABELS or (bool(names) and not grouping.classes)
         if fits:
             made.append(_comparison(rows, grouping, metric, names, minimum))
     ways: dict[tuple[int, ...], Ways] = {}

@@ -9,8 +9,9 @@ out is named, with its reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -91,6 +92,7 @@ class Grouping:
       codes: int32 [n], an index into `names`, or `NO_GROUP`.
       rows, units: of each group.
       left_out: the reason why a group is compared by no metric, by its name.
+      classes: True if the groups are the classes; a column may be called "class" too.
       by_label: True if the groups are the labels themselves, and every row belongs to each.
     """
 
@@ -100,6 +102,7 @@ class Grouping:
     rows: npt.NDArray[np.int64]
     units: npt.NDArray[np.int64]
     left_out: Mapping[str, str]
+    classes: bool = False
     by_label: bool = False
 
 
@@ -166,6 +169,8 @@ def _natural(name: str) -> tuple[bool, float, str]:
     try:
         number = float(digits)
     except ValueError:
+        number = math.nan
+    if not math.isfinite(number):  # of a group called "nan" too, which has no place among numbers
         return True, 0.0, name
     return False, number - 0.5 * name.startswith("<"), name
 
@@ -173,7 +178,7 @@ def _natural(name: str) -> tuple[bool, float, str]:
 def _of_classes(rows: TestRows, minimum: Minimum) -> Grouping:
     if not rows.multi_label:
         codes = rows.labels.astype(np.int32)
-        return _grouping(rows, CLASSES, rows.class_names, codes, minimum)
+        return replace(_grouping(rows, CLASSES, rows.class_names, codes, minimum), classes=True)
     left_out = {}
     for name in rows.class_names:
         if reason := _lack(rows, rows.has(name), name, minimum, negatives=True):
@@ -185,6 +190,7 @@ def _of_classes(rows: TestRows, minimum: Minimum) -> Grouping:
         rows=np.full(len(rows.class_names), len(rows.labels)),
         units=np.full(len(rows.class_names), rows.count),
         left_out=left_out,
+        classes=True,
         by_label=True,
     )
 

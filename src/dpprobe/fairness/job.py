@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_table
-from dpprobe.data.groups import CLASSES, GROUP_PREFIX
+from dpprobe.data.groups import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.fairness.comparison import (
     Comparison,
@@ -214,9 +214,7 @@ class _Work:
             _Attribute(
                 grouping=grouping,
                 comparisons=comparisons(rows, grouping, self.minimum, seed=seed),
-                counts=None
-                if grouping.attribute == CLASSES
-                else label_counts(rows, grouping, rows.recalled),
+                counts=None if grouping.classes else label_counts(rows, grouping, rows.recalled),
             )
             for grouping in groupings(
                 rows, groups=options.groups, pairs=options.pairs, minimum=self.minimum

@@ -53,8 +53,9 @@ def fairness_faults(study: Study) -> Iterator[str]:
     if fairness is None:
         return
     at_infinity = study.job_methods(INFINITE)
-    for name in dict.fromkeys(fairness.groups or ()):
-        if (fairness.groups or ()).count(name) > 1:
+    given = list(map(group_name, fairness.groups or ()))
+    for name in dict.fromkeys(given):
+        if given.count(name) > 1:
             yield f"groups: {name} stands twice; remove one"
     known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
     for key, names in known.items():
@@ -81,6 +82,28 @@ def fairness_faults(study: Study) -> Iterator[str]:
                 f"groups: {group} is a group of no dataset; write some of "
                 f"{', '.join(sorted(columns)) or CLASSES}"
             )
+    yield from _pair_faults(study)
+
+
+def _pair_faults(study: Study) -> Iterator[str]:
+    """Yields the faults of pairs that would make no groups, or the same ones again."""
+    assert study.fairness is not None
+    pairs = [(group_name(first), group_name(second)) for first, second in study.fairness.pairs]
+    seen: set[frozenset[str]] = set()
+    for first, second in pairs:
+        pair = f"pairs: [{first}, {second}]"
+        columns = [set(_groups(dataset)) for dataset in study.datasets.values()]
+        if first == second:
+            yield f"{pair}: a pair needs two different columns"
+        elif frozenset((first, second)) in seen:
+            yield f"{pair} stands twice; remove one"
+        elif CLASSES in (first, second) and not any(CLASSES in names for names in columns):
+            yield f"{pair}: classes are no column; write two group columns"
+        elif {first, second} <= set().union(*columns) and not any(
+            {first, second} <= names for names in columns
+        ):
+            yield f"{pair}: no dataset has both; write two that one has"
+        seen.add(frozenset((first, second)))
 
 
 def _group_faults(study: Study, name: str, dataset: DatasetOptions) -> Iterator[str]:

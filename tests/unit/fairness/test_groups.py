@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpprobe.errors import DataError
+from dpprobe.fairness.comparison import comparisons
 from dpprobe.fairness.groups import (
     TestRows,
     compared,
@@ -128,3 +129,17 @@ def test_the_rarer_value_counts() -> None:
     two = Minimum(units=1, positives=1, negatives=2)
     assert compared(rows, site, ("a",), counts, two, negatives=True).labels == ()
     assert compared(rows, site, ("a",), counts, two, negatives=False).labels == ("a",)
+
+
+def test_a_group_called_nan_has_a_place_of_its_own_after_numbers() -> None:
+    ages = ["nan", "40-59", "inf", "<20", "unknown", "20-39"]
+    (age,) = groupings(made_rows(LABELS, {"age": ages}), groups=None, pairs=(), minimum=FEW)
+    assert age.names == ("<20", "20-39", "40-59", "inf", "nan", "unknown")
+
+
+def test_a_column_called_class_is_no_class() -> None:
+    rows = made_rows(LABELS, {"class": ["first", "second", "second"] * 2})
+    (column,) = groupings(rows, groups=("class",), pairs=(), minimum=FEW)
+    assert (column.attribute, column.names) == ("class", ("first", "second"))
+    metrics = [item.metric for item in comparisons(rows, column, FEW, seed=0)]
+    assert metrics == ["auc", "accuracy", "recall", "calibration_error"]

@@ -62,7 +62,11 @@ def test_a_choice_of_cells_brings_their_references() -> None:
         ({"groups": ["sex"]}, {}, "groups: sex is a group of no dataset; write some of class"),
         ({"groups": ["sex"]}, {}, "groups: datasets.digits has none of sex; add one that it has"),
         ({"groups": ["class", "class"]}, {}, "groups: class stands twice; remove one"),
+        ({"groups": ["class", "group_class"]}, {}, "groups: class stands twice; remove one"),
         ({"pairs": [["sex", "age"]]}, {}, "groups: age is a group of no dataset"),
+        ({"pairs": [["sex", "group_sex"]]}, {}, "pairs: [sex, sex]: a pair needs two different"),
+        ({"pairs": [["sex", "class"]]}, {}, "pairs: [sex, class]: classes are no column"),
+        ({"pairs": [["a", "b"], ["b", "a"]]}, {}, "pairs: [b, a] stands twice; remove one"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_any_job(
