@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dpprobe.fairness.imbalance import break_down, fit_law
+from dpprobe.fairness.imbalance import break_down, fit_law, least_reference
 from dpprobe.fairness.imbalance_record import (
     Clipping,
     Estimate,
@@ -49,7 +49,10 @@ def rare_cell(
         "drop_high": 0.85 - recall,
         "clipping": None,
     }
-    return RareCell(**values | changes)
+    values |= changes
+    recalled = values["reference_recall"] or 0.0
+    values.setdefault("reference_learnt", recalled > least_reference(10))
+    return RareCell(**values)
 
 
 def lawful_cells(
@@ -79,7 +82,7 @@ def imbalance_record(cells: Sequence[RareCell], **changes: Any) -> ImbalanceReco
         "dataset": "digits",
         "backbone": "pixels",
         "dimension": 64,
-        "class_names": (*names, "other"),
+        "class_names": (*names, *(f"other {k}" for k in range(10 - len(names)))),
         "classes": tuple(names),
         "gradient_rows": 1000,
         "training_sets": (

@@ -22,7 +22,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.metrics import SAME, wilson
 
 # A reference with less recall has not learnt the class either: its half says nothing.
-LEAST_REFERENCE = 0.1
+_LEAST_REFERENCE = 0.1
 # A curve through fewer cells on its slope is made up.
 FEWEST_BETWEEN = 6
 FEWEST_SETS = 3
@@ -56,15 +56,18 @@ def estimate(values: Sequence[float], counted: float) -> Estimate:
     )
 
 
+def least_reference(classes: int) -> float:
+    """Returns the recall above which a reference has learnt a class of so many.
+
+    A head of noise alone keeps one in so many of a class's rows: a half must be more than that. Of
+    two classes no half is, and none is compared.
+    """
+    return max(_LEAST_REFERENCE, 2 / classes)
+
+
 def _promised(cells: Sequence[RareCell]) -> list[RareCell]:
     """Returns the cells with a finite epsilon and a reference that has learnt the class."""
-    return [
-        cell
-        for cell in cells
-        if cell.private
-        and cell.reference_recall is not None
-        and cell.reference_recall >= LEAST_REFERENCE
-    ]
+    return [cell for cell in cells if cell.private and cell.reference_learnt]
 
 
 def _product(cell: RareCell) -> float:
@@ -141,7 +144,14 @@ def fit_law(
     classes = sorted({cell.class_name for cell in mine})
     groups = [(cell.training_set, cell.class_name) for cell in mine]
     columns = _covariates(mine, dimension)
-    facts = {"method": method, "points": len(mine), "between": between, "sets": len(set(groups))}
+    facts = {
+        "method": method,
+        "points": len(mine),
+        "between": between,
+        "sets": len(set(groups)),
+        "class_rows": _ends([cell.class_rows for cell in mine]),
+        "epsilons": _ends([epsilon_value(cell.epsilon) for cell in mine]),
+    }
     if reason := _no_law(columns, between, len(set(groups))):
         return _lawless(facts, reason)
     which = np.array([classes.index(cell.class_name) for cell in mine])
@@ -160,6 +170,10 @@ def fit_law(
         error=float(np.sqrt(np.mean(residuals**2))),
         reason="",
     )
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    return (min(values), max(values)) if values else None
 
 
 def _covariates(

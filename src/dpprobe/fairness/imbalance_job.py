@@ -22,7 +22,7 @@ from dpprobe.artifacts import atomic_path
 from dpprobe.data.table import read_info
 from dpprobe.errors import DataError
 from dpprobe.fairness.clipped_gradients import ClassGradients, class_gradients
-from dpprobe.fairness.imbalance import break_down, estimate, fit_law
+from dpprobe.fairness.imbalance import break_down, estimate, fit_law, least_reference
 from dpprobe.fairness.imbalance_record import (
     IMBALANCE_SUFFIXES,
     Clipping,
@@ -357,6 +357,8 @@ def _cells(
             macro_accuracy=float(np.mean([s["macro_accuracy"] for s in mine.record.seeds])),
             reference=reference[1:] if reference else None,
             reference_recall=None if base is None else float(base.mean()),
+            reference_learnt=base is not None
+            and float(base.mean()) > least_reference(len(class_names)),
             **_drop(recall, base),
             clipping=_clipping(mine.gradients, k),
         )

@@ -99,6 +99,8 @@ class RareCell(_Part):
         rows; None where there is none.
       reference_recall: of that cell. drop: by how much this recall is smaller, with the ends of its
         95 % interval (Welch), None where neither varies over seeds.
+      reference_learnt: True if that recall is above 10 % and above twice what guessing gives, so
+        that a half of it can be compared with.
       clipping: of the rows' gradients; None for heads that do not step along them.
     """
 
@@ -117,6 +119,7 @@ class RareCell(_Part):
     macro_accuracy: float
     reference: tuple[str, str] | None
     reference_recall: OptionalNumber
+    reference_learnt: bool
     drop: OptionalNumber
     drop_low: OptionalNumber
     drop_high: OptionalNumber
@@ -129,7 +132,7 @@ class BreakDown(_Part):
     Attributes:
       reached: the smallest product of a cell whose recall is at least half of the reference's.
       lasting: the smallest product from which on all cells are; None where the last is not.
-      cells: that were compared. left_out: cells whose reference itself has next to no recall.
+      cells: that were compared. left_out: cells whose reference has not learnt the class itself.
       smallest, largest: product of the compared cells.
       note: in words, what the study's grid cannot tell; empty where it tells both.
     """
@@ -163,6 +166,7 @@ class Law(_Part):
       ratio: epsilon_exponent over n_c_exponent: 1 where the product n_c * epsilon alone counts.
       half: n_c at which rho is 1/2 for epsilon 1, the geometric mean over classes.
       points: cells. between: those with rho from 0.1 to 0.9, which decide the curve.
+      class_rows, epsilons: the smallest and the largest of the cells; None without cells.
       sets: training sets, which the intervals draw again. resamples: draws that gave a curve.
       r_squared: the part of rho's variance that the curve explains. error: its root mean square.
       reason: in words, why there is no curve; the numbers are then None.
@@ -178,10 +182,20 @@ class Law(_Part):
     points: int
     between: int
     sets: int
+    class_rows: tuple[int, int] | None
+    epsilons: tuple[float, float] | None
     resamples: int
     r_squared: OptionalNumber
     error: OptionalNumber
     reason: str
+
+    @property
+    def extrapolated(self) -> bool:
+        """True if `half` lies outside the cells that the curve went through."""
+        if self.half is None or self.class_rows is None or self.epsilons is None:
+            return False
+        within = self.class_rows[0] <= self.half.value <= self.class_rows[1]
+        return not (within and self.epsilons[0] <= 1 <= self.epsilons[1])
 
 
 class ImbalanceRecord(_Part):

@@ -23,9 +23,11 @@ from dpprobe.study.ablations import unique
 
 NOTE = (
     "Recall of the class in percent, the mean over seeds, of the private method with the largest "
-    "one, and in brackets the seeds that never predict the class. The best of several reads too "
+    "one; with it the macro accuracy, since a head that gives the class to many rows has recall "
+    "too, and in brackets the seeds that never predict the class. The best of several reads too "
     "high, and choosing it by these results is not covered by any epsilon. Reference: without "
-    "privacy, on the same rows. Not private: test labels are read without noise."
+    "privacy, on the same rows; blank where methods have different ones. Not private: test labels "
+    "are read without noise."
 )
 
 
@@ -56,6 +58,8 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
             first = next((cell for cell in chosen if cell), None)
             if first is None:
                 continue
+            alike = {cell.reference_recall for cell in chosen if cell}
+            reference = first.reference_recall if len(alike) == 1 else None
             rows.append(
                 make_row(
                     record.backbone,
@@ -103,7 +107,8 @@ def _best_cell(cell: RareCell | None) -> TableCell:
     if cell.recall.mean == 0:
         return TableCell(text="0.0 every method", value=0.0)
     never = f" ({cell.never_predicted}/{cell.seeds} never)" if cell.never_predicted else ""
-    return TableCell(text=f"{100 * cell.recall.mean:.1f} {cell.method}{never}")
+    macro = f"macro {100 * cell.macro_accuracy:.1f}"
+    return TableCell(text=f"{100 * cell.recall.mean:.1f} {cell.method}, {macro}{never}")
 
 
 def numbers_table(records: Sequence[ImbalanceRecord]) -> Table:
@@ -202,6 +207,12 @@ def law_words(law: Law) -> str:
     text = " ".join(parts)
     if law.half is not None:
         text += f"; half at {ranged_words(law.half, digits=3)} images for epsilon 1"
+    if law.extrapolated and law.class_rows and law.epsilons:
+        rows, epsilons = (
+            "{:,} to {:,}".format(*law.class_rows),
+            "{:g} to {:g}".format(*law.epsilons),
+        )
+        text += f" (extrapolated: {rows} images and epsilon {epsilons} were tried)"
     return (
         f"{text}; R2 {law.r_squared:.2f}, error {100 * (law.error or 0):.0f} points, "
         f"{law.points} cells of {law.sets} training sets, {law.between} on the slope"

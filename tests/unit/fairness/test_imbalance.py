@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import DataError
 from dpprobe.fairness import imbalance
-from dpprobe.fairness.imbalance import best_methods, break_down, estimate, fit_law, retained
+from dpprobe.fairness.imbalance import (
+    best_methods,
+    break_down,
+    estimate,
+    fit_law,
+    least_reference,
+    retained,
+)
 from dpprobe.fairness.imbalance_record import RareCell, read_imbalance
 from dpprobe.results.metrics import wilson
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
@@ -77,6 +84,15 @@ def test_half_of_nothing_is_not_compared() -> None:
     point = break_down(cells, class_name="cat", method="sgd")
     assert (point.cells, point.left_out, point.reached) == (0, 2, None)
     assert point.note == "nothing to compare with"
+
+
+@pytest.mark.parametrize(("classes", "reference"), [(10, 0.15), (2, 0.95), (4, 0.5)])
+def test_what_guessing_keeps_is_not_compared(classes: int, reference: float) -> None:
+    """A head of noise alone keeps one in `classes` rows, at every epsilon: half of these."""
+    assert 1 / classes >= reference / 2
+    assert reference <= least_reference(classes)
+    assert least_reference(10) < 0.8
+    assert least_reference(1000) == 0.1
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from(["0.5", "1", "2"]),

@@ -5,8 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+from dpprobe.fairness.imbalance import fit_law
 from dpprobe.fairness.imbalance_record import ImbalanceRecord
-from dpprobe.reporting.imbalance_table import best_table, in_words, write_imbalance_tables
+from dpprobe.reporting.imbalance_table import (
+    best_table,
+    in_words,
+    law_words,
+    write_imbalance_tables,
+)
 from dpprobe.reporting.report.imbalance import read_imbalances
 from tests.support.imbalance_records import CLIPPING, imbalance_record, lawful_cells, rare_cell
 
@@ -31,7 +37,8 @@ def test_the_table_names_the_best_private_method_and_who_never_predicts() -> Non
     table = best_table([imbalance_record(cells)])
     texts = [cell.text for cell in table.rows[0]]
     assert texts == [
-        "pixels", "cat", "100", "2", "50.0 prototypes (2/5 never)", "0.0 every method", "80.0",
+        "pixels", "cat", "100", "2", "50.0 prototypes, macro 80.0 (2/5 never)",
+        "0.0 every method", "80.0",
     ]  # fmt: skip
     assert [column.title for column in table.columns][4:6] == ["epsilon 1", "epsilon 8"]
     assert "Not private" in table.notes[0]
@@ -45,6 +52,21 @@ def test_methods_that_are_their_references_are_named() -> None:
     ]
     row = best_table([imbalance_record(cells)]).rows[0]
     assert row[-1].text == "60.0 sgd, 80.0 prototypes"
+
+
+def test_a_reference_that_methods_do_not_share_is_left_blank() -> None:
+    cells = [
+        rare_cell(0.2, epsilon="1"),
+        rare_cell(0.5, epsilon="8", method="prototypes", reference_recall=0.6),
+    ]
+    assert best_table([imbalance_record(cells)]).rows[0][-1].text == ""
+
+
+def test_a_half_point_beyond_what_was_tried_says_so() -> None:
+    near, far = (fit_law(lawful_cells(1.0, 1.0, half=half), method="sgd") for half in (200, 9))
+    assert (near.extrapolated, far.extrapolated) == (False, True)
+    assert "extrapolated" not in law_words(near)
+    assert "extrapolated: 50 to 5,000 images and epsilon 0.1 to 8 were tried" in law_words(far)
 
 
 def test_files_hold_every_number_and_its_words(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from scipy.special import expit
 
 from dpprobe.errors import DataError
-from dpprobe.fairness.imbalance import LEAST_REFERENCE, retained
+from dpprobe.fairness.imbalance import least_reference, retained
 from dpprobe.fairness.imbalance_record import ImbalanceRecord, Law, RareCell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting.figures import style
@@ -84,15 +84,16 @@ def _heat_map(
     axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
 ) -> mpl.cm.ScalarMappable:
     """Draws one class and method."""
-    rows = sorted({cell.class_rows for cell in cells}, reverse=True)
+    # by fractions: two of them may leave as many rows
+    rows = sorted({(cell.fraction, cell.class_rows) for cell in cells}, reverse=True)
     shape = (len(rows), len(epsilons) + 1)
     recall, held = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for cell in cells:
-        row = rows.index(cell.class_rows)
+        row = rows.index((cell.fraction, cell.class_rows))
         if cell.method == method:
             column = epsilons.index(cell.epsilon)
             recall[row, column] = 100 * cell.recall.mean
-            held[row, column] = cell.private and _holds(cell)
+            held[row, column] = cell.private and cell.reference_learnt and retained(cell) >= 0.5
             if cell.never_predicted:
                 axes.text(
                     column, row + 0.33, f"{cell.never_predicted}/{cell.seeds}", fontsize=5,
@@ -109,20 +110,12 @@ def _heat_map(
     _outline(axes, held)
     names = [each.replace(INFINITE, "∞") for each in epsilons]
     axes.set_xticks(range(shape[1]), [*names, "ref."], fontsize=7.5)
-    axes.set_yticks(range(shape[0]), [f"{count:,}" for count in rows], fontsize=7.5)
+    axes.set_yticks(range(shape[0]), [f"{count:,}" for _, count in rows], fontsize=7.5)
     axes.axvline(shape[1] - 1.5, color="white", linewidth=2.5)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
     return image
-
-
-def _holds(cell: RareCell) -> bool:
-    return (
-        cell.reference_recall is not None
-        and cell.reference_recall >= LEAST_REFERENCE
-        and retained(cell) >= 0.5
-    )
 
 
 def _ink(share: float) -> str:
@@ -165,17 +158,18 @@ def law_figure(record: ImbalanceRecord, *, svg: Path, png: Path) -> None:
                     for c in record.cells
                     if c.private
                     and (c.method, c.class_name) == (method, class_name)
-                    and (c.reference_recall or 0) >= LEAST_REFERENCE
+                    and c.reference_learnt
                 ]
                 _law_points(axes, cells, laws[method], colour, marker)
             _label_law(axes, laws[method])
         style.label_outer_panels(grid, "recall over the reference's, %")
         figure.legend(handles=_law_handles(looks), loc="outside right upper")
+        least = 100 * least_reference(len(record.class_names))
         style.title_figure(
             figure,
             f"{record.dataset}, {record.backbone}: what is left of a rare class (not private)",
-            "cells whose reference has a recall of at least "
-            f"{100 * LEAST_REFERENCE:g} %; curves: the fitted law, by class",
+            f"cells whose reference has a recall above {least:g} %; "
+            "curves: the fitted law, by class",
             panels=1,
         )
         style.save(figure, svg, png)

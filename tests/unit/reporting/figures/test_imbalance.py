@@ -35,6 +35,19 @@ def test_each_recall_stands_at_its_images_and_epsilon(monkeypatch: pytest.Monkey
     assert len(axes.lines) == 8 + 1
 
 
+def test_fractions_that_leave_as_many_images_have_a_row_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [
+        rare_cell(0.7, class_rows=3, fraction=0.02),
+        rare_cell(0.1, class_rows=3, fraction=0.01),
+    ]
+    record = imbalance_record(cells)
+    axes = drawn_figure(monkeypatch, lambda files: imbalance_figure(record, **files)).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["3", "3"]
+    assert [text.get_text() for text in axes.texts] == ["70", "80", "10", "80"]
+
+
 def test_curves_are_drawn_where_there_is_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     lawful = imbalance_record(lawful_cells(1.0, 1.0))
     figure = drawn_figure(monkeypatch, lambda files: law_figure(lawful, **files))
