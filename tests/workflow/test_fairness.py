@@ -38,6 +38,14 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
     assert private.difference is not None
     assert "Nothing to be done" in workspace.run(study, "fairness").stdout
 
+    # Cells of a job that failed are not compared before it has been done again.
+    mark = workspace.directory / "results/cells/digits/pixels/.eps-2.done"
+    mark.unlink()
+    (workspace.directory / RECORD).unlink()
+    planned = workspace.planned(study, "fairness")
+    assert (planned["train_heads"], planned["compare_groups"]) == (1, 1)
+    workspace.run(study, "fairness")
+
     study["fairness"]["confidence"] = 0.9
     planned = workspace.planned(study, "fairness")
     assert planned["compare_groups"] == 1

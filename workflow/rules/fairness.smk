@@ -6,6 +6,7 @@ rule compare_groups:
         predictions=lambda wildcards: cell_paths(
             compared_cells(wildcards), [PREDICTIONS_FILE]
         ),
+        marks=lambda wildcards: job_marks(compared_cells(wildcards)),
     output:
         record=f"<results>/{FAIRNESS}/{{dataset}}/{{backbone}}{RECORD_SUFFIX}",
         table=f"<results>/{FAIRNESS}/{{dataset}}/{{backbone}}{TABLE_SUFFIX}",

@@ -307,17 +307,19 @@ def _gradients(
     options = method_options(record.options)
     if not isinstance(options, FirstOrderOptions):
         return {}
-    heads, sigmoid = _heads(folder, options), options.loss == "sigmoid"
+    heads, sigmoid = read_heads(folder, options), options.loss == "sigmoid"
     return {
         k: class_gradients(heads, features, k, clip=options.max_grad_norm, sigmoid=sigmoid)
         for k, features in training_rows.by_class.items()
     }
 
 
-def _heads(folder: Path, options: FirstOrderOptions) -> Heads:
-    """Reads the heads of all seeds of a cell."""
+def read_heads(folder: Path, options: FirstOrderOptions) -> Heads:
+    """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
     tensors = load_file(folder / WEIGHTS_FILE)
     weights = tensors.pop("weights")
+    if shifts := options.bias_shifts():
+        weights[..., -1] -= np.asarray(shifts, dtype=np.float32)
     transforms = [
         Transform(options.normalize, {name: torch.from_numpy(a[s]) for name, a in tensors.items()})
         for s in range(len(weights))

@@ -30,3 +30,30 @@ def test_a_part_that_all_classes_share_says_nothing(link: str) -> None:
 def test_the_lead_is_positive_where_the_class_is_predicted() -> None:
     lead = one_against_rest(SCORES, 0, "none")
     np.testing.assert_array_equal(lead > 0, SCORES.argmax(axis=1) == 0)
+
+
+"""The heads that the job of rare classes looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from dpprobe.fairness.imbalance_job import read_heads
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.results.cell_record import WEIGHTS_FILE
+
+
+def test_gradients_are_taken_where_training_ended(tmp_path: Path) -> None:
+    """Priors are taken off the released head, which never saw a gradient there."""
+    values = {"head": "sgd", "steps": 3, "class_priors": [0.9, 0.1]}
+    options = method_options(values)
+    assert isinstance(options, FirstOrderOptions)
+    trained = np.random.default_rng(0).normal(size=(2, 2, 4)).astype(np.float32)
+    released = trained.copy()
+    released[..., -1] += np.asarray(options.bias_shifts(), dtype=np.float32)
+    save_file({"weights": released}, tmp_path / WEIGHTS_FILE)
+    np.testing.assert_allclose(read_heads(tmp_path, options).weights, trained, atol=1e-6)
