@@ -26,8 +26,7 @@ NOTE = (
     "one; with it the macro accuracy, since a head that gives the class to many rows has recall "
     "too, and in brackets the seeds that never predict the class. The best of several reads too "
     "high, and choosing it by these results is not covered by any epsilon. Reference: without "
-    "privacy, on the same rows; blank where methods have different ones. Not private: test labels "
-    "are read without noise."
+    "privacy, on the same rows. Not private: test labels are read without noise."
 )
 
 
@@ -58,8 +57,6 @@ def best_table(records: Sequence[ImbalanceRecord], *, notes: Iterable[str] = ())
             first = next((cell for cell in chosen if cell), None)
             if first is None:
                 continue
-            alike = {cell.reference_recall for cell in chosen if cell}
-            reference = first.reference_recall if len(alike) == 1 else None
             rows.append(
                 make_row(
                     record.backbone,

@@ -1,12 +1,18 @@
-"""What ranks test rows by a rare class."""
+"""Test rows ranked by a rare class, and the heads that gradients are taken at."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from scipy.special import softmax
 
-from dpprobe.fairness.imbalance_job import one_against_rest
+from dpprobe.fairness.imbalance_job import one_against_rest, read_heads
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.results.cell_record import WEIGHTS_FILE
 
 SCORES = np.random.default_rng(3).normal(size=(50, 4)).astype(np.float32)
 
@@ -30,21 +36,6 @@ def test_a_part_that_all_classes_share_says_nothing(link: str) -> None:
 def test_the_lead_is_positive_where_the_class_is_predicted() -> None:
     lead = one_against_rest(SCORES, 0, "none")
     np.testing.assert_array_equal(lead > 0, SCORES.argmax(axis=1) == 0)
-
-
-"""The heads that the job of rare classes looks at."""
-
-from __future__ import annotations
-
-from pathlib import Path
-
-import numpy as np
-from safetensors.numpy import save_file
-
-from dpprobe.fairness.imbalance_job import read_heads
-from dpprobe.heads.first_order_options import FirstOrderOptions
-from dpprobe.heads.registry import method_options
-from dpprobe.results.cell_record import WEIGHTS_FILE
 
 
 def test_gradients_are_taken_where_training_ended(tmp_path: Path) -> None:

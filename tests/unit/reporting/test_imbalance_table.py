@@ -54,14 +54,6 @@ def test_methods_that_are_their_references_are_named() -> None:
     assert row[-1].text == "60.0 sgd, 80.0 prototypes"
 
 
-def test_a_reference_that_methods_do_not_share_is_left_blank() -> None:
-    cells = [
-        rare_cell(0.2, epsilon="1"),
-        rare_cell(0.5, epsilon="8", method="prototypes", reference_recall=0.6),
-    ]
-    assert best_table([imbalance_record(cells)]).rows[0][-1].text == ""
-
-
 def test_a_half_point_beyond_what_was_tried_says_so() -> None:
     near, far = (fit_law(lawful_cells(1.0, 1.0, half=half), method="sgd") for half in (200, 9))
     assert (near.extrapolated, far.extrapolated) == (False, True)
