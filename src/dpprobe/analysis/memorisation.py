@@ -43,7 +43,7 @@ THRESHOLD = 0.25  # a row with a score above it counts as memorised, as in the p
 SHARE = 0.7  # of the units, in each head
 FEWEST_UNITS = 20
 REMOVALS = 20  # random draws that the removal of memorised rows is compared with
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 1e2, 1e3, 1e4)
 PILOT_UNITS, PILOT_HEADS = 2000, 5  # from which the ridge is chosen
 # Dual coefficients are used up to so many rows for each column.
 _ROWS_A_COLUMN = 2
