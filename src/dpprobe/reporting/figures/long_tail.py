@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 
 from dpprobe.analysis.long_tail_record import LongTailRecord
 from dpprobe.analysis.rank_correlation import RankCorrelation
@@ -97,6 +98,7 @@ def _label_scores(axes: Axes) -> None:
 
 def _plain_logarithm(axes: Axes, *, x: bool) -> None:
     for axis in (axes.xaxis, axes.yaxis) if x else (axes.yaxis,):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_formatter("")
 
