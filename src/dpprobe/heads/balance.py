@@ -43,7 +43,8 @@ def fit_balanced(
     if not isinstance(method, BalanceOptions) or method.counted_classes is None:
         fitted = module.fit(method, rows, releases, record=record)
         return fitted
-    check_classes(method, rows)
+    if fault := method.class_fault(rows.num_classes, multi_label=rows.multi_label):
+        raise ConfigError(f"head {method.head}: {fault}")
     if method.class_weights:
         rows = rows.cached(("class weights", method.class_weights), lambda: weighted(method, rows))
     shifts = method.bias_shifts()
@@ -53,26 +54,6 @@ def fit_balanced(
     weights = fitted.weights.copy()
     weights[..., -1] += np.asarray(shifts, dtype=np.float32)
     return replace(fitted, weights=weights)
-
-
-def check_classes(method: BalanceOptions, rows: Rows) -> None:
-    """Checks that numbers are given for all classes, and that rows can be weighted.
-
-    Raises:
-      ConfigError: as `fit_balanced` does.
-    """
-    for name in ("class_weights", "class_priors"):
-        numbers = getattr(method, name)
-        if numbers and len(numbers) != rows.num_classes:
-            raise ConfigError(
-                f"head {method.head}: {name} has {len(numbers)} numbers, and there are "
-                f"{rows.num_classes} classes; write one for each, in their order"
-            )
-    if method.class_weights and rows.multi_label:
-        raise ConfigError(
-            f"head {method.head}: class_weights are for rows of one label, and rows here have "
-            "several; remove them"
-        )
 
 
 def weighted(method: BalanceOptions, rows: Rows) -> Rows:

@@ -54,6 +54,20 @@ class BalanceOptions(MethodOptions):
         numbers = {len(given) for given in (self.class_weights, self.class_priors) if given}
         return max(numbers, default=None)
 
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:
+        for name in ("class_weights", "class_priors"):
+            numbers = getattr(self, name)
+            if numbers and len(numbers) != classes:
+                return (
+                    f"{name} has {len(numbers)} numbers, and there are {classes} classes; write "
+                    "one for each, in their order"
+                )
+        if self.class_weights and multi_label:
+            return (
+                "class_weights are for rows of one label, and rows here have several; remove them"
+            )
+        return None
+
     def bias_shifts(self) -> tuple[float, ...]:
         """Returns what is added to each class's bias, of mean 0."""
         logs = [math.log(prior) for prior in self.class_priors or ()]

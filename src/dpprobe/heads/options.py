@@ -69,6 +69,10 @@ class MethodOptions(Options, ABC):
         """The number of classes that options are written for; None where they are for any."""
         return None
 
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
+        """Returns why options do not fit so many classes, or rows of several labels, if so."""
+        return None
+
     @property
     def audit_fault(self) -> str | None:
         """The reason why an audit does not see all that a fit releases; None where it does."""

@@ -184,6 +184,9 @@ class Options(MethodOptions):
     def counted_classes(self) -> int | None:
         return self.base.counted_classes
 
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:
+        return self.base.class_fault(classes, multi_label=multi_label)
+
     @property
     def audit_fault(self) -> str | None:
         return self.base.audit_fault

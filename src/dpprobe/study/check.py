@@ -89,6 +89,7 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     report.errors += _check_engines(study, name)
     report.warnings += _warn_of_patients(study, name)
     report.errors += _check_shards(study, name, rows)
+    report.errors += _check_classes(study, name, dataset, multi_label=multi_label)
     unit = study.dataset_unit(name)
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
     if n is None:
@@ -282,6 +283,20 @@ def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]
         f"head {method.head} takes one label a row; remove one of the two"
         for name, method in study.methods.items()
         if multi_label and not method.multi_label
+    ]
+
+
+def _check_classes(
+    study: Study, name: str, dataset: DatasetOptions, *, multi_label: bool
+) -> list[str]:
+    """Lists methods whose options are for another number of classes, as far as it is known."""
+    classes = dataset.count_classes()
+    if classes is None:
+        return []
+    return [
+        f"config: methods.{method} on datasets.{name}: {fault}"
+        for method, options in study.methods.items()
+        if (fault := options.class_fault(classes, multi_label=multi_label))
     ]
 
 

@@ -75,6 +75,42 @@ def test_a_multi_label_dataset_is_refused_by_heads_of_one_label(
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"head": "sgd", "class_weights": [1, 0.5, 0.5]},
+        {
+            "head": "tuned",
+            "base": {"head": "momentum", "class_weights": [1, 0.5, 0.5]},
+            "search": {"learning_rate": [0.1, 1]},
+        },
+    ],
+)
+@pytest.mark.parametrize("part", [None, {"fractions": {"3": 0.5}}])
+def test_numbers_for_other_classes_are_refused_before_any_job(
+    method: dict[str, Any], part: dict[str, Any] | None
+) -> None:
+    """Also where n is not known, as of a part by fractions."""
+    values = changed("methods.sgd", method)
+    values["datasets"]["digits"]["subsample"] = part
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(values))
+    assert str(caught.value) == (
+        "config: methods.sgd on datasets.digits: class_weights has 3 numbers, and there are 10 "
+        "classes; write one for each, in their order"
+    )
+
+
+def test_weights_of_classes_are_refused_for_rows_of_several_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10}
+    study = load_study(changed("methods", {"sgd": weights}))
+    monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
+    with pytest.raises(ConfigError, match="sgd on datasets.digits: class_weights are for rows of"):
+        check_study(study)
+
+
 def test_missing_files_are_all_named(tmp_path: Path) -> None:
     study = copy.deepcopy(STUDY)
     study["datasets"]["gone"] = {
