@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -127,8 +128,7 @@ def check_evaluation_plan(plan: Plan, metric: Metric, *, classes: int, multi_lab
     wanted = evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier if wanted else 0.0
     same = len(plan.mechanisms) == len(wanted) and all(
-        (planned.name, planned.released, planned.sensitivity, planned.sample_rate, planned.count)
-        == (item.name, item.released, item.sensitivity, item.sample_rate, item.count)
+        replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
         and math.isclose(planned.noise_multiplier, first * item.noise_multiplier, rel_tol=1e-9)
         for planned, item in zip(plan.mechanisms, wanted, strict=True)
     )

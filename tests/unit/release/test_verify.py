@@ -17,9 +17,10 @@ from safetensors.numpy import save, save_file
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.calibration import calibrate, price_of_group, round_up
 from dpprobe.privacy.entropy import SEEDED
-from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.privacy.plan import EXPONENTIAL, GAUSSIAN, Patients, Plan
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.release.bundle import (
     FACTS_FILE,
@@ -56,10 +57,11 @@ SAMPLED = {
 Change = Callable[[dict[str, Any]], None]
 
 
-def evaluation(folder: Path) -> dict[str, Any]:
+def evaluation(folder: Path, *, kind: str = GAUSSIAN) -> dict[str, Any]:
     n, value = 400, 0.87
+    sums = evaluation_mechanisms("accuracy", classes=3, multi_label=False)
     plan = calibrate(
-        evaluation_mechanisms("accuracy", classes=3, multi_label=False),
+        [replace(item, kind=kind) for item in sums],
         n=n, epsilon=0.5, delta=1e-5, accountant="pld", cache=folder,
     )  # fmt: skip
     estimate = accuracy_estimate(value, n, plan.mechanisms[0].noise_multiplier)
@@ -145,6 +147,15 @@ def test_other_heads_pass(
     ))  # fmt: skip
     edited(folder, STATEMENT_FILE, lambda values: values["ledger"].update(exact=False))
     assert failed(verify(folder)) == []
+
+
+def test_a_test_result_that_is_priced_as_draws_fails(bundle: Path, tmp_path: Path) -> None:
+    """Gaussian noise of the same multiplier costs far more than the epsilon that draws cost."""
+    drawn = evaluation(tmp_path / "calibration", kind=EXPONENTIAL)
+    edited(bundle, STATEMENT_FILE, lambda values: values.update(evaluation=drawn))
+    assert "evaluation" in failed(verify(bundle))
+    (mechanism,) = drawn["mechanisms"]
+    assert gaussian_epsilon(1 / mechanism["noise_multiplier"], 1e-5) > 2 * drawn["epsilon"]
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
