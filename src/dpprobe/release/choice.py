@@ -30,6 +30,7 @@ from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
+from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
@@ -105,14 +106,15 @@ def choice_words(
 
 
 def _not_private(study: Study, dataset: str) -> list[str]:
-    """Names the heads that the study trains on a dataset without privacy."""
+    """Names what the study trains or measures on a dataset's training rows without privacy."""
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
         for cell in study.cells(dataset)
         if cell.epsilon == INFINITE or not study.methods[cell.method].private
     )
     probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
-    return [*cells, *probes]
+    measured = study.backbones if dataset in long_tail_datasets(study) else ()
+    return [*cells, *probes, *(f"{backbone}/long tail" for backbone in measured)]
 
 
 def _fits(study: Study, dataset: str, n: int, unit: str, cache: Path) -> list[Fits]:

@@ -80,6 +80,10 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
             study({"covariance": COVARIANCE}, [1], few_shot={"backbones": ["small"]}),
             "small/few-shot probes", 2,
         ),
+        (
+            study({"covariance": COVARIANCE}, [1], long_tail={}),
+            "small/long tail", 2,
+        ),
     ]  # fmt: skip
     for chosen, named, cells in cases:
         block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
