@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 SCORE = "score"
+_TRIALS_RANGE = "; a trial has its own sensitivity, and a temperature in proportion"
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
 _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
@@ -235,7 +236,7 @@ class Options(MethodOptions):
                 if item.sensitivity != base.sensitivity
             }
         worded = [
-            replace(item, released=f"{item.released}{_TRIALS_NORM}")
+            replace(item, released=item.released + _anew(item))
             if item.name in clipped_anew
             else item
             for item in priced
@@ -262,6 +263,11 @@ class Options(MethodOptions):
         shape = _SHAPES.get(self.distribution, self.shape)
         assert shape is not None
         return Selection(mean=self.trials, shape=shape, repeated=names)
+
+
+def _anew(mechanism: Mechanism) -> str:
+    """Says how trials release a mechanism whose sensitivity is searched."""
+    return _TRIALS_RANGE if mechanism.exponential else _TRIALS_NORM
 
 
 def _priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:

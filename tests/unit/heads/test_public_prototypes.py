@@ -28,6 +28,7 @@ from dpprobe.heads.public_prototypes import (
     on_grid,
     read_candidates,
 )
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -412,3 +413,15 @@ def test_a_statement_tells_draws_from_sums() -> None:
     assert values["noise_standard_deviation"] == pytest.approx(8 * math.pi / math.sqrt(6))
     assert "moves the scores" in values["sensitivity_of"]
     assert mechanisms_of({"mechanisms": [values]}) == (mechanism,)
+
+
+def test_a_search_of_the_sensitivity_says_what_trials_do() -> None:
+    """Draws clip no rows: their temperature follows the trial's sensitivity."""
+    base = {"head": "public_prototypes", "public_features": "x", "top": 1}
+    for name, values in (("max_labels", [1, 2]), ("candidates", [50, 60])):
+        method = method_options({"head": "tuned", "base": base, "search": {name: values}})
+        _, choices = method.mechanisms(40)
+        assert choices.exponential
+        assert "clip" not in choices.released
+        said = "temperature in proportion" in choices.released
+        assert said == (name == "max_labels")
