@@ -177,9 +177,9 @@ def measure(
       resamples: that all cells share. once: without any.
     """
     whole = np.mean([comparison.whole(head, once) for head in heads], axis=0)
-    chance_gap, excess = _chance(comparison, heads[0], once)
+    chance_gap, excess, spread = _chance(comparison, heads[0], once)
     units = np.array([comparison.units[group] for group in comparison.kept], dtype=np.float64)
-    least = smallest_deviation(counted(units), confidence)
+    least = np.maximum(smallest_deviation(counted(units), confidence), spread)
     groups, values, drawn = [], np.zeros(()), np.zeros((), dtype=np.float32)
     for head in heads:
         of_head, resampled = comparison.drawn(head, resamples)
@@ -196,24 +196,28 @@ def measure(
     )
 
 
-def _chance(comparison: Comparison, head: Head, once: Resamples) -> tuple[float | None, Values]:
-    """Returns the gap between groups at random, and the mean that each has above the whole.
+def _chance(
+    comparison: Comparison, head: Head, once: Resamples
+) -> tuple[float | None, Values, Values]:
+    """Returns the gap between groups at random, and of each its mean above the whole, its spread.
 
     The second is 0 but for a calibration error, which alone depends on a group's size.
     """
     excess = np.zeros(len(comparison.kept))
     if comparison.ways is None:
-        return None, excess
+        return None, excess, excess
     metric, labels = comparison.metric, comparison.labels
     shuffled = head.shuffled(metric, comparison.layout, labels, comparison.ways)
     there = np.isfinite(shuffled)
+    means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
     if metric == "calibration_error":
-        means = np.where(there, shuffled, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         excess = np.where(there.any(axis=1), means - comparison.whole(head, once).mean(), 0.0)
     largest = np.where(there, shuffled, -np.inf).max(axis=0)
     smallest = np.where(there, shuffled, np.inf).min(axis=0)
     gaps = (largest - smallest)[there.sum(axis=0) >= 2]
-    return (float(np.quantile(gaps, CHANCE)) if len(gaps) else None), excess
+    apart = np.where(there, shuffled - means[:, None], 0.0)
+    spread = np.sqrt(np.square(apart).sum(axis=1) / np.maximum(there.sum(axis=1), 1))
+    return (float(np.quantile(gaps, CHANCE)) if len(gaps) else None), excess, spread
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:

@@ -17,14 +17,17 @@ ROWS = 300
 ERROR = 3.3 * (0.95 * 0.05 / TRIALS) ** 0.5
 
 
-def _trial(seed: int, accuracies: np.ndarray, others: np.ndarray) -> Gap:
+def _trial(
+    seed: int, accuracies: np.ndarray, others: np.ndarray, groups: np.ndarray | None = None
+) -> Gap:
     """The gap in accuracy of a cell whose groups are right so often, against a reference."""
     generator = np.random.default_rng(seed)
-    groups = np.arange(ROWS) % len(accuracies)
-    labels = generator.integers(3, size=ROWS)
-    luck = generator.random(ROWS)  # shared: what is hard for one cell is hard for the other
+    groups = np.arange(ROWS) % len(accuracies) if groups is None else groups
+    labels = generator.integers(3, size=len(groups))
+    luck = generator.random(len(groups))  # shared: what is hard for one cell is hard for the other
     rows = made_rows(labels, {"site": groups.tolist()}, classes=3)
-    resamples, once = Resamples(ROWS, 200, seed=seed), Resamples(ROWS, 0, seed=0)
+    resamples = Resamples(len(groups), 200, seed=seed)
+    once = Resamples(len(groups), 0, seed=0)
     comparison = compare(rows, "accuracy")
     measured = [
         measure(comparison, [head(rows, np.eye(3)[(labels + (luck > of[groups])) % 3])], resamples,
@@ -64,6 +67,15 @@ def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
     chance = np.mean([gap.chance_gap for gap in gaps])
     assert abs(np.mean([gap.gap > gap.chance_gap for gap in gaps]) - 0.05) < ERROR  # type: ignore[operator]
     assert chance > 0.09
+
+
+def test_of_many_small_groups_that_are_mostly_right_none_stands_out() -> None:
+    """Beside a large group: one of 30 rows that happens to be all right hardly varies."""
+    groups = np.repeat(np.arange(10), [600] + [30] * 9)
+    alike = np.full(10, 0.89)
+    gaps = [_trial(seed, alike, alike + 0.04, groups) for seed in range(TRIALS)]
+    assert _covered(gaps, 0.0) > 0.95 - ERROR
+    assert np.mean([gap.wide for gap in gaps]) < 0.05 + ERROR
 
 
 def test_of_several_groups_the_interval_covers_at_least_as_often_as_said() -> None:
