@@ -153,13 +153,18 @@ def read_rows(store: FeatureStore, most: int, *, seed: int) -> Rows:
         )
     units = _units(store)
     chosen = _drawn(units, most, derived_seed(seed, "clustered units"))
-    features = store.select(chosen)
-    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
-        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
+    features = _finite(store, store.select(chosen))
     ids = store.ids
     return Rows(
         features, np.asarray(store.labels)[chosen], units[chosen], [ids[row] for row in chosen]
     )
+
+
+def _finite(store: FeatureStore, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns features of a store, which must be finite."""
+    if bad := int((~np.isfinite(features).all(axis=1)).sum()):
+        raise DataError(f"{store.path}: features of {bad} rows are not finite; extract them again")
+    return features
 
 
 def sub_classes(
@@ -216,7 +221,7 @@ def memorised(
 ) -> tuple[dict[str, Any], pa.Table]:
     """Scores rows, and removes those that are memorised; as the record and the table have it."""
     started = time.monotonic()
-    classes = test.num_classes
+    classes, tested = test.num_classes, _finite(test, test.read())
     scaling = Scaling.of(rows.features)
     columns = scaling.columns(rows.features)
     codes: Index = np.unique(rows.units, return_inverse=True)[1]
@@ -225,7 +230,7 @@ def memorised(
     )
     removal = memorisation.remove(
         (columns, rows.labels),
-        (scaling.columns(test.read()), np.asarray(test.labels), _units(test)),
+        (scaling.columns(tested), np.asarray(test.labels), _units(test)),
         measured.scores > THRESHOLD,
         num_classes=classes,
         ridge=measured.ridge,

@@ -147,6 +147,18 @@ def test_features_that_are_no_numbers_are_refused(tmp_path: Path, bad: float) ->
     assert not (tmp_path / "long_tail").exists()
 
 
+def test_test_features_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    """A head would take such rows for the first class."""
+    features = np.random.default_rng(0).normal(size=(60, 3))
+    bad = features[:20].copy()
+    bad[4, 1] = np.nan
+    with pytest.raises(DataError, match="test.*features of 1 rows are not finite"):
+        _measured(
+            tmp_path, features, np.arange(60) % 3, test=(bad, np.arange(20) % 3),
+            memorisation={"heads": 50},
+        )  # fmt: skip
+
+
 def test_rows_of_several_labels_are_refused(tmp_path: Path) -> None:
     labels = np.ones((30, 10), dtype=np.int8)
     with pytest.raises(DataError, match="several labels"):
