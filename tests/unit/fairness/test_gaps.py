@@ -170,7 +170,7 @@ def test_groups_that_patients_share_are_exchanged_by_rows() -> None:
             for metric in ("calibration_error", "accuracy")
         )  # fmt: skip
         seen += calibration.wide
-        chances.append(accuracy.chance_gap)
-        gaps.append(accuracy.gap)
+        chances.append(accuracy.chance_gap or 0.0)
+        gaps.append(accuracy.gap or 0.0)
     assert seen <= 6
     assert np.mean(chances) == pytest.approx(np.quantile(gaps, 0.95), rel=0.4)
