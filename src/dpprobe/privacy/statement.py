@@ -78,7 +78,8 @@ _GUMBEL_DEVIATION = math.pi / math.sqrt(6)
 NOT_COVERED = (
     "the features, their shards, and any plot of them, t-SNE included",
     "training losses and learning curves, and log files",
-    "predictions and metrics on the test split, where it is private",
+    "labels and subgroups of test rows, and predictions and metrics on them, where the test split "
+    "is private",
     "the split into training and test rows where it was made here: one more source image can "
     "move another one across the boundary. The promise is for rows of the training split as it is",
     "heads and metrics of other cells: what is published together composes",

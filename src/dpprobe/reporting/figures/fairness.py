@@ -111,16 +111,19 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
     panels, looks = _panels(records)
 
     def draw(axes: Axes, panel: _Panel) -> None:
+        named = list(panel.references)
         for method, look in looks.items():
             mine = [point for point in panel.of(method) if point[1].overall is not None]
             _draw_method(axes, [_percent(gap.overall) for _, gap in mine], mine, look)
+            ends = sorted(mine, key=lambda point: epsilon_value(point[0].epsilon))
+            named += ends[:1] + ends[1:][-1:]
         for cell, gap in panel.references:
             look = (_colour(looks, cell), ("-", "s"))
             _draw_method(axes, [_percent(gap.overall)], [(cell, gap)], look, hollow=True)
         axes.set_xlabel(f"test {panel.metric} (%)", fontsize=8.5)
         axes.margins(x=0.12)
         axes.grid(axis="both")
-        for cell, gap in (*panel.points, *panel.references):
+        for cell, gap in named:  # those between would stand on each other
             text = "∞" if cell.epsilon == INFINITE else cell.epsilon
             axes.annotate(
                 text, (_percent(gap.overall), _percent(gap.gap)), xytext=(3, 3),
@@ -130,7 +133,7 @@ def quality_figure(records: Sequence[FairnessRecord], *, svg: Path, png: Path) -
     _save(
         records, panels, looks, draw, svg=svg, png=png,
         title="gap between the best and the worst group against quality",
-        note="; beside each mark its ε",
+        note="; at the ends of each line its ε",
         without=Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="s",
                        markerfacecolor="white", label="without privacy"),
     )  # fmt: skip
