@@ -6,11 +6,11 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.audit.record import read_audit
+        from dpprobe.audit.record import AuditRecord
         from dpprobe.reporting.figures.audit import audit_figure
 
         audit_figure(
-            [read_audit(Path(path)) for path in snakemake.input.audits],
+            [AuditRecord.read(Path(path)) for path in snakemake.input.audits],
             dataset=snakemake.wildcards.dataset,
             svg=Path(snakemake.output.svg),
             png=Path(snakemake.output.png),

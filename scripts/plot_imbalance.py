@@ -6,9 +6,9 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.fairness.imbalance_record import read_imbalance
+        from dpprobe.fairness.imbalance_record import ImbalanceRecord
         from dpprobe.reporting.figures.imbalance import imbalance_figure, law_figure
 
-        record = read_imbalance(Path(snakemake.input[0]))
+        record = ImbalanceRecord.read(Path(snakemake.input[0]))
         imbalance_figure(record, svg=Path(snakemake.output.svg), png=Path(snakemake.output.png))
         law_figure(record, svg=Path(snakemake.output.law_svg), png=Path(snakemake.output.law_png))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.fairness.record import read_fairness
+from dpprobe.fairness.record import FairnessRecord
 
 from .conftest import Workspace
 
@@ -26,7 +26,7 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
     workspace.run(study, "fairness_digits")
-    record = read_fairness(workspace.directory / RECORD)
+    record = FairnessRecord.read(workspace.directory / RECORD)
     assert [(cell.method, cell.epsilon) for cell in record.cells] == [
         ("sgd", "2"),
         ("nonprivate", "inf"),

@@ -12,10 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from dpprobe.artifacts import read_record, write_json
-from dpprobe.errors import DataError
+from dpprobe.records import Part, Record
 
 FORMAT: Final = "dpprobe-long-tail"
 FORMAT_VERSION: Final = 1
@@ -26,13 +23,7 @@ RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
 SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
 
 
-class _Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Index(_Part):
+class Index(Part):
     """A tail index and the ends of its 95 % interval; `high` is null above 5."""
 
     value: float
@@ -40,7 +31,7 @@ class Index(_Part):
     high: float | None
 
 
-class Frequencies(_Part):
+class Frequencies(Part):
     """Frequencies of sub-classes, of the features or of their reference.
 
     Attributes:
@@ -58,7 +49,7 @@ class Frequencies(_Part):
     shares: tuple[float, ...]
 
 
-class SubClasses(_Part):
+class SubClasses(Part):
     """A clustering.
 
     Attributes:
@@ -72,7 +63,7 @@ class SubClasses(_Part):
     m_ln_n: float
 
 
-class Above(_Part):
+class Above(Part):
     """The share of rows with a score above each threshold, and the share that chance gives."""
 
     thresholds: tuple[float, ...]
@@ -80,7 +71,7 @@ class Above(_Part):
     chance: tuple[float, ...]
 
 
-class RemovedRows(_Part):
+class RemovedRows(Part):
     """Test accuracies without the memorised rows, and without as many random ones."""
 
     removed: int
@@ -92,7 +83,7 @@ class RemovedRows(_Part):
     high: float
 
 
-class Scores(_Part):
+class Scores(Part):
     """Memorisation scores.
 
     Attributes:
@@ -122,7 +113,7 @@ class Scores(_Part):
     seconds: float
 
 
-class LongTailRecord(_Part):
+class LongTailRecord(Record):
     """The long tail of the features of one (dataset, backbone).
 
     Attributes:
@@ -154,32 +145,13 @@ class LongTailRecord(_Part):
         """The clustering with the most clusters."""
         return max(self.sub_classes, key=lambda item: item.clusters)
 
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json"))
-
 
 def long_tail_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
     """Returns a file of a long tail below the folder of all."""
     return Path(folder, dataset, f"{backbone}{suffix}")
 
 
-def read_long_tail(path: Path) -> LongTailRecord:
-    """Reads a record.
-
-    Raises:
-      DataError: when the file is missing, or is not a record of today's version.
-    """
-    values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
-    try:
-        return LongTailRecord.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-        raise DataError(message) from None
-
-
 def read_long_tails(paths: Iterable[Path]) -> list[LongTailRecord]:
     """Reads records, in the order of datasets and backbones."""
-    records = map(read_long_tail, paths)
+    records = map(LongTailRecord.read, paths)
     return sorted(records, key=lambda record: (record.dataset, record.backbone))

@@ -34,7 +34,6 @@ from dpprobe.audit.record import (
     Evidence,
     audit_path,
     power_in_words,
-    read_audit,
 )
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
@@ -174,7 +173,7 @@ class _Task:
     def is_current(self) -> bool:
         """Returns True if a record has today's fingerprint; one that cannot be read has not."""
         try:
-            record = read_audit(audit_path(self.audits, self.key, RECORD_SUFFIX))
+            record = AuditRecord.read(audit_path(self.audits, self.key, RECORD_SUFFIX))
         except DataError:
             return False
         scores = audit_path(self.audits, self.key, SCORES_SUFFIX)

@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from dpprobe.artifacts import read_record, write_json
-from dpprobe.errors import DataError
 from dpprobe.privacy.limits import INFINITE
+from dpprobe.records import Part, Record
 
 AUDIT_FORMAT: Final = "dpprobe-audit"
 AUDIT_FORMAT_VERSION: Final = 1
@@ -60,13 +59,7 @@ OptionalNumber = Annotated[
 ]
 
 
-class _Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Claim(_Part):
+class Claim(Part):
     """The promise that is tested.
 
     Attributes:
@@ -83,14 +76,14 @@ class Claim(_Part):
     priced_by: str
 
 
-class Bundle(_Part):
+class Bundle(Part):
     """The same test by a reader of the weights alone."""
 
     accuracy: float
     epsilon_lower: Number
 
 
-class WhiteBox(_Part):
+class WhiteBox(Part):
     """The test with one canary of all that a fit releases.
 
     Attributes:
@@ -134,7 +127,7 @@ class WhiteBox(_Part):
     seconds: float
 
 
-class Control(_Part):
+class Control(Part):
     """A broken mechanism that the same audit has to catch: its bound above the claim."""
 
     name: str
@@ -145,14 +138,14 @@ class Control(_Part):
     caught: bool
 
 
-class NoControl(_Part):
+class NoControl(Part):
     """A control that a plan has no place for."""
 
     name: str
     not_applicable: str
 
 
-class Attack(_Part):
+class Attack(Part):
     """A membership attack on one kind of rows.
 
     Attributes:
@@ -170,24 +163,24 @@ class Attack(_Part):
     auc: float
     auc_interval: tuple[float, float] | None
     tpr_at_fpr: dict[str, float | None]
-    intervals: dict[str, tuple[float, float] | None] = {}
+    intervals: dict[str, tuple[float, float] | None] = Field(default_factory=dict)
 
 
-class Allowed(_Part):
+class Allowed(Part):
     """The best that any attack may reach, by the plan."""
 
     balanced_accuracy: float
     tpr_at_fpr: dict[str, float]
 
 
-class NoRows(_Part):
+class NoRows(Part):
     """A kind of rows that a dataset has none of, and why."""
 
     rows: str
     reason: str
 
 
-class Membership(_Part):
+class Membership(Part):
     """Attacks on real training rows. Not private.
 
     Attributes:
@@ -213,7 +206,7 @@ class Membership(_Part):
         return next((r for r in self.rows if (r.rows, r.attack) == (rows, attack)), None)
 
 
-class Evidence(_Part):
+class Evidence(Part):
     """The date and the code of the audit, and its power in a sentence (None without white box)."""
 
     date: str
@@ -221,7 +214,7 @@ class Evidence(_Part):
     power: str | None
 
 
-class AuditRecord(_Part):
+class AuditRecord(Record):
     """An audited cell.
 
     Attributes:
@@ -259,25 +252,6 @@ class AuditRecord(_Part):
             f"{at_least(box.epsilon_lower)} at {100 * box.confidence:g} % confidence, and "
             f"{self.evidence.power}; a low bound is no certificate."
         )
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json", by_alias=True))
-
-
-def read_audit(path: Path) -> AuditRecord:
-    """Reads the record of an audited cell.
-
-    Raises:
-      DataError: when the file is missing, or is not a record of today's version.
-    """
-    values = read_record(path, kind=AUDIT_FORMAT, version=AUDIT_FORMAT_VERSION)
-    try:
-        return AuditRecord.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-        raise DataError(message) from None
 
 
 def at_least(value: float) -> str:

@@ -10,10 +10,9 @@ import math
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, PlainSerializer
 
-from dpprobe.artifacts import read_record, write_json
-from dpprobe.errors import DataError
+from dpprobe.records import Part, Record
 
 IMBALANCE_FORMAT: Final = "dpprobe-imbalance"
 IMBALANCE_FORMAT_VERSION: Final = 1
@@ -35,13 +34,7 @@ def _finite(value: float | None) -> float | None:
 OptionalNumber = Annotated[float | None, BeforeValidator(_finite), PlainSerializer(_finite)]
 
 
-class _Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Estimate(_Part):
+class Estimate(Part):
     """A mean over seeds with its 95 % interval; of one seed there is no `std`.
 
     The interval covers both what differs between seeds (Student's t) and what is due to few test
@@ -54,7 +47,7 @@ class Estimate(_Part):
     high: float
 
 
-class TrainingSet(_Part):
+class TrainingSet(Part):
     """A dataset of the study: the whole one, or a copy in which one class is rare.
 
     Attributes:
@@ -69,7 +62,7 @@ class TrainingSet(_Part):
     per_class: tuple[int, ...]
 
 
-class Clipping(_Part):
+class Clipping(Part):
     """The effect of clipping to C on the gradients of training rows, at the trained heads.
 
     Means over seeds, in pairs: of the rare class, and of the others, each counting once.
@@ -86,7 +79,7 @@ class Clipping(_Part):
     kept: tuple[OptionalNumber, OptionalNumber]
 
 
-class RareCell(_Part):
+class RareCell(Part):
     """A cell's results on the class that is rare in its training rows.
 
     Attributes:
@@ -126,7 +119,7 @@ class RareCell(_Part):
     clipping: Clipping | None
 
 
-class BreakDown(_Part):
+class BreakDown(Part):
     """The product n_c * epsilon at which a method learns a class half as well as without privacy.
 
     Attributes:
@@ -148,7 +141,7 @@ class BreakDown(_Part):
     note: str
 
 
-class Ranged(_Part):
+class Ranged(Part):
     """A number with the ends of its 95 % interval."""
 
     value: float
@@ -156,7 +149,7 @@ class Ranged(_Part):
     high: float
 
 
-class Law(_Part):
+class Law(Part):
     """A curve through the cells of a method: recall over reference recall, rho, of 0 to 1.
 
     logit(rho) = a_class + n_c_exponent ln(n_c) + epsilon_exponent ln(epsilon), least squares on
@@ -198,7 +191,7 @@ class Law(_Part):
         return not (within and self.epsilons[0] <= 1 <= self.epsilons[1])
 
 
-class ImbalanceRecord(_Part):
+class ImbalanceRecord(Record):
     """Rare classes of a dataset on one backbone. Not private.
 
     Attributes:
@@ -218,22 +211,3 @@ class ImbalanceRecord(_Part):
     cells: tuple[RareCell, ...]
     break_downs: tuple[BreakDown, ...]
     laws: tuple[Law, ...]
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json"))
-
-
-def read_imbalance(path: Path) -> ImbalanceRecord:
-    """Reads a record.
-
-    Raises:
-      DataError: when the file is missing, or is not a record of today's version.
-    """
-    values = read_record(path, kind=IMBALANCE_FORMAT, version=IMBALANCE_FORMAT_VERSION)
-    try:
-        return ImbalanceRecord.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-        raise DataError(message) from None

@@ -13,11 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from dpprobe.artifacts import read_record, write_json
 from dpprobe.data.groups import CLASSES as CLASSES
-from dpprobe.errors import DataError
+from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
 FAIRNESS_FORMAT_VERSION: Final = 1
@@ -42,13 +39,7 @@ def fairness_path(folder: Path | str, dataset: str, backbone: str, suffix: str) 
     return Path(folder, dataset, f"{backbone}{suffix}")
 
 
-class _Part(BaseModel):
-    """A part of a record: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Minimum(_Part):
+class Minimum(Part):
     """The test units that a group needs, in all and of each value of a label."""
 
     units: int
@@ -56,7 +47,7 @@ class Minimum(_Part):
     negatives: int
 
 
-class Group(_Part):
+class Group(Part):
     """A group of the test rows.
 
     Attributes:
@@ -70,7 +61,7 @@ class Group(_Part):
     left_out: str | None
 
 
-class Compared(_Part):
+class Compared(Part):
     """The labels and groups that a metric of an attribute compares.
 
     Attributes:
@@ -82,7 +73,7 @@ class Compared(_Part):
     left_out: dict[str, str]
 
 
-class Attribute(_Part):
+class Attribute(Part):
     """The groups of one column, of a pair of columns ("sex x age"), or the classes."""
 
     attribute: str
@@ -90,14 +81,14 @@ class Attribute(_Part):
     compared: dict[str, Compared]
 
 
-class Reference(_Part):
+class Reference(Part):
     """The cell that a cell's gaps are compared with."""
 
     method: str
     epsilon: str
 
 
-class Gap(_Part):
+class Gap(Part):
     """The distance between the best and the worst group by one metric, for one cell.
 
     Values are means over seeds. The gap is that of each seed's head, then the mean over seeds, so
@@ -140,7 +131,7 @@ class Gap(_Part):
         return self.low is not None and self.low > 0
 
 
-class Parity(_Part):
+class Parity(Part):
     """fairlearn's differences of one label, largest group minus smallest, as means over seeds.
 
     Attributes:
@@ -156,7 +147,7 @@ class Parity(_Part):
     equalized_odds_difference: float | None
 
 
-class CellAttribute(_Part):
+class CellAttribute(Part):
     """An attribute's gaps by metric, and its parity differences, of one cell."""
 
     attribute: str
@@ -164,7 +155,7 @@ class CellAttribute(_Part):
     parity: tuple[Parity, ...]
 
 
-class FairnessCell(_Part):
+class FairnessCell(Part):
     """One cell.
 
     Attributes:
@@ -188,7 +179,7 @@ class FairnessCell(_Part):
         return next((item.gaps[metric] for item in named if metric in item.gaps), None)
 
 
-class FairnessRecord(_Part):
+class FairnessRecord(Record):
     """The subgroups of all cells of a (dataset, backbone).
 
     Attributes:
@@ -219,25 +210,6 @@ class FairnessRecord(_Part):
         """Returns a cell; None where there is none."""
         key = (method, epsilon)
         return next((cell for cell in self.cells if (cell.method, cell.epsilon) == key), None)
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json"))
-
-
-def read_fairness(path: Path) -> FairnessRecord:
-    """Reads the record of a job.
-
-    Raises:
-      DataError: when the file is missing, or is not a record of today's version.
-    """
-    values = read_record(path, kind=FAIRNESS_FORMAT, version=FAIRNESS_FORMAT_VERSION)
-    try:
-        return FairnessRecord.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        message = f"{path}: {place}: {first['msg'].lower()}; delete it and run again"
-        raise DataError(message) from None
 
 
 def left_out_in_words(groups: Iterable[Group]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dpprobe.audit.record import at_least, power_in_words, read_audit
+from dpprobe.audit.record import AuditRecord, at_least, power_in_words
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Plan
 
@@ -51,7 +51,7 @@ def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
       DataError: when the record cannot be read.
       PrivacyError: when the audit shows more than the plan promises.
     """
-    record = read_audit(audit)
+    record = AuditRecord.read(audit)
     box, values = record.white_box, plan.to_dict()
     if box is None:
         return None

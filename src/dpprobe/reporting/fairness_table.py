@@ -21,7 +21,6 @@ from dpprobe.fairness.record import (
     Gap,
     Reference,
     left_out_in_words,
-    read_fairness,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting import tables
@@ -56,7 +55,7 @@ def read_subgroups(path: Path) -> Subgroups:
     Raises:
       DataError: when one of the two cannot be read.
     """
-    record = read_fairness(path)
+    record = FairnessRecord.read(path)
     table = path.with_suffix(TABLE_SUFFIX)
     names = ["method", "epsilon", "attribute", "metric", "group", "value", "low", "high"]
     try:

@@ -14,7 +14,6 @@ from dpprobe.fairness.imbalance_record import (
     Law,
     Ranged,
     RareCell,
-    read_imbalance,
 )
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting import tables
@@ -36,7 +35,7 @@ def write_imbalance_tables(paths: Sequence[Path], *, csv: Path, markdown: Path) 
     Raises:
       DataError: when a file is not such a record.
     """
-    records = [read_imbalance(path) for path in paths]
+    records = [ImbalanceRecord.read(path) for path in paths]
     write_text(csv, tables.comma_separated(numbers_table(records)))
     write_text(markdown, tables.markdown(best_table(records, notes=in_words(records))))
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from dpprobe.audit.record import read_audit
+from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
-from dpprobe.fairness.record import read_fairness
+from dpprobe.fairness.record import FairnessRecord
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads
@@ -107,8 +107,8 @@ def ingest(
         shared_tags["untested_classes"] = f"{len(info.untested)} of {info.num_classes}"
     measure = measures(cell_files).get(dataset, ACCURACY)
     source = dataset_input(dataset, info)
-    audited = {(audit := read_audit(path)).key: (path, audit) for path in audits}
-    groups = {(read := read_fairness(path)).backbone: (path, read) for path in fairness}
+    audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
+    groups = {(read := FairnessRecord.read(path)).backbone: (path, read) for path in fairness}
     cells = [
         cell_run(
             path, record, study, shared_tags, source, audited.get(record.cell.key),

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from dpprobe.analysis.long_tail_job import long_tail_job
-from dpprobe.analysis.long_tail_record import LongTailRecord, read_long_tail
+from dpprobe.analysis.long_tail_record import LongTailRecord
 from dpprobe.errors import DataError
 from dpprobe.study.options import LongTailOptions
 
@@ -40,7 +40,7 @@ def _measured(
         seed=0,
         threads=1,
     )
-    return read_long_tail(tmp_path / "long_tail/digits/pixels.json")
+    return LongTailRecord.read(tmp_path / "long_tail/digits/pixels.json")
 
 
 @pytest.fixture(scope="module")
@@ -169,4 +169,4 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "pixels.json"
     path.write_text('{"format": "dpprobe-long-tail", "format_version": 1, "rows": 3}')
     with pytest.raises(DataError, match="delete it and run again"):
-        read_long_tail(path)
+        LongTailRecord.read(path)

@@ -15,7 +15,7 @@ import pytest
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.audit import membership, white_box
 from dpprobe.audit.job import audit_job
-from dpprobe.audit.record import RECORD_SUFFIX, SCORES_SUFFIX, AuditRecord, audit_path, read_audit
+from dpprobe.audit.record import RECORD_SUFFIX, SCORES_SUFFIX, AuditRecord, audit_path
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
@@ -115,7 +115,7 @@ class _Audits:
         return audit_path(self.folder / "audit", ("toy", "none", method, epsilon), suffix)
 
     def record(self, method: str, **where: Any) -> AuditRecord:
-        return read_audit(self.path(method, **where))
+        return AuditRecord.read(self.path(method, **where))
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.audit.record import at_least, audit_path, power_in_words, read_audit
+from dpprobe.audit.record import AuditRecord, at_least, audit_path, power_in_words
 from dpprobe.errors import DataError
 from tests.support.audit_records import CONTROLS, MEMBERSHIP, WHITE_BOX, write_audit
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     path = write_audit(tmp_path, controls=CONTROLS, membership=MEMBERSHIP)
-    record = read_audit(path)
+    record = AuditRecord.read(path)
     again = tmp_path / "again.json"
     record.write(again)
     assert read_json(again) == read_json(path)
@@ -27,7 +27,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_infinity_is_written_as_a_word_and_no_number_as_null(tmp_path: Path) -> None:
-    record = read_audit(write_audit(tmp_path, controls=CONTROLS))
+    record = AuditRecord.read(write_audit(tmp_path, controls=CONTROLS))
     assert record.white_box is not None
     broken = record.model_copy(
         update={
@@ -41,12 +41,14 @@ def test_infinity_is_written_as_a_word_and_no_number_as_null(tmp_path: Path) -> 
     values = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
     assert values["white_box"]["epsilon_lower"] == "inf"
     assert values["white_box"]["caught_factor"] is None
-    assert read_audit(path).white_box.epsilon_lower == math.inf  # type: ignore[union-attr]
+    assert AuditRecord.read(path).white_box.epsilon_lower == math.inf  # type: ignore[union-attr]
     assert values["controls"][0]["epsilon_lower"] == "inf"
 
 
 def test_a_cell_that_promises_nothing_has_an_infinite_claim(tmp_path: Path) -> None:
-    record = read_audit(write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP))
+    record = AuditRecord.read(
+        write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP)
+    )
     assert math.isinf(record.claim.epsilon)
     assert record.evidence.power is None
     assert record.in_words is None
@@ -67,7 +69,7 @@ def test_a_record_of_another_form_is_refused_by_its_place(
     path = write_audit(tmp_path)
     write_json(path, read_json(path) | change)
     with pytest.raises(DataError, match=f"{place}.*; delete it and run again") as caught:
-        read_audit(path)
+        AuditRecord.read(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
@@ -77,7 +79,7 @@ def test_another_version_or_no_file_is_refused(tmp_path: Path) -> None:
     write_json(path, read_json(path) | {"format_version": 2})
     for refused in (path, tmp_path / "missing.json"):
         with pytest.raises(DataError, match="unreadable"):
-            read_audit(refused)
+            AuditRecord.read(refused)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_power_is_said_in_a_sentence() -> None:
 
 
 def test_what_an_audit_shows_comes_with_its_power(tmp_path: Path) -> None:
-    words = read_audit(write_audit(tmp_path)).in_words
+    words = AuditRecord.read(write_audit(tmp_path)).in_words
     assert words is not None
     for part in ("0.712", "1000 runs", "95 % confidence", "factor of 1.52", "no certificate"):
         assert part in words

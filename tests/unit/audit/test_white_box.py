@@ -14,7 +14,7 @@ from dpprobe.audit import white_box
 from dpprobe.audit.bounds import accuracy_lower_bound
 from dpprobe.audit.canaries import Shape, make_worlds
 from dpprobe.audit.power import PlanFamily
-from dpprobe.audit.record import read_audit
+from dpprobe.audit.record import AuditRecord
 from dpprobe.errors import ConfigError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Plan
@@ -76,7 +76,7 @@ def test_a_claim_lies_above_its_bound_and_below_those_of_all_controls(
     assert {"releases", "bundle", "noise_off", "float_noise"} <= set(scores["attack"])
     written = result.to_dict()
     path = write_audit(tmp_path, white_box=written["white_box"], controls=written["controls"])
-    record = read_audit(path)
+    record = AuditRecord.read(path)
     assert record.white_box is not None
     assert record.white_box.epsilon_lower == pytest.approx(box["epsilon_lower"])
 

@@ -21,7 +21,7 @@ from dpprobe.fairness.imbalance import (
     least_reference,
     retained,
 )
-from dpprobe.fairness.imbalance_record import RareCell, read_imbalance
+from dpprobe.fairness.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.results.metrics import wilson
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 
@@ -215,11 +215,11 @@ def test_the_best_method_is_a_private_one() -> None:
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = imbalance_record(lawful_cells(1.0, 1.0))
     record.write(tmp_path / "pixels.json")
-    assert read_imbalance(tmp_path / "pixels.json") == record
+    assert ImbalanceRecord.read(tmp_path / "pixels.json") == record
     text = (tmp_path / "pixels.json").read_text(encoding="utf-8")
     assert "NaN" not in text
     values = json.loads(text)
     values["cells"][0]["recall"] = 1
     (tmp_path / "pixels.json").write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(DataError, match="cells.0.recall.*delete it and run again"):
-        read_imbalance(tmp_path / "pixels.json")
+        ImbalanceRecord.read(tmp_path / "pixels.json")

@@ -11,7 +11,7 @@ import pytest
 
 from dpprobe.errors import DataError
 from dpprobe.fairness.job import fairness_job
-from dpprobe.fairness.record import COLUMNS, FairnessRecord, Gap, read_fairness
+from dpprobe.fairness.record import COLUMNS, FairnessRecord, Gap
 from dpprobe.study.options import FairnessOptions
 from tests.support.fairness_cells import write_grouped_cell
 
@@ -47,7 +47,7 @@ def _run(root: Path, cells: list[Path], **options: Any) -> FairnessRecord:
         cells, FairnessOptions(resamples=200, **options), REFERENCES,
         table=root / "groups.parquet", record=root / "groups.json", seed=0,
     )  # fmt: skip
-    return read_fairness(root / "groups.json")
+    return FairnessRecord.read(root / "groups.json")
 
 
 def _gap(record: FairnessRecord, attribute: str, metric: str, *, cell: int = 0) -> Gap:
@@ -195,4 +195,4 @@ def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "groups.json"
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(DataError, match=r"groups.json: unreadable .* delete it and run again"):
-        read_fairness(path)
+        FairnessRecord.read(path)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.errors import DataError
-from dpprobe.fairness.record import read_fairness
+from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.fairness_table import (
     fairness_table,
     read_subgroups,
@@ -94,7 +94,7 @@ def test_where_nothing_can_be_compared_the_table_is_empty(tmp_path: Path) -> Non
 
 def test_an_attribute_without_the_headline_shows_the_metric_that_it_has(tmp_path: Path) -> None:
     path = write_fairness(tmp_path, headline="accuracy")
-    record = read_fairness(path)
+    record = FairnessRecord.read(path)
     assert shown_metric(record, "sex") == "accuracy"
     assert shown_metric(record.model_copy(update={"headline": "auc"}), "sex") == "accuracy"
     assert shown_metric(record, "unknown") is None

@@ -14,7 +14,6 @@ from dpprobe.audit.record import (
     NoControl,
     WhiteBox,
     at_least,
-    read_audit,
 )
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.summary import rounded_up
@@ -30,7 +29,7 @@ def read_audits(paths: Iterable[Path], *, order: Sequence[str]) -> list[dict[str
       order: of the datasets.
     """
     records = sorted(
-        map(read_audit, paths),
+        map(AuditRecord.read, paths),
         key=lambda item: (item.backbone, item.method, epsilon_value(item.epsilon)),
     )
     audited = {record.dataset for record in records}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.fairness.imbalance_record import ImbalanceRecord, RareCell, read_imbalance
+from dpprobe.fairness.imbalance_record import ImbalanceRecord, RareCell
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting import tables
 from dpprobe.reporting.imbalance_table import best_table, break_down_words, law_words, laws_of
@@ -18,7 +18,7 @@ def read_imbalances(paths: Iterable[Path], *, order: Sequence[str]) -> list[dict
     Args:
       order: of the datasets.
     """
-    records = [read_imbalance(path) for path in paths]
+    records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _part(dataset, mine)
         for dataset in order

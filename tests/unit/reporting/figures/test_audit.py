@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.patches import StepPatch
 
-from dpprobe.audit.record import AuditRecord, read_audit
+from dpprobe.audit.record import AuditRecord
 from dpprobe.errors import DataError
 from dpprobe.reporting.figures.audit import audit_figure
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
@@ -17,7 +17,7 @@ from tests.support.figures import drawn_figure
 def _records(tmp_path: Path) -> list[AuditRecord]:
     bounds = {"0.5": 0.0, "2": 1.2, "8": 7.1}
     return [
-        read_audit(
+        AuditRecord.read(
             write_audit(
                 tmp_path,
                 backbone=backbone,
@@ -60,7 +60,7 @@ def test_methods_stand_below_the_step_of_their_claim(
 ) -> None:
     broken = {**WHITE_BOX, "epsilon_lower": 2.5, "holds": False}
     records = [
-        read_audit(write_audit(tmp_path, method=method, epsilon=epsilon, white_box=box))
+        AuditRecord.read(write_audit(tmp_path, method=method, epsilon=epsilon, white_box=box))
         for method in "abcdef"
         for epsilon, box in (("1", WHITE_BOX), ("2", broken if method == "f" else WHITE_BOX))
     ]
@@ -79,7 +79,7 @@ def test_methods_stand_below_the_step_of_their_claim(
 def test_an_audit_without_power_is_said_to_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weak = read_audit(write_audit(tmp_path, white_box={**WHITE_BOX, "caught_factor": None}))
+    weak = AuditRecord.read(write_audit(tmp_path, white_box={**WHITE_BOX, "caught_factor": None}))
     figure = drawn_figure(
         monkeypatch, lambda files: audit_figure([weak], dataset="digits", **files)
     )
@@ -87,6 +87,8 @@ def test_an_audit_without_power_is_said_to_have_none(
 
 
 def test_without_a_white_box_audit_there_is_nothing_to_draw(tmp_path: Path) -> None:
-    record = read_audit(write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP))
+    record = AuditRecord.read(
+        write_audit(tmp_path, epsilon="inf", white_box=None, membership=MEMBERSHIP)
+    )
     with pytest.raises(DataError, match="no white-box audit to draw"):
         audit_figure([record], dataset="digits", svg=tmp_path / "a.svg", png=tmp_path / "a.png")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from dpprobe.fairness.record import FairnessRecord, read_fairness
+from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
 from tests.support.fairness_records import value, write_fairness
 from tests.support.figures import drawn_figure, tick_texts
@@ -16,7 +16,7 @@ from tests.support.figures import drawn_figure, tick_texts
 
 def records(root: Path, *backbones: str, **options: Any) -> list[FairnessRecord]:
     names = backbones or ("pixels",)
-    return [read_fairness(write_fairness(root, backbone=name, **options)) for name in names]
+    return [FairnessRecord.read(write_fairness(root, backbone=name, **options)) for name in names]
 
 
 def marks(axes: Any) -> list[tuple[float, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.fairness.record import read_fairness
+from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.fairness_table import write_fairness_table
 from dpprobe.reporting.figures.fairness import gap_figure, quality_figure
 from dpprobe.reporting.report.fairness import read_fairness_parts
@@ -90,7 +90,7 @@ def test_figures_of_subgroups_stand_in_their_section_alone(made: Made) -> None:
     figures = [*made.sources.figures]
     for name, draw in (("auc", quality_figure), ("gap", gap_figure)):
         svg = made.results / f"figures/digits/fairness_{name}.svg"
-        draw([read_fairness(path) for path in paths], svg=svg, png=svg.with_suffix(".png"))
+        draw([FairnessRecord.read(path) for path in paths], svg=svg, png=svg.with_suffix(".png"))
         figures += [svg, svg.with_suffix(".png")]
     page, text = section(made, paths, figures=figures)
     titles = [f"<strong>Gaps between groups against {x}, digits." for x in ("epsilon", "quality")]
