@@ -1,4 +1,4 @@
-"""Prints a hash of the native kernels' results, of float32 ones or, with "exact", of exact ones.
+"""Prints a hash of the native kernels' results, of floating ones or, with "exact", of exact ones.
 
 Arguments: folders of machine code; "exact"; "noise-first", the reverse order of imports.
 
@@ -18,7 +18,11 @@ from dpprobe.machine_code import MachineCode
 if TYPE_CHECKING:
     import numpy as np
 
-FLOAT_KERNELS = ["dpprobe.heads.kernels.fused_step", "dpprobe.privacy.noise"]
+FLOAT_KERNELS = [
+    "dpprobe.fairness.kernels",
+    "dpprobe.heads.kernels.fused_step",
+    "dpprobe.privacy.noise",
+]
 EXACT_KERNELS = [
     "dpprobe.heads.kernels.exact_step",
     "dpprobe.heads.kernels.grid_rows",
@@ -83,7 +87,36 @@ def results() -> str:
             digest.update(tensor.numpy().tobytes())
     normals = GaussianNoise([1, 2], 5000, torch.device("cpu")).draw(3, 1.3)
     digest.update(normals.contiguous().numpy().tobytes())
+    for numbers in group_results():
+        digest.update(numbers.tobytes())
     return digest.hexdigest()
+
+
+def group_results() -> list[np.ndarray]:
+    """Returns areas, sums and differences of groups of rows, in resamples and random splits."""
+    import numpy as np
+
+    from dpprobe.fairness import kernels
+
+    generator = np.random.default_rng(0)
+    rows, units, groups, lanes, ways = 400, 150, 5, 64, 20
+    counts = generator.integers(4, size=(units, lanes), dtype=np.uint8)
+    unit, place = (generator.integers(most, size=rows, dtype=np.int32) for most in (units, groups))
+    starts = np.arange(groups + 1) * (rows // groups)
+    positive, last = generator.random(rows) < 0.5, generator.random(rows) < 0.8
+    last[starts[1:] - 1] = True
+    weight = generator.random(rows)
+    splits = generator.integers(groups, size=(ways, units), dtype=np.int16)
+    areas, sums = np.empty((groups, lanes)), np.zeros((groups, lanes))
+    shuffled, totals = np.empty((ways, groups)), np.zeros((ways, groups, groups))
+    largest = np.empty(lanes)
+    kernels.areas(counts, unit, positive, last, weight, starts, areas)
+    kernels.add_sums(counts, unit, place, weight, sums)
+    kernels.shuffled_areas(splits, unit, positive, last, weight, shuffled)
+    kernels.add_shuffled_sums(splits, unit, place, weight, totals)
+    scale = generator.random((groups, groups))
+    kernels.largest_difference(areas.astype(np.float32), np.zeros(lanes), scale, largest)
+    return [areas, sums, shuffled, totals, largest]
 
 
 def exact_results() -> list[np.ndarray]:
