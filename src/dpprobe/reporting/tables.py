@@ -120,7 +120,7 @@ def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> s
 
 def markdown(table: Table) -> str:
     """Writes a heading where there is a title, the table, and a paragraph for each note."""
-    header = [_pipes(column.title) for column in table.columns]
+    header = [_escaped(column.title) for column in table.columns]
     rule = ["---" if column.align == "left" else "---:" for column in table.columns]
     lines = [f"# {table.title}", ""] if table.title else []
     lines += [_line(header), _line(rule)]
@@ -135,12 +135,14 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _markdown_cell(cell: TableCell) -> str:
-    text = _pipes(cell.text)
+    text = _escaped(cell.text)
     return f"**{text}**" if cell.bold else text
 
 
-def _pipes(text: str) -> str:
-    return text.replace("|", "\\|")
+def _escaped(text: str) -> str:
+    """Writes a cell on one line, its pipes and tags as text: names of groups may hold anything."""
+    text = " ".join(text.splitlines()).replace("|", "\\|")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def html(table: Table, *, caption: str) -> Markup:

@@ -49,9 +49,15 @@ def _bold_table() -> tables.Table:
 
 def test_markdown_without_a_title_begins_with_the_table() -> None:
     assert tables.markdown(_bold_table()) == (
-        "| a_b | c\\|d |\n| --- | ---: |\n| <x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
+        "| a_b | c\\|d |\n| --- | ---: |\n| &lt;x>\\|y | 50.0 ± 25.0 |\n| z | **1** |\n\n"
         "Run `a & b`.\n"
     )
+
+
+def test_a_cell_of_several_lines_and_a_comparison_stay_in_the_markdown_s_row() -> None:
+    columns = (tables.Column(title="group"),)
+    table = tables.Table(name="n", columns=columns, rows=[tables.make_row("a\nb < 40 <40")])
+    assert tables.markdown(table).splitlines()[2:] == ["| a b < 40 <40 |"]
 
 
 def test_html_escapes_text_and_marks_code_and_bold() -> None:
