@@ -1,4 +1,4 @@
-"""The heads that a method may name, each with the module that fits it."""
+"""The heads and networks that a method may name, each with the module of its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ HEADS: dict[str, str] = {
     "tuned": "dpprobe.heads.tuned",
 }
 
-AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(HEADS, "head")]
+# What trains parts of a network; `HEADS` are linear, on stored features.
+NETWORKS: dict[str, str] = {"fine_tune": "dpprobe.finetune.options"}
+METHODS = HEADS | NETWORKS
+
+AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(METHODS, "head")]
 
 
 def method_options(values: Mapping[str, Any]) -> MethodOptions:
@@ -34,4 +38,4 @@ def method_options(values: Mapping[str, Any]) -> MethodOptions:
     Raises:
       ConfigError: with one line for each thing that is wrong.
     """
-    return read_options(HEADS, "head", values, MethodOptions)  # type: ignore[type-abstract]
+    return read_options(METHODS, "head", values, MethodOptions)  # type: ignore[type-abstract]

@@ -1,0 +1,267 @@
+"""Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
+
+It releases (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson sample,
+or over all rows, of each row's gradient with respect to all trained parameters together, clipped
+to L2 norm `max_grad_norm`, plus Gaussian noise. With views, a row's gradient is the mean over its
+views, before the clip (De et al. 2022, section 3.2). A row adds at most one clipped gradient to
+such a sum, whatever the weights are, and a null row in its place nothing, so its sensitivity is
+`max_grad_norm`. Where the unit of privacy has several rows, a unit adds the mean of its rows'
+clipped gradients. The frozen part, initial weights, views and adapters' starts are public.
+With a `probe` a head is released first, from its share of the budget, and the network starts from
+it. Nothing heavy is imported: planning reads these options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, WithJsonSchema, model_validator
+
+from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.normalisation import Priced
+from dpprobe.heads.registry import AnyMethod
+from dpprobe.heads.search_space import Space
+from dpprobe.options import Options as Block
+from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
+
+_PROBE_SCHEMA = {
+    "type": "object",
+    "required": ["head"],
+    "description": "A private head on the stored features, with its options.",
+}
+PARTS = ("head", "all", "bias", "norm", "film")
+
+
+class Lora(Block):
+    """Low-rank adapters of linear layers (Hu et al. 2021)."""
+
+    rank: int = Field(4, ge=1, le=1024)
+    targets: tuple[str, ...] = Field(
+        (),
+        description="Ends of the names of linear layers, such as attn.qkv; all linear layers of "
+        "the blocks where empty.",
+    )
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Adapters are scaled by alpha / rank; rank where absent.",
+    )
+
+
+class TuneBlocks(Block):
+    """The last blocks, with all that comes after them."""
+
+    blocks: int = Field(ge=1, description="The last so many blocks of the network.")
+
+
+class TuneLora(Block):
+    """Adapters alone, with the head."""
+
+    lora: Lora
+
+
+Tune = Literal["head", "all", "bias", "norm", "film"] | TuneBlocks | TuneLora
+
+
+class Augment(Block):
+    """Views of a training image, drawn anew in each step from public seeds."""
+
+    views: int = Field(
+        1, ge=1, le=256, description="Views of a row in a step; its gradient is their mean."
+    )
+    flip: bool = Field(True, description="Mirror each view with probability one half.")
+    pad: int = Field(
+        0, ge=0, description="Shift each view by up to so many pixels, edges reflected."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.flip and not self.pad:
+            raise ValueError("augment: neither flip nor pad, so all views are alike; remove it")
+        return self
+
+
+class Probe(Block):
+    """A private head on the stored features, from which the network starts, under one budget."""
+
+    share: float = Field(
+        0.3,
+        gt=0,
+        lt=1,
+        description="The probe's part of the budget, of the sum of count * rate^2 / "
+        "noise_multiplier^2.",
+    )
+    method: Annotated[AnyMethod, WithJsonSchema(_PROBE_SCHEMA)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        method = self.method
+        if not method.private or method.head in ("fine_tune", "tuned", "public_prototypes"):
+            raise ValueError(f"probe: head {method.head} cannot be a probe; write another")
+        if isinstance(method.normalize, Priced):
+            raise ValueError(
+                f"probe: normalize {method.normalize.kind} has a share of its own; write l2 or none"
+            )
+        return self
+
+
+class Search(Block):
+    """An unpriced search over options, as paper 004 makes one: what it chooses is not private."""
+
+    trials: int = Field(20, ge=2, le=10_000)
+    space: dict[str, Space] = Field(
+        min_length=1,
+        description="For each searched option a list of values, or {low, high, log}. Options "
+        "that change what is priced, such as steps and batch_size, cannot be searched.",
+    )
+    held_out: float = Field(
+        0.2, gt=0, lt=1, description="The part of the training units that trials are scored on."
+    )
+
+
+class Options(FirstOrderOptions):
+    """DP fine-tuning of a network of timm or open_clip.
+
+    Defaults: full batch, momentum, C = 1 and zero head (Mehta et al. 2022, De et al. 2022), 20
+    epochs, and pre-trained layers at the head's rate.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float] = 20
+    OPACUS: ClassVar[bool] = False
+    # Options that no search may change.
+    FIXED: ClassVar[frozenset[str]] = frozenset(
+        {"head", "normalize", "engine", "tune", "probe", "search", "precision", "augment"}
+    )
+
+    head: Literal["fine_tune"] = "fine_tune"
+    tune: Tune = Field(
+        description="What is trained beside the head: head (nothing else), {blocks: k}, all, bias "
+        "(all biases), norm (scales and shifts of normalisations), film (a scale and a shift a "
+        "channel after each normalisation), {lora: {rank, targets}}.",
+    )
+    optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
+        "momentum", description="With the constants that the head of that name has by default."
+    )
+    learning_rate: float = Field(1.0, gt=0, allow_inf_nan=False)
+    backbone_rate: float = Field(
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="The learning rate of all parameters but the head's is multiplied with it "
+        "(paper 002's alpha).",
+    )
+    clipping: Literal["fixed", "automatic"] = Field(
+        "fixed",
+        description="fixed: gradients longer than max_grad_norm are shortened to it. automatic: "
+        "each is divided by its norm plus 0.01 and multiplied with max_grad_norm (Bu et al. 2022).",
+    )
+    augment: Augment | None = Field(None, description="None where absent.")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Of forward and backward passes; gradients are summed in float32.",
+    )
+    engine: Literal["ghost", "functional"] = Field(
+        "ghost",
+        description="What computes per-example gradients: ghost by layer, without forming most of "
+        "them; functional by torch.func, for every layer, slower. Both in float32 sums, for "
+        "benchmarks.",
+    )
+    probe: Probe | None = Field(None, description="A private head to start from.")
+    search: Search | None = Field(
+        None,
+        description="Options chosen by an unpriced search on the private rows: not for release. "
+        "Head tuned makes a priced one.",
+    )
+    max_grad_norm: float = Field(
+        1.0,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient, of all trained parameters together, is clipped to this "
+        "L2 norm.",
+    )
+
+    @model_validator(mode="after")
+    def _check_network_options(self) -> Self:
+        if isinstance(self.normalize, Priced):
+            raise ValueError(
+                f"normalize: {self.normalize.kind} releases statistics, which fine_tune has no "
+                "share for; write l2, layer_norm or none"
+            )
+        if self.tune == "head" and self.backbone_rate != 1:
+            raise ValueError("backbone_rate says nothing to tune: head; remove it")
+        if self.max_batch_grad_norm is not None:
+            raise ValueError("max_batch_grad_norm: fine_tune does not have it; remove it")
+        if self.probe is not None:
+            self._check_probe(self.probe)
+        if self.search is not None:
+            self._check_search(self.search)
+        return self
+
+    def _check_probe(self, probe: Probe) -> None:
+        if self.init != "zero" or self.init_bias is not None:
+            raise ValueError(f"init {self.init} beside a probe, which is the start; remove one")
+        if probe.method.link != self.link:
+            raise ValueError(
+                f"probe: scores of head {probe.method.head} have link {probe.method.link}, and "
+                f"loss {self.loss} needs {self.link}; write another head or loss"
+            )
+        if self.normalize != probe.method.normalize:
+            raise ValueError("normalize: it must be the probe's; write the same for both")
+
+    def _check_search(self, search: Search) -> None:
+        known = set(type(self).model_fields) - self.FIXED - set(self.paths)
+        for name, space in search.space.items():
+            if name not in known:
+                raise ValueError(f"search.space.{name}: not an option that can be searched")
+            ends = (space.low, space.high) if hasattr(space, "low") else space
+            for value in ends:
+                changed = self.trial({name: value})
+                shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
+                if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
+                    raise ValueError(
+                        f"search.space.{name}: it changes what is priced; write it as an option"
+                    )
+
+    def trial(self, values: dict[str, Any]) -> Options:
+        """Returns the options with some replaced, and without the search."""
+        dumped = self.model_dump(exclude={"search"})
+        return type(self).model_validate({**dumped, **values})
+
+    @property
+    def takes_units(self) -> bool:
+        return True
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def audit_fault(self) -> str | None:
+        return "audits train linear heads, not networks"
+
+    @property
+    def blocks(self) -> int | None:
+        """The number of last blocks that are trained; None for other choices of `tune`."""
+        return self.tune.blocks if isinstance(self.tune, TuneBlocks) else None
+
+    @property
+    def cut(self) -> bool:
+        """True if training starts from stored activations, or features, and not from images."""
+        return self.augment is None and (self.tune == "head" or self.blocks is not None)
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        (gradients,) = super().releases(n)
+        gradients = replace(
+            gradients,
+            released="sum of the sampled rows' clipped gradients of all trained parameters "
+            "together, one a step",
+        )
+        if self.probe is None:
+            return (gradients,)
+        probed = tuple(
+            replace(item, name=f"probe {item.name}") for item in self.probe.method.releases(n)
+        )
+        return split_budget([(self.probe.share, probed), (1 - self.probe.share, (gradients,))])
