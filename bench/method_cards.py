@@ -24,7 +24,7 @@ from dpprobe import artifacts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS
+from dpprobe.heads.registry import HEADS, NETWORKS
 from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
@@ -231,6 +231,8 @@ def blocks(path: Path, study: Study, measured: Measured) -> dict[str, str]:
     """The generated parts of a page, by the name of their marker."""
     if path == CONFIGURATION:
         return {"normalisations": normalisations()}
+    if path.stem in NETWORKS:  # the digits are no images for one, so none was measured
+        return {"options": options_table(options_class(NETWORKS, path.stem))}
     if path.stem not in HEADS:
         return {"accuracies": accuracies(study, measured)}
     return {

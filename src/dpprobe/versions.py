@@ -39,6 +39,10 @@ VERSIONS = {
     "long_tail": 1,
     "fairness": 1,
     "imbalance": 1,
+    "fine_tuning": 1,
+    "cuts": 1,
+    "search": 1,
+    "representation_law": 1,
 }
 
 # The variable in which a job's script finds the versions that its run began with, as JSON.

@@ -13,10 +13,11 @@ it. Nothing heavy is imported: planning reads these options.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import Priced
@@ -25,12 +26,23 @@ from dpprobe.heads.search_space import Space
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
 
+# Heads that search, or need public features of their own.
+_NO_PROBES = ("tuned", "public_prototypes")
 _PROBE_SCHEMA = {
     "type": "object",
     "required": ["head"],
     "description": "A private head on the stored features, with its options.",
 }
-PARTS = ("head", "all", "bias", "norm", "film")
+# For the privacy statement of every network.
+LIMITS = (
+    "Engine {engine} is for benchmarks, not for release: gradients, their clipped sums and the "
+    "noise are float32{passes}, and low bits of what leaves may tell what was added to what. The "
+    "epsilon stated holds for real numbers."
+)
+SEARCHED = (
+    "the options that a search chose by training on the private rows and scoring on a part of them "
+    "held out, without noise"
+)
 
 
 class Lora(Block):
@@ -98,7 +110,7 @@ class Probe(Block):
     @model_validator(mode="after")
     def _check(self) -> Self:
         method = self.method
-        if not method.private or method.head in ("fine_tune", "tuned", "public_prototypes"):
+        if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(f"probe: head {method.head} cannot be a probe; write another")
         if isinstance(method.normalize, Priced):
             raise ValueError(
@@ -130,9 +142,8 @@ class Options(FirstOrderOptions):
 
     DEFAULT_EPOCHS: ClassVar[float] = 20
     OPACUS: ClassVar[bool] = False
-    # Options that no search may change.
     FIXED: ClassVar[frozenset[str]] = frozenset(
-        {"head", "normalize", "engine", "tune", "probe", "search", "precision", "augment"}
+        {*FirstOrderOptions.FIXED, "tune", "probe", "search", "precision", "augment"}
     )
 
     head: Literal["fine_tune"] = "fine_tune"
@@ -212,31 +223,69 @@ class Options(FirstOrderOptions):
             raise ValueError("normalize: it must be the probe's; write the same for both")
 
     def _check_search(self, search: Search) -> None:
-        known = set(type(self).model_fields) - self.FIXED - set(self.paths)
+        known = set(type(self).model_fields) - self.FIXED - {*self.paths}
         for name, space in search.space.items():
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
             ends = (space.low, space.high) if hasattr(space, "low") else space
             for value in ends:
-                changed = self.trial({name: value})
+                try:
+                    changed = self.trial({name: value})
+                except ValidationError as error:
+                    reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                    raise ValueError(f"search.space.{name}: {value!r}: {reason}") from None
                 shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
                 if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
                     raise ValueError(
                         f"search.space.{name}: it changes what is priced; write it as an option"
                     )
 
-    def trial(self, values: dict[str, Any]) -> Options:
+    def trial(self, values: Mapping[str, Any]) -> Options:
         """Returns the options with some replaced, and without the search."""
         dumped = self.model_dump(exclude={"search"})
         return type(self).model_validate({**dumped, **values})
 
     @property
     def takes_units(self) -> bool:
+        return self.probe is None or self.probe.method.takes_units
+
+    @property
+    def tunes_network(self) -> bool:
         return True
+
+    @property
+    def private_choices(self) -> str | None:
+        return SEARCHED if self.search else None
 
     @property
     def exact(self) -> bool:
         return False
+
+    @property
+    def engine_limits(self) -> str | None:
+        passes = ", passes bfloat16" if self.precision == "bfloat16" else ""
+        return LIMITS.format(engine=self.engine, passes=passes)
+
+    def public_files(self) -> dict[str, str]:
+        files = super().public_files()
+        if self.probe is not None:
+            probed = self.probe.method.public_files()
+            files |= {f"probe.method.{name}": path for name, path in probed.items()}
+        return files
+
+    def identity(self) -> dict[str, Any]:
+        identity = super().identity()
+        if self.probe is not None:
+            identity["probe"] = {**identity["probe"], "method": self.probe.method.identity()}
+        return identity
+
+    def located(self, *, dataset: str, backbone: str) -> Self:
+        located = super().located(dataset=dataset, backbone=backbone)
+        if self.probe is None:
+            return located
+        method = self.probe.method.located(dataset=dataset, backbone=backbone)
+        probe = self.probe.model_copy(update={"method": method})
+        return located.model_copy(update={"probe": probe})
 
     @property
     def audit_fault(self) -> str | None:
@@ -251,6 +300,16 @@ class Options(FirstOrderOptions):
     def cut(self) -> bool:
         """True if training starts from stored activations, or features, and not from images."""
         return self.augment is None and (self.tune == "head" or self.blocks is not None)
+
+    @property
+    def cut_blocks(self) -> int | None:
+        """The number of last blocks after the stored activations; None where there are none."""
+        return self.blocks if self.cut else None
+
+    @property
+    def from_images(self) -> bool:
+        """True if training reads images."""
+        return not self.cut
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:
         (gradients,) = super().releases(n)

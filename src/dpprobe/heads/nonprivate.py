@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 
+_CHOICES = (
+    "the head itself: it standardises features with the private rows' means and deviations, and "
+    "chooses its penalty by cross-validation on them"
+)
+
+
 class Options(MethodOptions):
     """Logistic regression; the penalty is chosen by cross-validation on the training split."""
 
     private: ClassVar[bool] = False
-    private_choices: ClassVar[str | None] = (
-        "the head itself: it standardises features with the private rows' means and deviations, "
-        "and chooses its penalty by cross-validation on them"
-    )
-
     head: Literal["nonprivate"] = "nonprivate"
     penalties: tuple[float, ...] = Field(
         (1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
@@ -53,6 +54,10 @@ class Options(MethodOptions):
             if values.count(value) > 1:
                 raise ValueError(f"penalty {value!r} stands twice in the list; remove one")
         return values
+
+    @property
+    def private_choices(self) -> str | None:
+        return _CHOICES
 
     @property
     def multi_label(self) -> bool:

@@ -17,8 +17,8 @@ class MethodOptions(Options, ABC):
     """A way to train a head; `head` selects the module that fits it."""
 
     private: ClassVar[bool] = True
-    # The head's use of private rows beside its mechanisms, in words, for the privacy statement.
-    private_choices: ClassVar[str | None] = None
+    # Options that no search may change, whatever they cost.
+    FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
     # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
     # stand in such a path.
     paths: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +58,16 @@ class MethodOptions(Options, ABC):
     def takes_units(self) -> bool:
         """True if the head trains on units of several rows, such as patients."""
         return True
+
+    @property
+    def tunes_network(self) -> bool:
+        """True if a fit trains a part of the backbone too, and not a linear head alone."""
+        return False
+
+    @property
+    def private_choices(self) -> str | None:
+        """The use of private rows beside the mechanisms, in words, for the privacy statement."""
+        return None
 
     @property
     def exact(self) -> bool:

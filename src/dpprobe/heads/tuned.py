@@ -72,8 +72,6 @@ _SHAPES = {"logarithmic": 0.0, "geometric": 1.0, "poisson": math.inf}
 _TRIALS_NORM = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )
-# Options that no search may change, whatever they cost.
-_FIXED = ("head", "normalize", "engine")
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
 _BASE_SCHEMA = {
@@ -116,6 +114,8 @@ class Options(MethodOptions):
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
+        if self.base.private_choices is not None:
+            raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):
             raise ValueError(
                 f"shape {self.shape!r} with distribution {self.distribution}: negative_binomial "
@@ -128,7 +128,7 @@ class Options(MethodOptions):
         return self
 
     def _check_space(self) -> None:
-        known = set(type(self.base).model_fields) - {*_FIXED, *self.base.paths}
+        known = set(type(self.base).model_fields) - {*self.base.FIXED, *self.base.paths}
         for name in self.search:
             if name not in known:
                 raise ValueError(
@@ -176,6 +176,10 @@ class Options(MethodOptions):
     @property
     def takes_units(self) -> bool:
         return self.base.takes_units
+
+    @property
+    def tunes_network(self) -> bool:
+        return self.base.tunes_network
 
     @property
     def exact(self) -> bool:

@@ -210,7 +210,7 @@ def statement(
             private_choices=private_choices,
             priced_normalisation=priced_normalisation,
         ),
-        "private": plan.private,
+        "private": plan.private and private_choices is None,
         "unit_of_privacy": plan.unit_in_words,
         "patients": _patients(plan),
         "neighbouring_relation": plan.neighbouring,
@@ -218,7 +218,9 @@ def statement(
         "epsilon_realised": _number(plan.realised_epsilon),
         "epsilon_all_heads": _number(epsilon_all_heads),
         "delta": plan.delta if plan.private else None,
-        "allows": _allows(plan, heads=len(seeds), together=epsilon_all_heads),
+        "allows": _allows(
+            plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
+        ),
         "accountant": plan.priced_by,
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
@@ -251,6 +253,12 @@ def _promise(
     if not plan.private and private_choices:
         return (
             f"No privacy is promised: this method is not private. Not covered is {private_choices}."
+        )
+    if private_choices:
+        return (
+            f"No privacy is promised: nothing prices {private_choices}. Nothing here is for release. "
+            f"Had all been fixed beforehand, one head would be ({plan.epsilon:g}, {plan.delta:g})-"
+            "differentially private."
         )
     if not plan.private:
         return (
@@ -328,8 +336,14 @@ def _patients(plan: Plan) -> dict[str, Any] | None:
     return {"images": plan.patients.images, "epsilon": _number(plan.patients.epsilon)}
 
 
-def _allows(plan: Plan, *, heads: int, together: float) -> dict[str, Any]:
+def _allows(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:
     """Says what the best attack can do: with one head, with all of them, and to a patient."""
+    if not promised:
+        nothing = _bounds(everything(list(FALSE_POSITIVE_RATES.values())))
+        several = nothing if heads > 1 else None
+        patient = nothing if plan.patients else None
+        words = EVERYTHING_ALLOWED
+        return {"words": words, **nothing, "all_heads": several, "patient": patient}
     one = _allowed(plan, plan.realised_epsilon)
     several = _allowed(plan, together, times=heads) if heads > 1 else None
     patient = _allowed_to_patient(plan, plan.patients) if plan.patients else None

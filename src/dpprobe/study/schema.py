@@ -7,7 +7,7 @@ from typing import Any
 
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.data.registry import SOURCES
-from dpprobe.heads.registry import HEADS
+from dpprobe.heads.registry import METHODS
 from dpprobe.options import NAME_PATTERN, options_class
 from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
 from dpprobe.study import catalog
@@ -22,7 +22,7 @@ def study_schema() -> dict[str, Any]:
         ("datasets", "source", SOURCES),
         ("public_datasets", "source", SOURCES),
         ("backbones", "family", FAMILIES),
-        ("methods", "head", HEADS),
+        ("methods", "head", METHODS),
     ):
         choices = [_define(definitions, registry, key, name) for name in sorted(registry)]
         if field != "methods":
