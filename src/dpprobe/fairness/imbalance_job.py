@@ -305,7 +305,8 @@ def _gradients(
     At epsilon inf nothing is clipped, and the numbers say what clipping would do.
     """
     options = method_options(record.options)
-    if not isinstance(options, FirstOrderOptions):
+    # a network's gradients are not those of its head
+    if not isinstance(options, FirstOrderOptions) or options.tunes_network:
         return {}
     heads, sigmoid = read_heads(folder, options), options.loss == "sigmoid"
     return {

@@ -61,6 +61,13 @@ PUBLIC_SEARCH = (
     "the space that hyperparameters are searched in, and the distribution of the number of trials, "
     "chosen without looking at the private data"
 )
+PUBLIC_NETWORK = (
+    "the frozen part of the network, what its trained parameters started from, and how images are "
+    "augmented"
+)
+NETWORK_NOT_COVERED = (
+    "activations of the frozen part, their shards, and checkpoints of training that goes on",
+)
 ALL = {"image": "all rows", "patient": "all patients"}
 POISSON = {"image": "Poisson", "patient": "Poisson, of patients"}
 SENSITIVITY_OF = {
@@ -150,6 +157,7 @@ def statement(
     priced_normalisation: bool,
     engine_limits: str | None,
     declared: Declared | None = None,
+    network: bool = False,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
@@ -169,6 +177,7 @@ def statement(
       priced_normalisation: True if the head's normalisation released statistics of the rows.
       engine_limits: what the engine falls short of; None where it computes what is stated.
         Where nothing is promised it is left out.
+      network: True if a part of the backbone was trained with the head.
 
     Raises:
       PrivacyError: for an unknown mode.
@@ -181,11 +190,15 @@ def statement(
         public.append(FIXED_OPTIONS)
         if plan.selection:
             public.append(PUBLIC_SEARCH)
+    if network:
+        public.append(PUBLIC_NETWORK)
     files = declared if declared and declared.files else None
     if files:
         public.append(PUBLIC_FILES)
     beside = RELEASE_NOT_COVERED if mode == "release" else NOT_COVERED
     not_covered = [private_choices, *beside] if private_choices else [*beside]
+    if network:
+        not_covered += NETWORK_NOT_COVERED
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
     limits = engine_limits if plan.private else None
@@ -209,6 +222,7 @@ def statement(
             together=epsilon_all_heads,
             private_choices=private_choices,
             priced_normalisation=priced_normalisation,
+            network=network,
         ),
         "private": plan.private and private_choices is None,
         "unit_of_privacy": plan.unit_in_words,
@@ -249,6 +263,7 @@ def _promise(
     together: float,
     private_choices: str | None,
     priced_normalisation: bool,
+    network: bool,
 ) -> str:
     if not plan.private and private_choices:
         return (
@@ -256,9 +271,9 @@ def _promise(
         )
     if private_choices:
         return (
-            f"No privacy is promised: nothing prices {private_choices}. Nothing here is for release. "
-            f"Had all been fixed beforehand, one head would be ({plan.epsilon:g}, {plan.delta:g})-"
-            "differentially private."
+            f"No privacy is promised: nothing prices {private_choices}. Nothing here is for "
+            "release. Had all been fixed beforehand, one seed's weights would be "
+            f"({plan.epsilon:g}, {plan.delta:g})-differentially private."
         )
     if not plan.private:
         return (
@@ -268,7 +283,8 @@ def _promise(
     beside = ["what its normalisation released"] if priced_normalisation else []
     if plan.selection:
         beside.append("the options and the noisy score of the trial they are from")
-    released = "The weights of the head" if heads == 1 else "The weights of any one of the heads"
+    kind, what = ("network", "trained parameters") if network else ("head", "weights")
+    released = f"The {what} of {f'the {kind}' if heads == 1 else f'any one of the {kind}s'}"
     if beside:
         released += f", with {' and '.join(beside)},"
     one = (
@@ -278,9 +294,10 @@ def _promise(
     )
     if heads == 1:
         return one
+    where = "the folder networks holds" if network else "heads.safetensors holds"
     several = (
-        f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} heads "
-        f"together, as heads.safetensors holds them, are ({together:.4g}, {plan.delta:g})-"
+        f"{one} Each seed is a fit of its own: publishing several composes, and all {heads} "
+        f"{kind}s together, as {where} them, are ({together:.4g}, {plan.delta:g})-"
         "differentially private"
     )
     if plan.patients is None:
@@ -300,7 +317,7 @@ def _clipped_without_noise(options: Mapping[str, Any]) -> str:
     """Says what is clipped at epsilon inf: the mean gradients of steps, where a method asks."""
     name = "max_batch_grad_norm"
     norm = options.get("base", options).get(name)
-    if name in options.get("search", {}):
+    if name in (options.get("search") or {}):
         norm = "a searched norm"
     elif norm is None:
         return "nothing was clipped"

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dpprobe.artifacts import write_json
 from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
+from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 
 CELL_FORMAT: Final = "dpprobe-cell"
@@ -156,8 +157,17 @@ class CellRecord(_Part):
 
     @property
     def guaranteed(self) -> bool:
-        """True if the cell carries a guarantee: a private method at a finite epsilon."""
-        return self.private and math.isfinite(self.cell.epsilon_value)
+        """True if the cell carries a guarantee: a private method at a finite epsilon.
+
+        A search that nothing prices leaves none.
+        """
+        searched = self.head in NETWORKS and self.options.get("search") is not None
+        return self.private and math.isfinite(self.cell.epsilon_value) and not searched
+
+    @property
+    def tunes_network(self) -> bool:
+        """True if the cell is of networks: its heads are on features of their own."""
+        return self.head in NETWORKS or self.options.get("base", {}).get("head") in NETWORKS
 
     @property
     def is_ceiling(self) -> bool:

@@ -17,6 +17,7 @@ from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
 from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.long_tails import long_tail_faults
+from dpprobe.study.networks import network_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.study import Study
 
@@ -40,6 +41,7 @@ def check_study(study: Study) -> list[str]:
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
     report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
+    report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:
         with report.part(f"methods.{name}"):
@@ -111,7 +113,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     faults = []
     if not method.private:
         faults.append(f"method {release.method}: it is not private; name another")
-    elif not method.exact:
+    elif not method.exact and not method.tunes_network:
         faults.append(
             f"method {release.method}: its releases are not exact, which is for benchmarks alone; "
             "write engine: exact in it, or name another"

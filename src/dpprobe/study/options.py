@@ -59,6 +59,24 @@ class FeatureOptions(Options):
     )
 
 
+class FineTuningOptions(Options):
+    """The running of jobs that train networks; nothing here changes what they release."""
+
+    physical_batch: int = Field(
+        64,
+        ge=1,
+        description="Rows, each with all its views, that pass a network at once; a step adds up "
+        "as many passes as its rows need. Memory grows with it.",
+    )
+    checkpoint_minutes: float = Field(
+        5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Minutes between checkpoints, from which a killed job goes on as if nothing "
+        "had happened.",
+    )
+
+
 class PrivacyOptions(Options):
     """The privacy that all datasets of a study are given."""
 

@@ -33,6 +33,7 @@ from dpprobe.study.options import (
     FairnessOptions,
     FeatureOptions,
     FewShotOptions,
+    FineTuningOptions,
     ImbalanceOptions,
     LongTailOptions,
     OverlapOptions,
@@ -125,6 +126,7 @@ class Study(Options):
         description="The device of features and heads; auto takes a GPU if there is one.",
     )
     features: FeatureOptions = FeatureOptions()
+    fine_tuning: FineTuningOptions = FineTuningOptions()
     tsne: TsneOptions = TsneOptions()
     overlap: OverlapOptions | None = Field(
         None,

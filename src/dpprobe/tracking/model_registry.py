@@ -83,7 +83,8 @@ def retire_heads(client: MlflowClient, *, study: str, dataset: str, runs: Collec
 
 
 def choose(cells: Sequence[CellFile], which: bool | Sequence[str]) -> list[CellFile]:
-    """Returns the cells whose heads are registered."""
+    """Returns the cells whose heads are registered; those of networks are no heads on features."""
+    cells = [(path, record) for path, record in cells if not record.tunes_network]
     if which is True:
         return best_private_cells(cells)
     patterns = which or ()

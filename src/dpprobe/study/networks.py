@@ -1,0 +1,102 @@
+"""The methods of a study that train networks, their cells, and the reasons why they cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from dpprobe.finetune.options import Options
+from dpprobe.heads import tuned
+from dpprobe.heads.options import MethodOptions
+from dpprobe.study.study import Cell, Study
+
+
+def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
+    """Returns the methods of linear heads at an epsilon: one job trains them all."""
+    return tuple(
+        name for name in study.job_methods(epsilon) if not study.methods[name].tunes_network
+    )
+
+
+def network_methods(study: Study) -> tuple[str, ...]:
+    """Returns the methods that train a part of the backbone: each seed is a job of its own."""
+    return tuple(name for name, method in study.methods.items() if method.tunes_network)
+
+
+def network_cells(study: Study, *datasets: str) -> list[Cell]:
+    """Returns the cells of networks, of some datasets or of all."""
+    return [cell for cell in study.cells(*datasets) if study.methods[cell.method].tunes_network]
+
+
+def searched_methods(study: Study) -> tuple[str, ...]:
+    """Returns the methods whose options an unpriced search chooses."""
+    return tuple(
+        name for name, method in study.methods.items() if network_options(method, searched=True)
+    )
+
+
+def network_options(method: MethodOptions, *, searched: bool = False) -> Options | None:
+    """Returns the options of a network, those of the base where a priced search tunes it.
+
+    Args:
+      searched: True for those alone that an unpriced search chooses.
+    """
+    options = method.base if isinstance(method, tuned.Options) else method
+    if not isinstance(options, Options) or (searched and options.search is None):
+        return None
+    return options
+
+
+def network_faults(study: Study) -> Iterator[str]:
+    """Yields what keeps networks from being trained, a line each."""
+    for name in network_methods(study):
+        options = network_options(study.methods[name])
+        assert options is not None
+        for backbone in study.backbones:
+            if fault := _backbone_fault(study, backbone, options):
+                yield f"methods.{name}: backbones.{backbone}: {fault}"
+    for name, release in study.releases.items():
+        if study.methods[release.method].tunes_network:
+            yield (
+                f"releases.{name}: method {release.method}: it trains a network with float32 sums, "
+                "for benchmarks alone, and bundles hold linear heads; name another"
+            )
+    yield from _registered_faults(study)
+
+
+def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
+    """Returns why a method cannot train a backbone; None where nothing says so beforehand."""
+    backbone = study.backbones[name]
+    if not backbone.network:
+        return (
+            f"family {backbone.family} has no network to train; move the method to a study of "
+            "networks (timm, open_clip)"
+        )
+    if options.tune == "head" and options.cut:
+        return None  # stored features, whatever made them
+    views = getattr(backbone, "preprocessing", None)
+    if getattr(views, "crop", "centre") != "centre":
+        return "preprocessing.crop: inception is not done in fine-tuning; write crop: centre"
+    if getattr(views, "flip", False):
+        return (
+            "preprocessing.flip is not done in fine-tuning; remove it, or write augment: {flip: "
+            "true} in the method"
+        )
+    return None
+
+
+def _registered_faults(study: Study) -> Iterator[str]:
+    """Yields patterns that would register networks, which are no heads."""
+    patterns = study.tracking.register_heads
+    for pattern in () if isinstance(patterns, bool) else patterns:
+        chosen = [
+            cell
+            for cell in study.cells()
+            if fnmatchcase("/".join((*cell[:3], f"eps-{cell.epsilon}")), pattern)
+        ]
+        networks = [cell for cell in chosen if study.methods[cell.method].tunes_network]
+        if networks and len(networks) == len(chosen):
+            yield (
+                f"tracking.register_heads: {pattern!r}: method {networks[0].method} trains a "
+                "network, and served models are linear heads on features; name others"
+            )
