@@ -10,7 +10,7 @@ if __name__ == "__main__":
         from dpprobe.audit.job import audit_job
         from dpprobe.devices import limit_threads
         from dpprobe.study.options import AuditOptions
-        from dpprobe.training.job import Job
+        from dpprobe.training.tasks import Job
 
         limit_threads(snakemake.threads)
         params = snakemake.params

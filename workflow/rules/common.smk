@@ -42,6 +42,11 @@ from dpprobe.results.cell_record import (
     CellName,
     disagreement,
 )
+from dpprobe.results.network_record import (
+    NETWORK_FILES,
+    NETWORKS_FOLDER,
+    network_folder,
+)
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
@@ -49,6 +54,13 @@ from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.long_tails import long_tail_datasets
+from dpprobe.study.networks import (
+    head_methods,
+    network_cells,
+    network_methods,
+    network_options,
+)
+from dpprobe.study.study import Cell
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -162,12 +174,17 @@ def methods_params(epsilon):
     return {name: dumped(STUDY.methods[name]) for name in STUDY.job_methods(epsilon)}
 
 
+def heads_params(epsilon):
+    """The options of the methods whose linear heads train at an epsilon."""
+    return {name: dumped(STUDY.methods[name]) for name in head_methods(STUDY, epsilon)}
+
+
 def method_files(wildcards):
     """Public files that the methods of a job start from."""
     return sorted(
         {
             path
-            for name in STUDY.job_methods(wildcards.epsilon)
+            for name in head_methods(STUDY, wildcards.epsilon)
             for path in STUDY.methods[name]
             .located(dataset=wildcards.dataset, backbone=wildcards.backbone)
             .input_files()
@@ -327,8 +344,31 @@ def release_paths(release):
 
 
 def private_methods():
-    """The names of the study's private methods."""
-    return [name for name, method in STUDY.methods.items() if method.private]
+    """The names of the study's private methods of linear heads."""
+    return [
+        name
+        for name, method in STUDY.methods.items()
+        if method.private and not method.tunes_network
+    ]
+
+
+def network_paths(cells, files=NETWORK_FILES):
+    """Files of the networks of cells, a seed each; none of cells of linear heads."""
+    return [
+        str(network_folder(f"<results>/{NETWORKS_FOLDER}", cell, index) / name)
+        for cell in cells
+        if STUDY.methods[cell.method].tunes_network
+        for index in range(STUDY.seeds)
+        for name in files
+    ]
+
+
+def network_marks(cells):
+    """The marks of the jobs that train the networks of cells."""
+    return [
+        f"{Path(path).parent.parent}/.{Path(path).parent.name}.done"
+        for path in network_paths(cells, NETWORK_FILES[:1])
+    ]
 
 
 def shard_paths(dataset, backbone, split):
@@ -356,10 +396,21 @@ def job_marks(cells):
     """The marks of the jobs that train these cells."""
     return sorted(
         {
-            f"<results>/cells/{cell.dataset}/{cell.backbone}/.eps-{cell.epsilon}.done"
+            "<results>/cells/{}/{}/{}.eps-{}.done".format(
+                cell.dataset,
+                cell.backbone,
+                # networks have a job for each method
+                f"{cell.method}/" if STUDY.methods[cell.method].tunes_network else "",
+                cell.epsilon,
+            )
             for cell in cells
         }
     )
+
+
+def wildcards_cell(wildcards):
+    """The cell that wildcards name."""
+    return Cell(*(getattr(wildcards, field) for field in Cell._fields))
 
 
 def audited_methods(epsilon=None, *, private=False):
@@ -601,9 +652,23 @@ def disagreeing_cells(wildcards):
     return []
 
 
-def records_agree(dataset, backbone, epsilon):
+def disagreeing_networks(wildcards):
+    """Names no file, and has a cell of networks made again whose record disagrees with the study."""
+    job = (wildcards.dataset, wildcards.backbone, wildcards.epsilon, wildcards.method)
+    if workflow.is_main_process and parameters_count():
+        if job not in CHECKED:
+            CHECKED[job] = records_agree(*job)
+        if not CHECKED[job]:
+            dataset, backbone, epsilon, method = job
+            make_again(
+                f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"
+            )
+    return []
+
+
+def records_agree(dataset, backbone, epsilon, *methods):
     """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
-    for method in STUDY.job_methods(epsilon):
+    for method in methods or head_methods(STUDY, epsilon):
         cell = CellName(
             dataset=dataset, backbone=backbone, method=method, epsilon=epsilon
         )

@@ -115,7 +115,7 @@ def imbalance_minutes(wildcards, input, attempt):
 
 def training_minutes(wildcards, input, attempt):
     """Minutes for training: 6 a GB, method and seed, three times what was measured."""
-    heads = len(STUDY.job_methods(wildcards.epsilon)) * STUDY.seeds
+    heads = len(head_methods(STUDY, wildcards.epsilon)) * STUDY.seeds
     return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
 
 
@@ -142,3 +142,29 @@ def long_tail_minutes(wildcards, input, attempt):
     columns = clustered_mb * 1e6 / 8 / clustered
     operations = heads * min(scored * columns**2, scored**2 * columns, scored**3)
     return int((20 + clustered / 2000 + operations / 1e10 / 60) * attempt)
+
+
+def tuned_options(wildcards):
+    """The options of the network of a job."""
+    return network_options(STUDY.methods[wildcards.method])
+
+
+def tuning_memory(wildcards, input, attempt):
+    """MB for a network: rows in memory, at most features.memory_mb of each split, and its passes.
+
+    Activations on disk may be float16; images are bytes and less compressed than files.
+    """
+    rows = min(2.2 * size_mb(input.rows), 2 * STUDY.features.memory_mb)
+    views = getattr(tuned_options(wildcards).augment, "views", 1)
+    passes = 60 * STUDY.fine_tuning.physical_batch * views
+    return int((4000 + 3 * size_mb(input.weights) + rows + passes) * attempt)
+
+
+def tuning_minutes(wildcards, attempt):
+    """Minutes for a network: images pass forward and back at 2 a second on four CPUs, activations at 8."""
+    train, test = table_rows(wildcards)
+    options = tuned_options(wildcards)
+    views = getattr(options.augment, "views", 1)
+    visited = options.step_count(train) * min(options.batch(train), train)
+    rate = 8 if options.cut else 2
+    return int((30 + (views * visited + test) / rate / 60) * attempt)

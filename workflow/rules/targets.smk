@@ -33,6 +33,15 @@ rule heads:
         rules.calibrations.input,
         lambda wildcards: cell_paths(study_cells()),
         lambda wildcards: job_marks(study_cells()),
+        lambda wildcards: network_paths(study_cells()),
+        lambda wildcards: network_marks(study_cells()),
+
+
+# each seed's network
+rule networks:
+    input:
+        lambda wildcards: network_paths(study_cells()),
+        lambda wildcards: network_marks(study_cells()),
 
 
 rule embeddings:
@@ -89,6 +98,8 @@ for dataset in STUDY.datasets:
             later(calibration_paths, dataset),
             lambda wildcards, dataset=dataset: cell_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
+            lambda wildcards, dataset=dataset: network_paths(dataset_cells(dataset)),
+            lambda wildcards, dataset=dataset: network_marks(dataset_cells(dataset)),
             later(audit_files, dataset),
             later(long_tail_paths, dataset),
             later(fairness_files, dataset),

@@ -40,7 +40,7 @@ rule train_heads:
         mem_mb=training_memory,
         runtime=training_minutes,
     params:
-        methods=lambda wildcards: methods_params(wildcards.epsilon),
+        methods=lambda wildcards: heads_params(wildcards.epsilon),
         seeds=STUDY.seeds,
         seed=STUDY.seed,
         privacy=privacy_params,
@@ -61,7 +61,7 @@ use rule train_heads as train_heads_without_privacy with:
         cells=update(
             expand(
                 "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                method=STUDY.job_methods(INFINITE) or ["none"],
+                method=head_methods(STUDY, INFINITE) or ["none"],
                 file=CELL_FILES,
                 allow_missing=True,
             )

@@ -45,8 +45,8 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.study.options import AuditOptions
 from dpprobe.training.features import read_training_set, units_of
-from dpprobe.training.job import Job, check_planned, plan_identity
 from dpprobe.training.plans import check_prices, read_plans
+from dpprobe.training.tasks import Job, check_planned, plan_identity
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")

@@ -448,12 +448,17 @@ def trial_plan(plan: Plan, method: MethodOptions, selection: Selection) -> Plan:
     the price is a function of the former alone.
     """
     clipped = {item.name: item.sensitivity for item in method.releases(plan.n)}
+    repeated = tuple(item for item in plan.mechanisms if item.name in selection.repeated)
+    return with_norms(replace(plan, mechanisms=repeated, selection=None), clipped)
+
+
+def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
+    """Returns a plan with other sensitivities, by mechanism, and its noise in proportion."""
     mechanisms = tuple(
-        replace(item, sensitivity=clipped.get(item.name, item.sensitivity))
+        replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms
-        if item.name in selection.repeated
     )
-    return replace(plan, mechanisms=mechanisms, selection=None)
+    return replace(plan, mechanisms=mechanisms)
 
 
 def score(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:

@@ -128,6 +128,7 @@ class CellTask:
             private_choices=self.options.private_choices,
             priced_normalisation=self.options.normalize.priced,
             engine_limits=self.options.engine_limits,
+            network=self.options.tunes_network,
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 

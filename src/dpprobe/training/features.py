@@ -70,7 +70,8 @@ def read_job_features(
     Args:
       stores: of the train and the test split.
       device: "cpu" or "cuda".
-      memory_mb: features that take more than this as float32 are streamed from disk.
+      memory_mb: features that take more than this as float32 are streamed from disk; 0 where only
+        labels and names are read.
       headline: the metric that the cells are shown by.
       units: of privacy, of the training rows, by `units_of`.
 
@@ -114,7 +115,8 @@ def _read_rows(store: FeatureStore, device: str, memory_mb: int) -> torch.Tensor
     """Returns the features in memory, or the store where they would take too much of it."""
     if 4 * store.rows * store.dimension <= memory_mb * 10**6:
         return torch.from_numpy(store.read()).to(device)
-    logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
+    if memory_mb:
+        logger.info("%s: above features.memory_mb %d, streamed", store.path, memory_mb)
     return store
 
 

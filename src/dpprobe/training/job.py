@@ -10,91 +10,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from dpprobe.artifacts import sha256_file
-from dpprobe.data.options import headline_metric
 from dpprobe.devices import identity_device, resolve_device
-from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
-from dpprobe.features.near_duplicates import read_near_duplicates
-from dpprobe.features.store import FeatureStore
-from dpprobe.features.text import check_classes
-from dpprobe.heads.fit import check_plan, fit_heads
+from dpprobe.errors import DpprobeError, may_pass
+from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, score_rows
 from dpprobe.machine_code import MachineCode, processor
-from dpprobe.privacy.limits import epsilon_value
-from dpprobe.privacy.plan import Plan
 from dpprobe.results import metrics
-from dpprobe.results.cell_record import CellName
 from dpprobe.results.units import row_weights
-from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
 from dpprobe.training.contents import CellContents, merge
 from dpprobe.training.features import (
     JobFeatures,
-    check_patients,
     read_job_features,
-    units_of,
 )
-from dpprobe.training.plans import Plans, check_prices, read_plans
-from dpprobe.training.public_files import PrivateData
-from dpprobe.versions import VERSIONS
+from dpprobe.training.tasks import Job, open_job
 
 logger = logging.getLogger("dpprobe")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
-
-    Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is the
-    dataset's choice of what stands for it, None for the usual. `unit` is the unit of privacy, and
-    `patients` holds the `images` that one may have where that is an image. `study` is the study's
-    name, and `private_datasets` are those that its public files must not be made from.
-    """
-
-    study: str
-    private_datasets: tuple[str, ...]
-    dataset: str
-    backbone: str
-    epsilon: str
-    methods: Mapping[str, MethodOptions]
-    seeds: int
-    study_seed: int
-    delta: float
-    accountant: str
-    mode: str
-    memory_mb: int
-    unit: str = "image"
-    patients: Mapping[str, int | None] | None = None
-    metric: str | None = None
-
-    @classmethod
-    def of(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
-        """Returns the job of a rule's wildcards and params, and of what the rule says beside."""
-        return cls(
-            study=study.study,
-            private_datasets=tuple(study.datasets),
-            dataset=wildcards.dataset,
-            backbone=wildcards.backbone,
-            epsilon=wildcards.epsilon,
-            methods={name: method_options(options) for name, options in params.methods.items()},
-            seeds=params.seeds,
-            study_seed=params.seed,
-            **params.privacy,
-            **rest,
-        )
 
 
 def train_job(
@@ -123,157 +62,31 @@ def train_job(
         what its file says, and for a file that is declared public and is not.
       DpprobeError: naming each method that failed, after the others have been trained and staged.
     """
-    calibrated = read_plans(plans)
-    stores = FeatureStore(train), FeatureStore(test)
-    check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
-    planned = [name for name in job.methods if name not in calibrated.failures]
-    units = units_of(stores[0], job.unit)
-    n = stores[0].rows if units is None else units.count
-    if job.patients is not None:
-        check_patients(stores[0], job.patients["images"])
-    for name in planned:
-        check_planned(plans, job, name, calibrated, n)
-    private = PrivateData(
-        dataset=job.dataset,
-        backbone=job.backbone,
-        manifests=(train, test),
-        datasets=job.private_datasets,
-        results=cells.parent,
-        tables=tables,
+    opened = open_job(
+        job, train=train, test=test, plans=plans, cells=cells, overlap=overlap, tables=tables
     )
-    for name in planned:
-        with _named(name):
-            private.check(_located(job, name))
     kind = identity_device(device)
-    tasks = [_cell_task(job, name, calibrated, stores, cells, check, kind) for name in planned]
+    tasks = [opened.task(name, device=kind) for name in opened.planned]
     stale = [task for task in tasks if not task.is_current()]
     for task in stale:
-        check_prices(plans, task.name.method, calibrated, job.seeds)
-        with _named(task.name.method):
-            private.check_rows(task.options)
+        opened.check_stale(task)
     errors: dict[str, Exception] = {}
     if stale:
         logger.info(
             "processor %s; machine code %s", processor(), ", ".join(sorted(MachineCode.ready))
         )
         features = read_job_features(
-            stores,
+            opened.stores,
             device=resolve_device(device),
             memory_mb=job.memory_mb,
             headline=stale[0].headline,
-            units=units,
+            units=opened.units,
         )
         errors = _train_all(stale, features)
-    if calibrated.failures or errors:
-        raise _failure(calibrated.failures, errors)
+    if opened.failures or errors:
+        raise _failure(opened.failures, errors)
     for task in tasks:
         task.publish()
-
-
-@contextmanager
-def _named(method: str) -> Iterator[None]:
-    """Puts the name of a method before what a PrivacyError of it says."""
-    try:
-        yield
-    except PrivacyError as error:
-        raise PrivacyError(f"{method}: {error}") from None
-
-
-def _located(job: Job, method: str) -> MethodOptions:
-    """Returns the options of a method, with the names of dataset and backbone put into paths."""
-    return job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
-
-
-def _cell_task(
-    job: Job,
-    method: str,
-    calibrated: Plans,
-    stores: tuple[FeatureStore, FeatureStore],
-    cells: Path,
-    near_duplicates: Mapping[str, Any] | str,
-    device: str,
-) -> CellTask:
-    """Returns one cell of the job, its inputs checked and its identity computed.
-
-    Raises:
-      DataError: for public weights of other classes.
-    """
-    plan = calibrated.plans[method]
-    train, test = stores
-    options = _located(job, method)
-    for path in options.input_files():
-        check_classes(Path(path), train.class_names)
-    name = CellName(dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon)
-    identity = {
-        "version": VERSIONS["training"],
-        **name.model_dump(),
-        "train": train.fingerprint,
-        "test": test.fingerprint,
-        "options": options.identity(),
-        "public": [sha256_file(Path(path)) for path in options.input_files()],
-        "plan": plan_identity(plan),
-        "study_seed": job.study_seed,
-        "mode": job.mode,
-    }
-    # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
-    if device != "cpu":
-        identity["device"] = device
-    published = name.folder(cells)
-    return CellTask(
-        name=name,
-        options=options,
-        plan=plan,
-        seeds=job.seeds,
-        study_seed=job.study_seed,
-        mode=job.mode,
-        epsilon_all_heads=calibrated.together[method],
-        near_duplicates=near_duplicates,
-        train=train,
-        headline=headline_metric(
-            job.metric, num_classes=train.num_classes, multi_label=train.multi_label
-        ),
-        published=published,
-        staged=published.with_name(f".{published.name}.staged"),
-        identity=identity,
-        study=job.study,
-    )
-
-
-def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
-    """Checks that a method has a plan, which is one for this job and for what the method releases.
-
-    Raises:
-      DataError: when it has none, or one for another job.
-      PrivacyError: when the plan is not the method's.
-    """
-    if method not in calibrated.plans:
-        raise DataError(f"{path}: {method}: no plan; delete it and run again")
-    plan = calibrated.plans[method]
-    planned = (plan.n, plan.unit, plan.epsilon, plan.delta, plan.accountant)
-    wanted = (n, job.unit, epsilon_value(job.epsilon), job.delta, job.accountant)
-    if planned != wanted:
-        raise DataError(
-            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = {planned}, "
-            f"the job for {wanted}; delete it and run again"
-        )
-    images = None if plan.patients is None else {"images": plan.patients.images}
-    if images != job.patients:
-        raise DataError(
-            f"{path}: {method}: the plan is for patients {images}, the job for {job.patients}; "
-            "delete it and run again"
-        )
-    if job.methods[method].private:
-        try:
-            check_plan(job.methods[method], plan)
-        except PrivacyError as error:
-            raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None
-
-
-def plan_identity(plan: Plan) -> dict[str, Any]:
-    """Returns the part of a plan that decides training and guarantee, without other accountants."""
-    values = plan.to_dict()
-    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
-    return {key: values[key] for key in keys}
 
 
 def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Exception]:

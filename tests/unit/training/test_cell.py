@@ -19,8 +19,9 @@ from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
-from dpprobe.training.job import Job, train_job
+from dpprobe.training.job import train_job
 from dpprobe.training.plans import write_plans
+from dpprobe.training.tasks import Job
 
 ROWS = {"train": 400, "test": 120}
 DIMENSION = 5

@@ -30,8 +30,9 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.results.cell_record import CELL_FILES, PAYLOAD_FILES
 from dpprobe.training.features import read_job_features
-from dpprobe.training.job import Job, train_job
+from dpprobe.training.job import train_job
 from dpprobe.training.plans import write_plans
+from dpprobe.training.tasks import Job
 
 ROWS = {"train": 300, "test": 90}
 CLASSES, DIMENSION = 3, 6

@@ -22,8 +22,9 @@ from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Mechanism, Patients
 from dpprobe.training.features import units_of
-from dpprobe.training.job import Job, train_job
+from dpprobe.training.job import train_job
 from dpprobe.training.plans import write_plans
+from dpprobe.training.tasks import Job
 
 CLASSES, DIMENSION = 3, 6
 # Patient p has 1 to 20 images, all of one class.

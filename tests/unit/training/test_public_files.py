@@ -21,8 +21,9 @@ from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import read_cell
 from dpprobe.tracking.served_model import write_head
-from dpprobe.training.job import Job, train_job
+from dpprobe.training.job import train_job
 from dpprobe.training.plans import write_plans
+from dpprobe.training.tasks import Job
 
 ROWS = {"train": 200, "test": 60}
 CLASSES, DIMENSION = 3, 24

@@ -1,0 +1,87 @@
+"""The record of one tuned network: a seed of a cell, its files, and what it was trained from.
+
+A network is private as its cell's statement says. Everything that writes or reads one takes names
+from here. Imports nothing heavy: every start of Snakemake reads it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from dpprobe.artifacts import sha256_file
+from dpprobe.errors import DataError
+from dpprobe.records import Record
+from dpprobe.results.cell_record import CellName
+
+logger = logging.getLogger("dpprobe")
+
+NETWORKS_FOLDER = "networks"
+RECORD_FILE = "result.json"
+STATE_FILE = "network.safetensors"
+SCORES_FILE = "scores.npy"
+HISTORY_FILE = "history.json"
+# The record holds the hashes of the others and is published last.
+PAYLOAD_FILES = (STATE_FILE, SCORES_FILE, HISTORY_FILE)
+NETWORK_FILES = (RECORD_FILE, *PAYLOAD_FILES)
+
+
+class NetworkRecord(Record):
+    """A network's `result.json`.
+
+    Attributes:
+      fingerprint: of the cell that the network is a seed of: all that decides its contents.
+      index: of the seed.
+      device: the kind that training drew its noise on, part of what the fingerprint is of.
+      options: of the method, as the study has them.
+      chosen: the values that a search chose; empty where none was made.
+      trained: the trained numbers.
+      steps: noisy steps taken.
+      seconds: of training; None where that would tell a random number of trials.
+      files: SHA-256 of each other file.
+    """
+
+    format: Literal["dpprobe-network"] = "dpprobe-network"
+    format_version: Literal[1] = 1
+    cell: CellName
+    index: int
+    fingerprint: str
+    device: str
+    options: dict[str, Any]
+    chosen: dict[str, Any]
+    trained: int
+    steps: int
+    seconds: float | None
+    files: dict[str, str]
+
+
+def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Path:
+    """Returns the folder of a seed's network.
+
+    Args:
+      networks: the folder of all networks.
+      cell: dataset, backbone, method and epsilon token.
+    """
+    dataset, backbone, method, epsilon = cell
+    return Path(networks, dataset, backbone, method, f"eps-{epsilon}", f"seed-{index}")
+
+
+def whole_network_record(folder: Path) -> NetworkRecord | None:
+    """Returns the record of a network whose files are all as they were written, else None."""
+    try:
+        record = NetworkRecord.read(folder / RECORD_FILE)
+        damaged = [
+            name for name, digest in record.files.items() if sha256_file(folder / name) != digest
+        ]
+    except FileNotFoundError:
+        return None
+    except DataError as error:
+        if (folder / RECORD_FILE).exists():
+            logger.warning("%s; the network is trained again", error)
+        return None
+    if damaged:
+        logger.warning("%s: %s damaged; it is trained again", folder, ", ".join(damaged))
+        return None
+    return record

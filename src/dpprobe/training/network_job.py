@@ -1,0 +1,342 @@
+"""The job of one network: a seed of a cell whose method trains a part of the backbone.
+
+The network of a seed is a folder of its own, kept while all that decides it is as it was; a seed
+that is missing or damaged is trained alone. `tuned_networks` makes a cell of its seeds. A job that
+is killed goes on from its last checkpoint, which stands in a hidden folder beside the network's.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save
+
+from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, sha256_file, sync, write_json
+from dpprobe.devices import identity_device, resolve_device
+from dpprobe.differences import first_difference
+from dpprobe.disk import when_there_is_room
+from dpprobe.errors import DataError, DpprobeError
+from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.network import TunedNetwork
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.probe import fit_probe, start_from
+from dpprobe.finetune.train import Record, Trained, train_network
+from dpprobe.finetune.tuned_trials import tuned_network
+from dpprobe.heads import tuned
+from dpprobe.heads.private_mark import marked
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from dpprobe.results import metrics
+from dpprobe.results.network_record import (
+    HISTORY_FILE,
+    NETWORK_FILES,
+    PAYLOAD_FILES,
+    RECORD_FILE,
+    SCORES_FILE,
+    STATE_FILE,
+    NetworkRecord,
+    network_folder,
+    whole_network_record,
+)
+from dpprobe.study.study import Study
+from dpprobe.training.cell import CellTask
+from dpprobe.training.features import read_training_set
+from dpprobe.training.network_material import Material, NetworkFiles
+from dpprobe.training.search_choice import read_choice
+from dpprobe.training.tasks import Job, OpenedJob, open_job
+
+logger = logging.getLogger("dpprobe")
+
+# Test rows that a learning curve is measured on: the first ones.
+CURVE_ROWS = 1000
+_RECORDS_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a job may use, and how it runs: nothing here decides what it releases."""
+
+    device: str = "auto"
+    threads: int = 1
+    physical_batch: int = 64
+    checkpoint_minutes: float = 5.0
+
+    @classmethod
+    def of(cls, study: Study, *, threads: int) -> Limits:
+        """Returns what a study says, with a job's threads."""
+        return cls(
+            device=study.device,
+            threads=threads,
+            physical_batch=study.fine_tuning.physical_batch,
+            checkpoint_minutes=study.fine_tuning.checkpoint_minutes,
+        )
+
+
+def tune_network(
+    job: Job,
+    *,
+    index: int,
+    files: NetworkFiles,
+    plans: Path,
+    cells: Path,
+    networks: Path,
+    limits: Limits,
+    choice: Path | None = None,
+    tables: Path | None = None,
+) -> None:
+    """Brings the network of one seed up to date.
+
+    Args:
+      job: with the one method.
+      index: of the seed.
+      files: all that the network is made from.
+      plans: the calibrated plans of the dataset and epsilon.
+      cells, networks: the folders of all cells, and of all networks.
+      choice: the result of a search over options, where the method has one.
+      tables: the folder of all split tables.
+
+    Raises:
+      PrivacyError: when the plan is not the method's, or steps taken are not steps priced.
+      DpprobeError: when the method has no plan, with the reason.
+    """
+    opened = open_network_job(
+        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
+    )
+    (method,) = job.methods
+    device = identity_device(limits.device)
+    chosen = read_choice(choice)
+    task = network_task(opened, files, device=device, chosen=chosen)
+    folder = network_folder(networks, task.name.key, index)
+    record = whole_network_record(folder)
+    if record is not None and is_of(record, task, index, folder):
+        logger.info("%s: seed %d kept, nothing it depends on has changed", method, index)
+        for name in NETWORK_FILES:
+            (folder / name).touch()
+        return
+    opened.check_stale(task)
+    checkpoints = Checkpoints(
+        folder.with_name(f".{folder.name}.checkpoint"),
+        f"{task.fingerprint}-{index}",
+        minutes=limits.checkpoint_minutes,
+    )
+    options = with_choice(task, chosen)
+    material = Material(
+        options=options, files=files, stores=opened.stores, units=opened.units,
+        memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
+    )  # fmt: skip
+    started = time.monotonic()
+    seed = task.seed(index)
+    network = material.network(seed)
+    trained, found = _train(task, options, network, material, seed, checkpoints, limits)
+    _publish(
+        folder,
+        task=task,
+        index=index,
+        device=device,
+        chosen=found or chosen,
+        trained=trained,
+        scores=scores_of(network, material.test, rows=limits.physical_batch),
+        seconds=None if task.plan.selection else round(time.monotonic() - started, 3),
+    )
+    checkpoints.remove()
+
+
+def open_network_job(
+    job: Job,
+    *,
+    files: NetworkFiles,
+    plans: Path,
+    cells: Path,
+    tables: Path | None,
+    overlap: Path | None,
+) -> OpenedJob:
+    """Reads and checks what networks are made from; arguments as of `tune_network`.
+
+    Raises:
+      DpprobeError: when the method has no plan, with the reason.
+    """
+    opened = open_job(
+        job, train=files.train, test=files.test, plans=plans, cells=cells, overlap=overlap,
+        tables=tables,
+    )  # fmt: skip
+    for method, reason in opened.failures.items():
+        raise DpprobeError(f"{method}: {reason}")
+    return opened
+
+
+def network_task(
+    opened: OpenedJob, files: NetworkFiles, *, device: str, chosen: Mapping[str, Any]
+) -> CellTask:
+    """Returns the cell that networks of a job are the seeds of, with its identity."""
+    (method,) = opened.job.methods
+    return opened.task(
+        method, device=device, more={"network": files.identity(), "chosen": dict(chosen)}
+    )
+
+
+def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options | tuned.Options:
+    """Returns the options that train a network: those of the cell, with what a search chose."""
+    options = task.options
+    if isinstance(options, tuned.Options):
+        return options
+    assert isinstance(options, Options)
+    return options.trial(chosen) if options.search is not None else options
+
+
+def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
+    """Returns True if a record is of this very cell and seed."""
+    wanted = {
+        "fingerprint": task.fingerprint, "index": index,
+        "options": task.options.model_dump(mode="json"),
+    }  # fmt: skip
+    difference = first_difference({name: getattr(record, name) for name in wanted}, wanted)
+    if difference and difference.place != "fingerprint":
+        logger.warning("%s: its record says %s: %s", folder, difference.place, difference.first)
+    return difference is None
+
+
+def plan_for(plan: Plan, options: Options | tuned.Options) -> Plan:
+    """Returns the plan with the norms of options that an unpriced search chose.
+
+    Noise stays in proportion to the norm, and the price is one of noise multipliers alone.
+    """
+    if isinstance(options, tuned.Options):
+        return plan
+    norms = {item.name: item.sensitivity for item in options.mechanisms(plan.n)}
+    return tuned.with_norms(plan, norms)
+
+
+def _train(
+    task: CellTask,
+    options: Options | tuned.Options,
+    network: TunedNetwork,
+    material: Material,
+    seed: int,
+    checkpoints: Checkpoints,
+    limits: Limits,
+) -> tuple[Trained, Mapping[str, Any]]:
+    """Trains a network; returns the result, and what a priced search chose."""
+    plan = plan_for(task.plan, options)
+    releases = Releases(plan, [seed], torch.device(material.device))
+    label = f"{task.name.method} eps {task.name.epsilon}"
+    inputs = material.train(seed)
+    if isinstance(options, tuned.Options):
+        result = tuned_network(
+            options,
+            lambda trial, trial_seed: material.network(trial_seed, trial),
+            inputs,
+            releases,
+            seed=seed,
+            physical_batch=limits.physical_batch,
+        )
+        network.load(result.trained.state)
+        releases.check()
+        return result.trained, result.chosen
+    if options.probe is not None:
+        features = read_training_set(
+            material.stores[0], device=material.device, memory_mb=material.memory_mb,
+            units=material.units,
+        )  # fmt: skip
+        weights, _ = fit_probe(options, features, releases, seed)
+        start_from(network, weights)
+    material.check(network)
+    trained = train_network(
+        options,
+        network,
+        inputs,
+        releases,
+        checkpoint=checkpoints,
+        physical_batch=limits.physical_batch,
+        record=curve(material.test, link=task.link, rows=limits.physical_batch),
+        label=label,
+    )
+    releases.check()
+    return trained, {}
+
+
+def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
+    """Returns the function that measures a network in training, on the first test rows."""
+    labels = test.labels[:CURVE_ROWS].cpu().numpy()
+
+    def measure(step: int, network: TunedNetwork) -> dict[str, float]:  # noqa: ARG001
+        scores = scores_of(network, test, rows=rows, most=CURVE_ROWS)
+        return metrics.training_metrics(scores, labels, link=link, units=None)
+
+    return measure
+
+
+@torch.no_grad()
+def scores_of(
+    network: TunedNetwork, inputs: Inputs, *, rows: int, most: int | None = None
+) -> npt.NDArray[np.float32]:
+    """Returns the scores of the first rows, or of all: float32 [m, K].
+
+    Raises:
+      DataError: for scores that are not finite.
+    """
+    device = next(iter(network.trained.values())).device
+    count = inputs.rows if most is None else min(most, inputs.rows)
+    parts = []
+    for start in range(0, count, rows):
+        index = np.arange(start, min(start + rows, count))
+        parts.append(network.module(inputs.batch(index, step=None).to(device)).float().cpu())
+    scores = torch.cat(parts).numpy()
+    if not np.isfinite(scores).all():
+        raise DataError("the network's scores of test rows are not finite; look at these images")
+    return np.ascontiguousarray(scores)
+
+
+def _publish(
+    folder: Path,
+    *,
+    task: CellTask,
+    index: int,
+    device: str,
+    chosen: Mapping[str, Any],
+    trained: Trained,
+    scores: npt.NDArray[np.float32],
+    seconds: float | None,
+) -> None:
+    """Writes a network beside its folder, and puts it there by renames, the record last."""
+    options = task.options.model_dump(mode="json")
+    tensors = {name: value.contiguous() for name, value in trained.state.items()}
+    content = save(tensors, metadata=marked(task.name.model_dump(), options))
+    partial = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        (partial / STATE_FILE).write_bytes(content)
+        np.save(partial / SCORES_FILE, scores)
+        write_json(partial / HISTORY_FILE, trained.history)
+        NetworkRecord(
+            cell=task.name,
+            index=index,
+            fingerprint=task.fingerprint,
+            device=device,
+            options=options,
+            chosen=dict(chosen),
+            trained=sum(value.numel() for value in tensors.values()),
+            steps=trained.steps,
+            seconds=seconds,
+            files={name: sha256_file(partial / name) for name in PAYLOAD_FILES},
+        ).write(partial / RECORD_FILE)
+
+    when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write)
+    folder.mkdir(exist_ok=True)
+    for name in reversed(NETWORK_FILES):  # the record last
+        with atomic_path(folder / name) as temporary:
+            (partial / name).replace(temporary)
+            sync(temporary)
+    shutil.rmtree(partial)

@@ -1,0 +1,193 @@
+"""What one network is made from: features, activations at a cut or images, and its backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.loading import load
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.data.table import SplitTable
+from dpprobe.errors import DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.cut_shards import cut_shape
+from dpprobe.finetune.inputs import Inputs, cut_inputs, image_inputs
+from dpprobe.finetune.network import TunedNetwork, build_network
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.truth import check_network
+from dpprobe.heads import tuned
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.units import Units
+from dpprobe.versions import VERSIONS
+
+# Rows of the example that per-example gradients are checked on.
+_CHECKED_ROWS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFiles:
+    """The files of one (dataset, backbone, method).
+
+    Attributes:
+      backbone: its options.
+      train, test: manifests of the two splits' features.
+      cuts: manifests of the two splits' activations at the cut; None where there is none.
+      tables: the two split tables; None where no images are read.
+    """
+
+    backbone: BackboneOptions
+    train: Path
+    test: Path
+    cuts: tuple[Path, Path] | None = None
+    tables: tuple[Path, Path] | None = None
+
+    @classmethod
+    def of(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
+        """Returns the files that a rule's input names."""
+        return cls(
+            backbone=backbone,
+            train=Path(given.train),
+            test=Path(given.test),
+            cuts=_pair(given.cuts),
+            tables=_pair(getattr(given, "tables", ())),
+        )
+
+    @cached_property
+    def cut_stores(self) -> tuple[FeatureStore, FeatureStore] | None:
+        """The activations of the two splits."""
+        if self.cuts is None:
+            return None
+        train, test = self.cuts
+        return FeatureStore(train), FeatureStore(test)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides a network beside features, options and plan."""
+        stores = self.cut_stores
+        return {
+            "version": VERSIONS["fine_tuning"],
+            "cut": [store.fingerprint for store in stores] if stores else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The inputs and networks of a job.
+
+    Attributes:
+      options: with which networks are trained.
+      stores: features of the two splits.
+      units: of privacy, of the training rows.
+      memory_mb: rows that take more are read for each batch.
+      device: "cpu" or "cuda".
+    """
+
+    options: Options | tuned.Options
+    files: NetworkFiles
+    stores: tuple[FeatureStore, FeatureStore]
+    units: Units | None
+    memory_mb: int
+    device: str
+    threads: int
+
+    @property
+    def base(self) -> Options:
+        """The options of the network, of the base where a priced search tunes it."""
+        options = self.options.base if isinstance(self.options, tuned.Options) else self.options
+        assert isinstance(options, Options)
+        return options
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The backbone, on the CPU in float32."""
+        return load(self.files.backbone, runtime=Runtime(device="cpu", precision="float32"))
+
+    def network(self, seed: int, options: Options | None = None) -> TunedNetwork:
+        """Returns a network at its start; its random initial values are of a seed."""
+        options = options or self.base
+        return build_network(
+            self.backbone,
+            options,
+            classes=self.stores[0].num_classes,
+            seed=seed,
+            device=self.device,
+            transform=Transform(options.normalize),
+        )
+
+    def train(self, seed: int) -> Inputs:
+        """Returns the training rows; a seed has views of its own."""
+        return self._inputs(0, self.units, seed)
+
+    @cached_property
+    def test(self) -> Inputs:
+        """The test rows."""
+        return self._inputs(1, None, None)
+
+    def _inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
+        """Returns the rows of a split, with views where there is a seed for them."""
+        store, base = self.stores[split], self.base
+        if base.cut:
+            cuts = self.files.cut_stores
+            cut = cuts[split] if cuts else store
+            _check_rows(cut, store)
+            shape = cut_shape(cut) if cuts else (cut.dimension,)
+            return cut_inputs(
+                cut, shape=shape, memory_mb=self.memory_mb, units=units, device=self.device
+            )
+        assert self.files.tables is not None, "images without tables"
+        table = SplitTable(self.files.tables[split])
+        inputs = image_inputs(
+            table,
+            self.backbone,
+            split=("train", "test")[split],
+            augment=base.augment if seed is not None else None,
+            seed=seed or 0,
+            memory_mb=self.memory_mb,
+            units=units,
+            threads=self.threads,
+        )
+        if not np.array_equal(table.labels(), np.asarray(store.labels)):
+            raise DataError(f"{store.path}: rows of another table; delete it and run again")
+        return inputs
+
+    def check(self, network: TunedNetwork) -> None:
+        """Holds a network against one-example gradients, on rows that are nobody's.
+
+        Raises:
+          ConfigError: naming what mixes rows, or has wrong gradients.
+        """
+        base = self.base
+        generator = np.random.default_rng(0)
+        shape = (_CHECKED_ROWS, *network.shape)
+        if network.from_images:
+            example = torch.from_numpy(generator.integers(0, 256, shape, dtype=np.uint8))
+        else:
+            example = torch.from_numpy(generator.standard_normal(shape, dtype=np.float32))
+        check_network(
+            network,
+            sigmoid=base.loss == "sigmoid",
+            precision=base.precision,
+            engine=base.engine,
+            example=example.to(self.device),
+            classes=self.stores[0].num_classes,
+            views=None if base.augment is None else base.augment.views,
+        )
+
+
+def _pair(paths: Sequence[str]) -> tuple[Path, Path] | None:
+    if not paths:
+        return None
+    train, test = map(Path, paths)
+    return train, test
+
+
+def _check_rows(cut: FeatureStore, store: FeatureStore) -> None:
+    """Raises DataError where activations are of other rows than the features."""
+    if list(cut.ids) != list(store.ids):
+        raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")

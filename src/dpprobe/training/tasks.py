@@ -1,0 +1,287 @@
+"""The methods that jobs of training are given, and what each makes of them: tasks, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import sha256_file
+from dpprobe.data.options import headline_metric
+from dpprobe.errors import DataError, PrivacyError
+from dpprobe.features.near_duplicates import read_near_duplicates
+from dpprobe.features.store import FeatureStore
+from dpprobe.features.text import check_classes
+from dpprobe.heads.fit import check_plan
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.units import Units
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.plan import Plan
+from dpprobe.results.cell_record import CellName
+from dpprobe.study.study import Study
+from dpprobe.training.cell import CellTask
+from dpprobe.training.features import check_patients, units_of
+from dpprobe.training.plans import Plans, check_prices, read_plans
+from dpprobe.training.public_files import PrivateData
+from dpprobe.versions import VERSIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The methods to train at one epsilon on one set of features, with seeds 0 to `seeds` - 1.
+
+    Features that take more than `memory_mb` as float32 are streamed from disk. `metric` is the
+    dataset's choice of what stands for it, None for the usual. `unit` is the unit of privacy, and
+    `patients` holds the `images` that one may have where that is an image. `study` is the study's
+    name, and `private_datasets` are those that its public files must not be made from.
+    """
+
+    study: str
+    private_datasets: tuple[str, ...]
+    dataset: str
+    backbone: str
+    epsilon: str
+    methods: Mapping[str, MethodOptions]
+    seeds: int
+    study_seed: int
+    delta: float
+    accountant: str
+    mode: str
+    memory_mb: int
+    unit: str = "image"
+    patients: Mapping[str, int | None] | None = None
+    metric: str | None = None
+
+    @classmethod
+    def of(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
+        """Returns the job of a rule's wildcards and params, and of what the rule says beside."""
+        return cls(
+            study=study.study,
+            private_datasets=tuple(study.datasets),
+            dataset=wildcards.dataset,
+            backbone=wildcards.backbone,
+            epsilon=wildcards.epsilon,
+            methods={name: method_options(options) for name, options in params.methods.items()},
+            seeds=study.seeds,
+            study_seed=study.seed,
+            **params.privacy,
+            **rest,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedJob:
+    """A job whose inputs are read and checked against each other.
+
+    Attributes:
+      calibrated: the plans of all methods of the dataset and epsilon, `path` their file.
+      stores: features of the train and the test split.
+      cells: the folder of all cells.
+      near_duplicates: the counts of the check against public data, or "not run".
+      units: of privacy, of the training rows.
+    """
+
+    job: Job
+    path: Path
+    calibrated: Plans
+    stores: tuple[FeatureStore, FeatureStore]
+    cells: Path
+    near_duplicates: Mapping[str, Any] | str
+    units: Units | None
+    private: PrivateData
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The reasons of the methods that have no plan."""
+        failed = self.calibrated.failures
+        return {name: failed[name] for name in self.job.methods if name in failed}
+
+    @property
+    def planned(self) -> list[str]:
+        """The methods that have a plan."""
+        return [name for name in self.job.methods if name not in self.calibrated.failures]
+
+    def task(self, method: str, *, device: str, more: Mapping[str, Any] | None = None) -> CellTask:
+        """Returns one cell, its inputs checked and its identity computed; see `cell_task`."""
+        return cell_task(
+            self.job, method, self.calibrated, self.stores, self.cells, self.near_duplicates,
+            device, more,
+        )  # fmt: skip
+
+    def check_stale(self, task: CellTask) -> None:
+        """Checks what takes time, before a cell is trained: prices, and rows declared public.
+
+        Raises:
+          PrivacyError: for a plan that costs more than it says, or private rows.
+        """
+        method = task.name.method
+        check_prices(self.path, method, self.calibrated, self.job.seeds)
+        with _named(method):
+            self.private.check_rows(task.options)
+
+
+def open_job(
+    job: Job,
+    *,
+    train: Path,
+    test: Path,
+    plans: Path,
+    cells: Path,
+    overlap: Path | None,
+    tables: Path | None,
+) -> OpenedJob:
+    """Reads and checks what a job trains from; arguments as of `job.train_job`.
+
+    Raises:
+      PrivacyError: for a plan that is not its method's, and a private file declared public.
+    """
+    calibrated = read_plans(plans)
+    stores = FeatureStore(train), FeatureStore(test)
+    check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
+    units = units_of(stores[0], job.unit)
+    if job.patients is not None:
+        check_patients(stores[0], job.patients["images"])
+    private = PrivateData(
+        dataset=job.dataset,
+        backbone=job.backbone,
+        manifests=(train, test),
+        datasets=job.private_datasets,
+        results=cells.parent,
+        tables=tables,
+    )
+    opened = OpenedJob(
+        job=job,
+        path=plans,
+        calibrated=calibrated,
+        stores=stores,
+        cells=cells,
+        near_duplicates=check,
+        units=units,
+        private=private,
+    )
+    n = stores[0].rows if units is None else units.count
+    for name in opened.planned:
+        check_planned(plans, job, name, calibrated, n)
+    for name in opened.planned:
+        with _named(name):
+            private.check(located(job, name))
+    return opened
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Puts the name of a method before what a PrivacyError of it says."""
+    try:
+        yield
+    except PrivacyError as error:
+        raise PrivacyError(f"{method}: {error}") from None
+
+
+def located(job: Job, method: str) -> MethodOptions:
+    """Returns the options of a method, with the names of dataset and backbone put into paths."""
+    return job.methods[method].located(dataset=job.dataset, backbone=job.backbone)
+
+
+def cell_task(
+    job: Job,
+    method: str,
+    calibrated: Plans,
+    stores: tuple[FeatureStore, FeatureStore],
+    cells: Path,
+    near_duplicates: Mapping[str, Any] | str,
+    device: str,
+    more: Mapping[str, Any] | None = None,
+) -> CellTask:
+    """Returns one cell of the job, its inputs checked and its identity computed.
+
+    Args:
+      calibrated: the plans, which hold the method's.
+      stores: features of the two splits.
+      cells: the folder of all cells.
+      near_duplicates: of the privacy statement.
+      device: the kind that training draws its noise on.
+      more: what else decides the cell's contents; nothing for a linear head.
+
+    Raises:
+      DataError: for public weights of other classes.
+    """
+    plan = calibrated.plans[method]
+    train, test = stores
+    options = located(job, method)
+    for path in options.input_files():
+        check_classes(Path(path), train.class_names)
+    name = CellName(dataset=job.dataset, backbone=job.backbone, method=method, epsilon=job.epsilon)
+    identity = {
+        "version": VERSIONS["training"],
+        **name.model_dump(),
+        "train": train.fingerprint,
+        "test": test.fingerprint,
+        "options": options.identity(),
+        "public": [sha256_file(Path(path)) for path in options.input_files()],
+        "plan": plan_identity(plan),
+        "study_seed": job.study_seed,
+        "mode": job.mode,
+        **(more or {}),
+    }
+    # A GPU draws other noise, and adds in another order; a CPU's cells are named without it.
+    if device != "cpu":
+        identity["device"] = device
+    published = name.folder(cells)
+    return CellTask(
+        name=name,
+        options=options,
+        plan=plan,
+        seeds=job.seeds,
+        study_seed=job.study_seed,
+        mode=job.mode,
+        epsilon_all_heads=calibrated.together[method],
+        near_duplicates=near_duplicates,
+        train=train,
+        headline=headline_metric(
+            job.metric, num_classes=train.num_classes, multi_label=train.multi_label
+        ),
+        published=published,
+        staged=published.with_name(f".{published.name}.staged"),
+        identity=identity,
+        study=job.study,
+    )
+
+
+def check_planned(path: Path, job: Job, method: str, calibrated: Plans, n: int) -> None:
+    """Checks that a method has a plan, which is one for this job and for what the method releases.
+
+    Raises:
+      DataError: when it has none, or one for another job.
+      PrivacyError: when the plan is not the method's.
+    """
+    if method not in calibrated.plans:
+        raise DataError(f"{path}: {method}: no plan; delete it and run again")
+    plan = calibrated.plans[method]
+    planned = (plan.n, plan.unit, plan.epsilon, plan.delta, plan.accountant)
+    wanted = (n, job.unit, epsilon_value(job.epsilon), job.delta, job.accountant)
+    if planned != wanted:
+        raise DataError(
+            f"{path}: {method}: the plan is for (n, unit, epsilon, delta, accountant) = {planned}, "
+            f"the job for {wanted}; delete it and run again"
+        )
+    images = None if plan.patients is None else {"images": plan.patients.images}
+    if images != job.patients:
+        raise DataError(
+            f"{path}: {method}: the plan is for patients {images}, the job for {job.patients}; "
+            "delete it and run again"
+        )
+    if job.methods[method].private:
+        try:
+            check_plan(job.methods[method], plan)
+        except PrivacyError as error:
+            raise PrivacyError(f"{path}: {method}: {error}; delete it and run again") from None
+
+
+def plan_identity(plan: Plan) -> dict[str, Any]:
+    """Returns the part of a plan that decides training and guarantee, without other accountants."""
+    values = plan.to_dict()
+    keys = ("mechanisms", "n", "unit", "epsilon", "delta", "accountant", "selection")
+    return {key: values[key] for key in keys}

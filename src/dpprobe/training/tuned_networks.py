@@ -1,0 +1,117 @@
+"""Makes a cell of its seeds' networks: the same files as any cell's, so that all readers work.
+
+`heads.safetensors` holds the last layers, on features that each network computes itself; the
+networks stand in a folder of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from dpprobe.errors import DataError
+from dpprobe.results.network_record import (
+    HISTORY_FILE,
+    SCORES_FILE,
+    STATE_FILE,
+    NetworkRecord,
+    network_folder,
+    whole_network_record,
+)
+from dpprobe.training.contents import CellContents
+from dpprobe.training.features import read_job_features
+from dpprobe.training.network_job import is_of, network_task, open_network_job
+from dpprobe.training.network_material import NetworkFiles
+from dpprobe.training.search_choice import read_choice
+from dpprobe.training.tasks import Job
+
+_HISTORY_KEYS = ("step", "epoch", "train_loss", "test_accuracy", "test_auc")
+
+
+def gather_networks(
+    job: Job,
+    *,
+    files: NetworkFiles,
+    plans: Path,
+    cells: Path,
+    networks: Path,
+    choice: Path | None = None,
+    overlap: Path | None = None,
+    tables: Path | None = None,
+) -> None:
+    """Brings a cell of networks up to date; arguments as of `network_job.tune_network`.
+
+    Raises:
+      DataError: for a network that is missing, damaged, or not of this cell.
+    """
+    opened = open_network_job(
+        job, files=files, plans=plans, cells=cells, tables=tables, overlap=overlap
+    )
+    (method,) = job.methods
+    cell = (job.dataset, job.backbone, method, job.epsilon)
+    folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
+    records = [_record(folder) for folder in folders]
+    task = network_task(
+        opened, files, device=_device(folders, records), chosen=read_choice(choice)
+    )
+    for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
+        if not is_of(record, task, index, folder):
+            raise DataError(f"{folder}: not a seed of today's cell; delete it and run again")
+    if not task.is_current():
+        opened.check_stale(task)
+        features = read_job_features(
+            opened.stores, device="cpu", memory_mb=0, headline=task.headline, units=opened.units
+        )
+        task.stage(_contents(folders, records), features)
+    task.publish()
+
+
+def _record(folder: Path) -> NetworkRecord:
+    record = whole_network_record(folder)
+    if record is None:
+        raise DataError(f"{folder}: no whole network; delete it and run again")
+    return record
+
+
+def _device(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
+    """Returns the kind of device that all seeds were trained on, which their noise depends on."""
+    for folder, record in zip(folders, records, strict=True):
+        if record.device != records[0].device:
+            raise DataError(
+                f"{folder}: trained on {record.device}, {folders[0]} on {records[0].device}; "
+                "delete one of the two and run both on machines of one kind"
+            )
+    return records[0].device
+
+
+def _contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
+    """Returns the contents of a cell: last layers, scores and histories of its networks."""
+    states = [load_file(folder / STATE_FILE) for folder in folders]
+    heads = [
+        np.concatenate([state["head.weight"], state["head.bias"][:, None]], axis=1)
+        for state in states
+    ]
+    searched = [record.chosen for record in records if record.chosen]
+    return CellContents(
+        indices=tuple(range(len(records))),
+        weights=np.stack(heads).astype(np.float32),
+        arrays={},
+        scores=np.stack([np.load(folder / SCORES_FILE) for folder in folders]),
+        history=[
+            {"seed_index": index, **row}
+            for index, folder in enumerate(folders)
+            for row in _history(folder)
+        ],
+        chosen=tuple(searched),
+        seconds=sum(record.seconds or 0.0 for record in records),
+    )
+
+
+def _history(folder: Path) -> list[Mapping[str, Any]]:
+    rows = json.loads((folder / HISTORY_FILE).read_text(encoding="utf-8"))
+    return [{key: row[key] for key in _HISTORY_KEYS if key in row} for row in rows]
