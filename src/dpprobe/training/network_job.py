@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from dpprobe.disk import when_there_is_room
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.network import TunedNetwork
+from dpprobe.finetune.network import TunedNetwork, load_tuned_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, start_from
 from dpprobe.finetune.train import Record, Trained, train_network
@@ -50,7 +51,6 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
-from dpprobe.training.features import read_training_set
 from dpprobe.training.network_material import Material, NetworkFiles
 from dpprobe.training.search_choice import read_choice
 from dpprobe.training.tasks import Job, OpenedJob, open_job
@@ -125,8 +125,8 @@ def tune_network(
         return
     opened.check_stale(task)
     checkpoints = Checkpoints(
-        folder.with_name(f".{folder.name}.checkpoint"),
-        f"{task.fingerprint}-{index}",
+        folder=folder.with_name(f".{folder.name}.checkpoint"),
+        fingerprint=f"{task.fingerprint}-{index}",
         minutes=limits.checkpoint_minutes,
     )
     options = with_choice(task, chosen)
@@ -137,18 +137,19 @@ def tune_network(
     started = time.monotonic()
     seed = task.seed(index)
     network = material.network(seed)
-    trained, found = _train(task, options, network, material, seed, checkpoints, limits)
+    material.check(network)
+    trained, best = _train(task, options, network, material, seed, checkpoints, limits)
     _publish(
         folder,
         task=task,
         index=index,
         device=device,
-        chosen=found or chosen,
+        chosen=best or chosen,
         trained=trained,
         scores=scores_of(network, material.test, rows=limits.physical_batch),
         seconds=None if task.plan.selection else round(time.monotonic() - started, 3),
     )
-    checkpoints.remove()
+    shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
 def open_network_job(
@@ -231,25 +232,22 @@ def _train(
     label = f"{task.name.method} eps {task.name.epsilon}"
     inputs = material.train(seed)
     if isinstance(options, tuned.Options):
-        result = tuned_network(
+        trained, best = tuned_network(
             options,
             lambda trial, trial_seed: material.network(trial_seed, trial),
             inputs,
             releases,
             seed=seed,
+            checkpoint=checkpoints,
             physical_batch=limits.physical_batch,
+            label=label,
+            start=partial(_start, material) if material.base.probe else None,
         )
-        network.load(result.trained.state)
+        load_tuned_state(network, trained.state)
         releases.check()
-        return result.trained, result.chosen
+        return trained, best
     if options.probe is not None:
-        features = read_training_set(
-            material.stores[0], device=material.device, memory_mb=material.memory_mb,
-            units=material.units,
-        )  # fmt: skip
-        weights, _ = fit_probe(options, features, releases, seed)
-        start_from(network, weights)
-    material.check(network)
+        _start(material, options, network, releases)
     trained = train_network(
         options,
         network,
@@ -262,6 +260,13 @@ def _train(
     )
     releases.check()
     return trained, {}
+
+
+def _start(material: Material, options: Options, network: TunedNetwork, releases: Releases) -> None:
+    """Releases the head that a network starts from."""
+    (seed,) = releases.seeds
+    weights, _ = fit_probe(options, material.features, releases, seed)
+    start_from(network, weights)
 
 
 def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
@@ -311,15 +316,15 @@ def _publish(
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
     content = save(tensors, metadata=marked(task.name.model_dump(), options))
-    partial = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
+    part = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
     folder.parent.mkdir(parents=True, exist_ok=True)
 
     def write() -> None:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        (partial / STATE_FILE).write_bytes(content)
-        np.save(partial / SCORES_FILE, scores)
-        write_json(partial / HISTORY_FILE, trained.history)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        (part / STATE_FILE).write_bytes(content)
+        np.save(part / SCORES_FILE, scores)
+        write_json(part / HISTORY_FILE, trained.history)
         NetworkRecord(
             cell=task.name,
             index=index,
@@ -330,13 +335,13 @@ def _publish(
             trained=sum(value.numel() for value in tensors.values()),
             steps=trained.steps,
             seconds=seconds,
-            files={name: sha256_file(partial / name) for name in PAYLOAD_FILES},
-        ).write(partial / RECORD_FILE)
+            files={name: sha256_file(part / name) for name in PAYLOAD_FILES},
+        ).write(part / RECORD_FILE)
 
     when_there_is_room(folder.parent, len(content) + scores.nbytes + _RECORDS_BYTES, write)
     folder.mkdir(exist_ok=True)
     for name in reversed(NETWORK_FILES):  # the record last
         with atomic_path(folder / name) as temporary:
-            (partial / name).replace(temporary)
+            (part / name).replace(temporary)
             sync(temporary)
-    shutil.rmtree(partial)
+    shutil.rmtree(part)

@@ -24,7 +24,9 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.truth import check_network
 from dpprobe.heads import tuned
 from dpprobe.heads.rows import Transform
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
+from dpprobe.training.features import read_training_set
 from dpprobe.versions import VERSIONS
 
 # Rows of the example that per-example gradients are checked on.
@@ -123,6 +125,13 @@ class Material:
     def train(self, seed: int) -> Inputs:
         """Returns the training rows; a seed has views of its own."""
         return self._inputs(0, self.units, seed)
+
+    @cached_property
+    def features(self) -> TrainingSet:
+        """The training rows' features, for a probe."""
+        return read_training_set(
+            self.stores[0], device=self.device, memory_mb=self.memory_mb, units=self.units
+        )
 
     @cached_property
     def test(self) -> Inputs:

@@ -56,9 +56,7 @@ def gather_networks(
     cell = (job.dataset, job.backbone, method, job.epsilon)
     folders = [network_folder(networks, cell, index) for index in range(job.seeds)]
     records = [_record(folder) for folder in folders]
-    task = network_task(
-        opened, files, device=_device(folders, records), chosen=read_choice(choice)
-    )
+    task = network_task(opened, files, device=_device(folders, records), chosen=read_choice(choice))
     for index, (folder, record) in enumerate(zip(folders, records, strict=True)):
         if not is_of(record, task, index, folder):
             raise DataError(f"{folder}: not a seed of today's cell; delete it and run again")
