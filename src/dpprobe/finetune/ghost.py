@@ -1,0 +1,235 @@
+"""Per-example gradients of a batch by layer, in one backward pass ("book-keeping", Bu et al. 2023).
+
+A forward pass notes the inputs of the layers with trained parameters. One backward pass brings
+the gradients of their outputs, and no gradient of a parameter: each layer's rule makes of both the
+rows' squared norms, and keeps the gradients where it forms them. A second look at what was kept
+gives any weighted sum over rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.layers import WHOLE, Call, Rule, forms_gradients, rule_of, squared_norms
+from dpprobe.finetune.losses import row_losses
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with trained parameters.
+
+    Attributes:
+      name: of the module, for messages.
+      module: itself.
+      names: of its trained parameters, by their names in the module.
+    """
+
+    name: str
+    module: nn.Module
+    rule: Rule
+    names: Mapping[str, str]
+
+
+class Ghost:
+    """Per-example gradients of a network's trained parameters.
+
+    Args:
+      module: inputs to scores; each row of its scores depends on one row of its inputs.
+      trained: parameters of the module, by the names that gradients have.
+    """
+
+    def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+        self._module = module
+        self._layers, self._copied = _layers(module, trained)
+
+    def gradients(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        sigmoid: bool,
+        precision: torch.dtype | None,
+    ) -> BatchGradients:
+        """Returns the rows' gradients of a batch.
+
+        Args:
+          inputs: [m * v, ...], the views of a row one after another.
+          labels: of rows, [m] or [m, K].
+          precision: of the passes; None for that of the inputs.
+        """
+        rows = len(labels)
+        batch = BatchGradients(rows, inputs.device)
+        copies = {
+            inner: parameter.detach().expand(len(inputs), *parameter.shape[1:]).requires_grad_()
+            for inner, (_, parameter) in self._copied.items()
+        }
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(autocast(inputs.device, precision))
+            starts = stack.enter_context(self._noted(batch))
+            scores = functional_call(self._module, copies, (inputs,)) if copies else None
+            scores = self._module(inputs) if scores is None else scores
+            losses = row_losses(scores, labels, sigmoid=sigmoid)
+        targets = [*starts, *copies.values()]
+        # Layers after these lie on the way to them: their hooks are called, and nothing is kept.
+        reached = torch.autograd.grad(losses.sum(), targets, allow_unused=True)
+        for (name, parameter), gradient in zip(
+            self._copied.values(), reached[len(starts) :], strict=True
+        ):
+            if gradient is not None:
+                summed = gradient.float().reshape(rows, -1, *parameter.shape[1:]).sum(1)
+                batch.keep(name, summed)
+        batch.losses = losses.detach()
+        return batch
+
+    @contextmanager
+    def _noted(self, batch: BatchGradients) -> Iterator[list[Any]]:
+        """Notes the calls of layers; yields those outputs before which nothing is trained."""
+        starts: list[Any] = []
+        calls: Counter[int] = Counter()
+        handles = []
+        for number, layer in enumerate(self._layers):
+
+            def hook(
+                module: nn.Module,
+                inputs: tuple[Any, ...],
+                options: dict[str, Any],
+                output: Any,
+                *,
+                number: int = number,
+                layer: Layer = layer,
+            ) -> None:
+                calls[number] += 1
+                result = output if isinstance(output, torch.Tensor) else output[0]
+                tensors = [*inputs, *options.values()]
+                given = any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+                if not given:
+                    starts.append(torch.autograd.graph.get_gradient_edge(result))
+                version = inputs[0]._version
+
+                def arrived(gradient: torch.Tensor) -> None:
+                    if inputs[0]._version != version:
+                        raise ConfigError(
+                            f"{layer.name or 'the network'}: its input is overwritten before "
+                            "gradients are taken; write engine: functional"
+                        )
+                    call = Call(module, inputs, options, gradient, batch.rows)
+                    batch.add(layer, call, alone=calls[number] == 1)
+
+                result.register_hook(arrived)
+
+            handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
+        try:
+            yield starts
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class BatchGradients:
+    """The gradients of a batch's rows, formed or as factors.
+
+    Attributes:
+      rows: rows of the batch.
+      losses: of rows, float32 [m].
+    """
+
+    losses: torch.Tensor
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.rows = rows
+        self._squares = torch.zeros(rows, dtype=torch.float64, device=device)
+        self._formed: dict[str, torch.Tensor] = {}
+        self._factors: list[tuple[str, Layer, Call]] = []
+
+    def add(self, layer: Layer, call: Call, *, alone: bool) -> None:
+        """Takes in a call of a layer.
+
+        Args:
+          alone: True if it is the layer's only one.
+        """
+        names = dict(layer.names)
+        weight = layer.rule.weight
+        if alone and weight in names and not forms_gradients(layer.rule.sizes(call)):
+            self._squares += squared_norms(*layer.rule.positions(call))
+            self._factors.append((names.pop(weight), layer, call))
+        if names:
+            for inner, gradient in layer.rule.gradients(call, names).items():
+                self.keep(names[inner], gradient)
+
+    def keep(self, name: str, gradient: torch.Tensor) -> None:
+        """Adds gradients of rows, [m, ...], to a parameter's."""
+        flat = gradient.reshape(self.rows, -1)
+        before = self._formed.get(name)
+        self._formed[name] = flat if before is None else before + flat
+
+    def squared_norms(self) -> torch.Tensor:
+        """Returns squared norms of the rows' gradients of all parameters, float64 [m]."""
+        squares = self._squares.clone()
+        for gradient in self._formed.values():
+            squares += torch.linalg.vector_norm(gradient, dim=1).double().square()
+        return squares
+
+    def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:
+        """Adds the rows' gradients, each times its factor [m], to the parameters' flat sums."""
+        for name, gradient in self._formed.items():
+            parts[name].addmv_(gradient.T, factors)
+        for name, layer, call in self._factors:
+            layer.rule.add_weight(parts[name], call, factors)
+
+
+def autocast(device: torch.device, precision: torch.dtype | None) -> torch.autocast:
+    """Returns the context of passes in a precision."""
+    return torch.autocast(device.type, dtype=precision, enabled=precision is not None)
+
+
+def _layers(
+    module: nn.Module, trained: Mapping[str, nn.Parameter]
+) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
+    """Returns the layers, and the parameters that rows get copies of, by their inner names.
+
+    Those are the parameters of a network itself with a first dimension of 1, such as class tokens:
+    they broadcast over a batch.
+    """
+    names = {id(parameter): name for name, parameter in trained.items()}
+    layers: list[Layer] = []
+    copied: dict[str, tuple[str, nn.Parameter]] = {}
+    whole: list[str] = []
+    for path, child in module.named_modules(remove_duplicate=True):
+        if any(path.startswith(f"{parent}.") for parent in whole):
+            continue
+        is_whole = isinstance(child, WHOLE)
+        if is_whole:
+            whole.append(path)
+        has_children = next(child.children(), None) is not None and not is_whole
+        inner = {}
+        for local, parameter in child.named_parameters(
+            recurse=is_whole, remove_duplicate=False
+        ):
+            if id(parameter) not in names:
+                continue
+            if has_children and parameter.ndim > 1 and len(parameter) == 1:
+                copied[f"{path}.{local}" if path else local] = names[id(parameter)], parameter
+            else:
+                inner[local] = names[id(parameter)]
+        if inner:
+            layers.append(Layer(path, child, rule_of(child), inner))
+    reached = {name for layer in layers for name in layer.names.values()}
+    uses = Counter(name for layer in layers for name in layer.names.values())
+    uses.update(name for name, _ in copied.values())
+    missing = set(trained) - reached - {name for name, _ in copied.values()}
+    shared = sorted(name for name, count in uses.items() if count > 1)
+    if missing or shared:
+        name = min(missing) if missing else shared[0]
+        fault = "no part of the network" if missing else "used by several layers"
+        raise ConfigError(f"parameter {name}: {fault}; write engine: functional")
+    return layers, copied

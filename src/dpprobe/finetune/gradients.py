@@ -1,0 +1,167 @@
+"""Sums over rows of clipped gradients of a network.
+
+Each row's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
+with the row's weight. A row whose gradient is not finite, or too long for a square in float32, adds
+nothing. What a row adds is, in exact arithmetic on the tensors that are multiplied, at most C long
+(times its weight): norms are those of the very tensors that are summed, and their rounding is
+allowed for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import nn
+
+from dpprobe.finetune.functional import Functional
+from dpprobe.finetune.ghost import Ghost
+
+# Norms are sums in float32, of up to 10^8 squares by pairs and lanes, and factors round to float32.
+MARGIN = 2.0**-18
+# Of automatic clipping (Bu et al. 2022).
+STABILITY = 0.01
+Clipping = Literal["fixed", "automatic"]
+Precision = Literal["float32", "bfloat16"]
+Engine = Literal["ghost", "functional"]
+PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
+ENGINES = {"ghost": Ghost, "functional": Functional}
+
+
+class Network(Protocol):
+    """A network of which some parameters are trained; `network.TunedNetwork` is one.
+
+    Attributes:
+      module: inputs to scores [m, K], in evaluation mode.
+      trained: its trained parameters, in the order of the sum.
+      shape: of one input.
+    """
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def trained(self) -> Mapping[str, nn.Parameter]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of a batch's rows; functions of private rows, without noise: not for release.
+
+    Attributes:
+      losses: float32 [m].
+      norms: of gradients before the clip, float64 [m]; not finite for rows that added nothing.
+      clipped: True where the clip shortened a gradient, or the row added nothing.
+    """
+
+    losses: torch.Tensor
+    norms: torch.Tensor
+    clipped: torch.Tensor
+
+
+def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
+    """Returns what rows' gradients are multiplied with, float64 [m]: at most limit / norm."""
+    if math.isinf(limit):
+        return torch.ones_like(norms)
+    limit *= 1 - MARGIN
+    if clipping == "automatic":
+        return limit / (norms + STABILITY)
+    return (limit / norms).clamp_(max=1.0)
+
+
+class ClippedSums:
+    """Adds each row's clipped gradient, of all trained parameters together, to a flat sum.
+
+    Attributes:
+      size: numbers in all trained parameters.
+
+    Args:
+      sigmoid: see `losses.row_losses`.
+      max_grad_norm: C; infinite for no clipping.
+      clipping: fixed: gradients longer than C are shortened to it. automatic: each is divided by
+        its norm plus 0.01 and multiplied with C.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        sigmoid: bool,
+        max_grad_norm: float,
+        clipping: Clipping,
+        precision: Precision,
+        engine: Engine,
+    ) -> None:
+        self._sigmoid = sigmoid
+        self._limit = max_grad_norm
+        self._clipping = clipping
+        self._precision = PRECISIONS[precision]
+        self._engine = ENGINES[engine](network.module, network.trained)
+        self._dimensions = len(network.shape)
+        self._sizes = {name: parameter.numel() for name, parameter in network.trained.items()}
+        self.size = sum(self._sizes.values())
+
+    def add(
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> Statistics:
+        """Adds the rows' clipped gradients.
+
+        Args:
+          total: float32 [size], in the order of the trained parameters.
+          inputs: [m, ...]; or [m, v, ...], v views of each row: its gradient is the mean over them.
+          labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
+          weights: float32 [m], what clipped gradients are multiplied with; ones where None.
+        """
+        rows = len(inputs)
+        if rows == 0:
+            nothing = torch.zeros(0, device=total.device)
+            return Statistics(nothing, nothing.double(), nothing.bool())
+        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
+        if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
+            # The fastest for convolutions, and what follows them takes it over.
+            flat = flat.contiguous(memory_format=torch.channels_last)
+        batch = self._engine.gradients(
+            flat, labels, sigmoid=self._sigmoid, precision=self._precision
+        )
+        norms = batch.squared_norms().sqrt_()
+        usable = norms.isfinite()
+        if not usable.all():
+            return self._add_usable(total, inputs, labels, weights, norms, batch.losses)
+        factors = clip_factors(norms, self._limit, self._clipping)
+        clipped = factors < 1
+        if weights is not None:
+            factors = factors * weights
+        batch.add_sum(self._parts(total), factors.float())
+        return Statistics(batch.losses, norms, clipped)
+
+    def _add_usable(
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+        norms: torch.Tensor,
+        losses: torch.Tensor,
+    ) -> Statistics:
+        """Adds the gradients of the rows with finite norms, in a pass of their own."""
+        usable = norms.isfinite()
+        statistics = self.add(
+            total, inputs[usable], labels[usable], None if weights is None else weights[usable]
+        )
+        norms = norms.clone()
+        norms[usable] = statistics.norms
+        clipped = ~usable
+        clipped[usable] = statistics.clipped
+        return Statistics(losses, norms, clipped)
+
+    def _parts(self, total: torch.Tensor) -> dict[str, torch.Tensor]:
+        parts = total.split(list(self._sizes.values()))
+        return dict(zip(self._sizes, parts, strict=True))

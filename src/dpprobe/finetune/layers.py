@@ -1,0 +1,425 @@
+"""Per-example gradients of layers, from a layer's input and the gradient of its output.
+
+A layer's rule gives, for the rows of a batch, each row's gradient of the layer's parameters. A row
+may have several positions (pixels, tokens) and several views: they lie one after another in the
+first dimension, and a row's gradient is the sum over all of them. For linear layers and
+convolutions there is a second way (Goodfellow 2015; Bu et al. 2022): with a_t and g_t the input and
+the output's gradient at position t, the squared norm of a row's gradient sum_t g_t a_t^T is
+sum_ts (a_t . a_s)(g_t . g_s). Where that is cheaper the gradient is never formed, and the clipped
+sum over rows is one product.
+
+Everything is summed in float32, whatever the layer's precision, from the tensors that enter both
+the norm and the sum. Convolutions index their inputs as they are, not as they lie in memory:
+channels_last inputs are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import timm.layers
+import torch
+from timm.layers.padding import pad_same
+from torch import nn
+from torch.func import functional_call, vjp, vmap
+from torch.nn import functional
+
+from dpprobe.finetune.adapters import ChannelAffine
+
+Gradients = dict[str, torch.Tensor]  # of rows, [m, ...], by a parameter's name in its module
+# Row by row, convolutions of so many positions are faster than all rows' as groups of one.
+_POSITIONS_BY_ROW = 1024
+_PIECE_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer in a batch.
+
+    Attributes:
+      module: the layer.
+      inputs: its arguments; the first is the batch.
+      options: its arguments by keyword.
+      gradient: of the loss with respect to its output.
+      rows: rows of the batch.
+    """
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    options: Mapping[str, Any]
+    gradient: torch.Tensor
+    rows: int
+
+    @property
+    def input(self) -> torch.Tensor:
+        tensor: torch.Tensor = self.inputs[0]
+        return tensor.detach().float()
+
+    @property
+    def output_gradient(self) -> torch.Tensor:
+        return self.gradient.float()
+
+
+class Rule:
+    """Gradients of one kind of layer.
+
+    Attributes:
+      weight: the name of the parameter for which `positions` and `add_weight` exist.
+    """
+
+    weight: str | None = None
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        """Returns the rows' gradients, float32 [m, ...], of the named parameters."""
+        raise NotImplementedError
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        """Returns the positions of a row, and the numbers of an input and of an output of one."""
+        raise NotImplementedError
+
+    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns inputs [m, t, in] and gradients of outputs [m, t, out]."""
+        raise NotImplementedError
+
+    def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
+        """Adds the sum of the rows' gradients of the weight, each times its factor, to `total`."""
+        inputs, outputs = self.positions(call)
+        scaled = outputs * factors.view(-1, 1, 1)
+        flat = total.view(outputs.shape[2], inputs.shape[2])
+        if scaled.is_contiguous() and inputs.is_contiguous():
+            flat.addmm_(scaled.flatten(0, 1).T, inputs.flatten(0, 1))
+        else:
+            torch.addbmm(flat, scaled.transpose(1, 2), inputs, out=flat)
+
+
+def forms_gradients(sizes: tuple[int, int, int]) -> bool:
+    """Returns True if forming a row's gradient is cheaper than never forming it.
+
+    The products over pairs of positions take t^2 (in + out) steps; a formed gradient is written,
+    and read twice: some sixteen steps a number. It must not take much more memory than the layer's
+    input and output do either.
+    """
+    positions, inputs, outputs = sizes
+    half = inputs * outputs / (inputs + outputs)
+    return positions**2 > 16 * half and 4 * positions > half
+
+
+def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Returns upper bounds of |sum_t g_t a_t^T|^2 of rows, float64 [m], close to their values.
+
+    Where terms cancel, products in float32 would be off by more than a small part of the sum, and a
+    row would be clipped too little: the bound of their rounding, a few units in the last place of
+    the sum of the terms' magnitudes, is added.
+    """
+    if inputs.shape[1] == 1:
+        lengths = torch.linalg.vector_norm(inputs[:, 0], dim=1).double()
+        return (lengths * torch.linalg.vector_norm(outputs[:, 0], dim=1)).square()
+    left = torch.bmm(inputs, inputs.transpose(1, 2))
+    right = torch.bmm(outputs, outputs.transpose(1, 2))
+    squares = torch.diagonal(left, dim1=1, dim2=2) * torch.diagonal(right, dim1=1, dim2=2)
+    rounding = squares.double().sqrt().sum(1).square() * 2.0**-20
+    return left.mul_(right).sum((1, 2), dtype=torch.float64).clamp_(min=0) + rounding
+
+
+def _by_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Returns [m, t, channels] of a tensor whose last dimension is the channels."""
+    return tensor.reshape(rows, -1, tensor.shape[-1])
+
+
+def _channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Returns [m, t, channels] of maps [m * v, channels, height, width]."""
+    if len(tensor) == rows and tensor.is_contiguous():
+        return tensor.flatten(2).transpose(1, 2)
+    return _by_rows(tensor.permute(0, 2, 3, 1), rows)
+
+
+def _products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """Returns sum_t a_t g_t, number by number, of [m, t, channels]: [m, channels]."""
+    piece = max(1, _PIECE_BYTES // max(1, 4 * inputs[0].numel()))
+    if piece >= len(inputs) or inputs.device.type != "cpu":
+        return (inputs * outputs).sum(1)
+    pairs = zip(inputs.split(piece), outputs.split(piece), strict=True)
+    return torch.cat([(a * g).sum(1) for a, g in pairs])
+
+
+class LinearRule(Rule):
+    """y = W x + b at each position."""
+
+    weight = "weight"
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        gradients = {}
+        if "weight" in names:
+            inputs, outputs = self.positions(call)
+            gradients["weight"] = torch.bmm(outputs.transpose(1, 2), inputs)
+        if "bias" in names:
+            gradients["bias"] = _by_rows(call.output_gradient, call.rows).sum(1)
+        return gradients
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        inputs, outputs = call.inputs[0].shape[-1], call.gradient.shape[-1]
+        return call.gradient.numel() // (call.rows * outputs), inputs, outputs
+
+    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        return _by_rows(call.input, call.rows), _by_rows(call.output_gradient, call.rows)
+
+
+class Conv2dRule(Rule):
+    """Convolutions with any stride, dilation and groups, padded with zeros."""
+
+    weight = "weight"
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        gradients: Gradients = {}
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        if "weight" in names:
+            if self._pointwise(module):
+                inputs, outputs = self.positions(call)
+                weight = torch.bmm(outputs.transpose(1, 2), inputs)
+            else:
+                weight = self._kernels(call, module)
+            gradients["weight"] = weight.view(call.rows, *module.weight.shape)
+        if "bias" in names:
+            outputs = call.output_gradient
+            gradients["bias"] = outputs.sum((2, 3)).view(call.rows, -1, outputs.shape[1]).sum(1)
+        return gradients
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        outputs = call.gradient.shape[1]
+        positions = call.gradient.numel() // (call.rows * outputs)
+        # A group's gradient is a block of its own, which has no use for pairs of positions.
+        return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
+
+    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        outputs = _channels_last(call.output_gradient, call.rows)
+        inputs, padding = self._padded(module, call.input)
+        if self._pointwise(module):
+            inputs = functional.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
+            strides = module.stride
+            return _channels_last(inputs[:, :, :: strides[0], :: strides[1]], call.rows), outputs
+        patches = functional.unfold(
+            inputs, module.kernel_size, module.dilation, padding, module.stride
+        ).transpose(1, 2)
+        if len(patches) != call.rows:
+            patches = _by_rows(patches, call.rows)
+        return patches, outputs
+
+    def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        if self._pointwise(module):
+            super().add_weight(total, call, factors)
+            return
+        outputs = call.output_gradient
+        scaled = outputs * factors.repeat_interleave(len(outputs) // call.rows).view(-1, 1, 1, 1)
+        inputs, padding = self._padded(module, call.input)
+        gradient = _weight_gradient(module, module.weight.shape, inputs, scaled, padding, 1)
+        total.add_(gradient.reshape(-1))
+
+    def _kernels(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
+        """Returns the rows' gradients of kernels."""
+        outputs = call.output_gradient
+        inputs, padding = self._padded(module, call.input)
+        count, groups = len(outputs), module.groups
+        positions = outputs[0, 0].numel() * count // call.rows
+        dense = groups == 1 or positions >= _POSITIONS_BY_ROW
+        shape = module.weight.shape
+        if dense and outputs.device.type == "cpu":
+            pairs = zip(inputs.chunk(call.rows), outputs.chunk(call.rows), strict=True)
+            return torch.stack(
+                [_weight_gradient(module, shape, a, g, padding, groups) for a, g in pairs]
+            )
+        gradients = _weight_gradient(
+            module,
+            (count * shape[0], *shape[1:]),
+            _as_channels(inputs),
+            _as_channels(outputs),
+            padding,
+            count * groups,
+        )
+        return gradients.view(call.rows, -1, *shape).sum(1)
+
+    @staticmethod
+    def _padded(module: nn.Conv2d, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+        """Returns inputs, and the zeros that are still to be put around them."""
+        if isinstance(module, timm.layers.Conv2dSame):
+            padded = pad_same(inputs, module.kernel_size, module.stride, module.dilation)
+            return padded, (0, 0)
+        assert isinstance(module.padding, tuple)
+        height, width = module.padding
+        return inputs, (height, width)
+
+    @staticmethod
+    def _pointwise(module: nn.Conv2d) -> bool:
+        return module.kernel_size == (1, 1) and module.groups == 1
+
+
+def _as_channels(maps: torch.Tensor) -> torch.Tensor:
+    """Returns maps [m, c, h, w] as one map of m * c channels, in the memory format they have."""
+    rows, channels, height, width = maps.shape
+    if maps.is_contiguous():
+        return maps.view(1, rows * channels, height, width)
+    last = maps.permute(2, 3, 0, 1).reshape(1, height, width, rows * channels)
+    return last.permute(0, 3, 1, 2)
+
+
+def _weight_gradient(
+    module: nn.Conv2d,
+    shape: tuple[int, ...] | torch.Size,
+    inputs: torch.Tensor,
+    outputs: torch.Tensor,
+    padding: tuple[int, int],
+    groups: int,
+) -> torch.Tensor:
+    """Returns a convolution's gradient of its weight, summed over all inputs."""
+    # Products in TF32 would differ from those that the norms are of.
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        gradient: torch.Tensor = torch.ops.aten.convolution_backward(
+            outputs,
+            inputs,
+            inputs.new_empty(()).expand(shape),
+            None,
+            module.stride,
+            padding,
+            module.dilation,
+            False,
+            [0, 0],
+            groups,
+            [False, True, False],
+        )[1]
+    return gradient
+
+
+class AffineRule(Rule):
+    """y = n(x) * weight + bias, with n a normalisation without parameters, or nothing.
+
+    Args:
+      normalised: n.
+      weight, bias: names of the parameters.
+      maps: True if channels are dimension 1; None for maps [m, c, h, w] alone.
+    """
+
+    def __init__(
+        self,
+        normalised: Callable[[nn.Module, torch.Tensor], torch.Tensor],
+        *,
+        scale: str = "weight",
+        shift: str = "bias",
+        maps: bool | None,
+    ) -> None:
+        self._normalised = normalised
+        self._scale = scale
+        self._shift = shift
+        self._maps = maps
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        outputs = self._laid(call.output_gradient, call.rows)
+        gradients = {}
+        if self._scale in names:
+            inputs = self._laid(self._normalised(call.module, call.input), call.rows)
+            gradients[self._scale] = _products(inputs, outputs)
+        if self._shift in names:
+            gradients[self._shift] = outputs.sum(1)
+        return {
+            name: value.view(call.rows, *call.module.get_parameter(name).shape)
+            for name, value in gradients.items()
+        }
+
+    def _laid(self, tensor: torch.Tensor, rows: int) -> torch.Tensor:
+        """Returns [m, t, channels]."""
+        maps = tensor.ndim == 4 if self._maps is None else self._maps
+        if maps and tensor.ndim == 4:
+            return _channels_last(tensor, rows)
+        return _by_rows(tensor.movedim(1, -1) if maps else tensor, rows)
+
+
+class ModuleRule(Rule):
+    """Any module, by differentiating it for each row: right wherever it is, and slow.
+
+    Args:
+      children: True if the parameters of its children are its own too.
+    """
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        module, first = call.module, len(call.inputs[0])
+        values = {name: module.get_parameter(name).detach() for name in names}
+        arguments = [*call.inputs, *call.options.values()]
+        batched = [
+            index
+            for index, value in enumerate(arguments)
+            if isinstance(value, torch.Tensor) and value.ndim and len(value) == first
+        ]
+        keys = list(call.options)
+
+        def of_row(gradient: torch.Tensor, *row: torch.Tensor) -> Gradients:
+            given = list(arguments)
+            for index, value in zip(batched, row, strict=True):
+                given[index] = value
+            count = len(given) - len(keys)
+            options = dict(zip(keys, given[count:], strict=True))
+
+            def output(parameters: Gradients) -> torch.Tensor:
+                result = functional_call(module, parameters, tuple(given[:count]), options)
+                result = result if isinstance(result, torch.Tensor) else result[0]
+                return result.float()
+
+            pulled: Gradients = vjp(output, values)[1](gradient)[0]
+            return pulled
+
+        split = [arguments[index].detach() for index in batched]
+        split = [value.reshape(call.rows, -1, *value.shape[1:]) for value in split]
+        outputs = call.output_gradient
+        result: Gradients = vmap(of_row)(outputs.reshape(call.rows, -1, *outputs.shape[1:]), *split)
+        return result
+
+
+def _layer_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(inputs, module.normalized_shape, None, None, module.eps)
+
+
+def _layer_norm_maps(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    last = inputs.permute(0, 2, 3, 1)
+    normalised = functional.layer_norm(last, module.normalized_shape, None, None, module.eps)
+    return normalised.permute(0, 3, 1, 2)
+
+
+def _group_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    return functional.group_norm(inputs, module.num_groups, None, None, module.eps)
+
+
+_LINEAR, _CONVOLUTION, _MODULE = LinearRule(), Conv2dRule(), ModuleRule()
+_LAYER_NORM = AffineRule(_layer_norm, maps=False)
+_RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: _LINEAR,
+    nn.modules.linear.NonDynamicallyQuantizableLinear: _LINEAR,
+    nn.Conv2d: _CONVOLUTION,
+    timm.layers.Conv2dSame: _CONVOLUTION,
+    nn.LayerNorm: _LAYER_NORM,
+    timm.layers.LayerNorm: _LAYER_NORM,
+    timm.layers.LayerNorm2d: AffineRule(_layer_norm_maps, maps=True),
+    nn.GroupNorm: AffineRule(_group_norm, maps=True),
+    ChannelAffine: AffineRule(
+        lambda module, inputs: inputs, scale="scale", shift="shift", maps=None
+    ),
+}
+# Modules that use the parameters of their children without calling them.
+WHOLE = (nn.MultiheadAttention,)
+
+
+def rule_of(module: nn.Module) -> Rule:
+    """Returns the rule of a module's parameters."""
+    rule = _RULES.get(type(module), _MODULE)
+    if isinstance(module, nn.Conv2d) and (
+        module.padding_mode != "zeros" or isinstance(module.padding, str)
+    ):
+        return _MODULE
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
+        return _MODULE
+    return rule

@@ -1,0 +1,31 @@
+"""Losses of rows, and of rows with views."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> torch.Tensor:
+    """Returns each row's loss, float32 [m]; the mean over its views where it has several.
+
+    Args:
+      scores: [m, K], or [m * v, K] with the views of a row one after another.
+      labels: classes, int64 [m]; or zeros, ones or shares of classes, [m, K].
+      sigmoid: a sum over classes of sigmoid cross-entropies in place of a softmax's.
+    """
+    views = len(scores) // len(labels)
+    scores = scores.float()
+    if labels.ndim == 1 and sigmoid:
+        labels = functional.one_hot(labels, scores.shape[1])
+    if labels.ndim == 2:
+        labels = labels.to(scores.dtype)
+    if views > 1:
+        labels = labels.repeat_interleave(views, 0)
+    if sigmoid:
+        losses = functional.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(
+            1
+        )
+    else:
+        losses = functional.cross_entropy(scores, labels, reduction="none")
+    return losses if views == 1 else losses.view(-1, views).mean(1)
