@@ -70,6 +70,7 @@ def prepare(
       ConfigError: when it does not take such images, gives no feature rows, has no such layers,
         or cannot be compiled.
     """
+    learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
     tapped: torch.nn.Module = Tapped(model, _taps(model, options, name), name)
     tapped = tapped.to(runtime.device).to(memory_format=torch.channels_last)
     tapped = tapped.eval().requires_grad_(False)
@@ -95,24 +96,54 @@ def prepare(
         layers={block: value.shape[1] for block, value in layers.items()},
         forward=lambda batch: run(batch)[0],
         forward_layers=run if layers else None,
-        graph=Graph(model, mean=mean, std=std, flip=flip),
+        graph=Graph(model, mean=mean, std=std, flip=flip, learned=learned),
     )
+
+
+def forward_pass(
+    model: torch.nn.Module,
+    runtime: Runtime,
+    *,
+    name: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns `Backbone.forward` of a part of a network that is on its device already.
+
+    Args:
+      model: normalised images -> rows.
+      runtime: as in `prepare`.
+      name: for messages.
+      mean, std: a channel.
+    """
+    tapped = Tapped(model, [], name).eval()
+    run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
+    if runtime.compiled:
+        run.model = _Compiled(tapped, name)
+    return lambda batch: run(batch)[0]
 
 
 class Graph(torch.nn.Module):
     """Bytes [batch, channels, height, width] -> features, in operations that other runtimes have.
 
-    They are those of the forward pass in float32.
+    They are those of the forward pass in float32. `learned` are the names of the model's parameters
+    that its library trains: position embeddings of sines, for one, are not among them.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
 
     def __init__(
-        self, model: torch.nn.Module, *, mean: Sequence[float], std: Sequence[float], flip: bool
+        self,
+        model: torch.nn.Module,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        flip: bool,
+        learned: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__()
-        self.model, self.flip = model, flip
+        self.model, self.flip, self.learned = model, flip, learned
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
@@ -206,7 +237,7 @@ class _Compiled:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class Blocks:
     """A network's blocks, the number of tokens before the patches, True if a class token leads."""
 
     modules: list[torch.nn.Module]
@@ -266,7 +297,7 @@ class Tapped(torch.nn.Module):
 def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
     if not options.layers:
         return []
-    blocks = _find_blocks(model)
+    blocks = find_blocks(model)
     if blocks is None:
         raise ConfigError(f"layers: {name} does not show its blocks; remove layers")
     if options.token == "class" and not blocks.class_token:
@@ -286,7 +317,7 @@ def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_T
     ]
 
 
-def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
+def find_blocks(model: torch.nn.Module) -> Blocks | None:
     """Finds the blocks of a ViT in order, or the stages of a convolutional network."""
     model = getattr(model, "visual", model)  # open_clip's tower,
     model = getattr(model, "trunk", model)  # and the timm model that may be in it
@@ -294,19 +325,19 @@ def _find_blocks(model: torch.nn.Module) -> _Blocks | None:
         return None
     transformer: Any = getattr(model, "transformer", None)
     if hasattr(transformer, "resblocks"):  # open_clip's own ViT, always with a class token
-        return _Blocks(list(transformer.resblocks), 1, True)
+        return Blocks(list(transformer.resblocks), 1, True)
     for attribute in _BLOCK_LISTS:
         blocks = getattr(model, attribute, None)
         if isinstance(blocks, torch.nn.Sequential | torch.nn.ModuleList) and len(blocks):
             prefix = int(getattr(model, "num_prefix_tokens", 0))
             class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
-            return _Blocks(list(blocks), prefix, class_token)
+            return Blocks(list(blocks), prefix, class_token)
     stages = [
         stage
         for index in range(1, 9)
         if isinstance(stage := getattr(model, f"layer{index}", None), torch.nn.Module)
     ]
-    return _Blocks(stages, 0, False) if stages else None
+    return Blocks(stages, 0, False) if stages else None
 
 
 # weights and words

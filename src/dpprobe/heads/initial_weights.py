@@ -31,7 +31,20 @@ def initial_weights(
     Raises:
       ConfigError: when a file's weights do not fit.
     """
-    classes, dimension = rows.num_classes, rows.dimension
+    return sized_weights(
+        options, seeds, classes=rows.num_classes, dimension=rows.dimension, entropy=entropy
+    ).to(rows.device)
+
+
+def sized_weights(
+    options: FirstOrderOptions,
+    seeds: Sequence[int],
+    *,
+    classes: int,
+    dimension: int,
+    entropy: Entropy = SEEDED,
+) -> torch.Tensor:
+    """Returns float32 [seeds, classes, dimension + 1] as `initial_weights` does, on the CPU."""
     start = np.zeros((len(seeds), classes, dimension + 1))
     for head, seed in zip(start, seeds, strict=True):
         generator = entropy.generator(seed, "init")
@@ -42,7 +55,7 @@ def initial_weights(
             deviation = INIT_DEVIATION if options.init_scale is None else options.init_scale
             head[:, :-1] = generator.normal(0, deviation, size=(classes, dimension))
         elif options.init == "lecun_normal":
-            head[:, :-1] = _truncated_normal(generator, (classes, dimension))
+            head[:, :-1] = truncated_normal(generator, (classes, dimension))
             head[:, :-1] /= math.sqrt(dimension)
     if options.init == "file":
         (path,) = options.input_files()
@@ -50,10 +63,10 @@ def initial_weights(
         start[:] = scale * weights_from_file(path, classes, dimension)
     if options.init_bias is not None:
         start[..., -1] = options.init_bias
-    return torch.from_numpy(start).to(device=rows.device, dtype=torch.float32)
+    return torch.from_numpy(start).to(torch.float32)
 
 
-def _truncated_normal(
+def truncated_normal(
     generator: np.random.Generator, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float64]:
     """Draws normals within two standard deviations, rescaled to 1 (Flax's `lecun_normal`)."""

@@ -85,7 +85,8 @@ def by_channel(rows: torch.Tensor, channels: int) -> torch.Tensor:
 
 def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
     """Returns the factors that bring rows of these lengths to length 1, float32; 1 for length 0."""
-    return torch.where(lengths > 0, 1 / lengths, 1.0).to(torch.float32)
+    # No division by zero: its gradient would be NaN, also where another value is taken.
+    return (1 / torch.where(lengths > 0, lengths, 1.0)).to(torch.float32)
 
 
 def _unit_scale(rows: torch.Tensor) -> torch.Tensor:

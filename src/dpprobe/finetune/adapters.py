@@ -1,0 +1,202 @@
+"""Layers that fine-tuning puts into a network: channel-wise affine maps and low-rank adapters."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.initial_weights import truncated_normal
+from dpprobe.privacy.entropy import SEEDED, Entropy
+
+# Normalisations of libraries that inherit from none of torch's.
+_OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
+
+
+class ChannelAffine(nn.Module):
+    """x * scale + shift, a scale and a shift a channel: of dimension 1 in 4-d, else the last.
+
+    A batch norm with public running statistics is one, and so is a FiLM layer (Perez et al. 2018).
+    """
+
+    def __init__(self, scale: torch.Tensor, shift: torch.Tensor) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(scale.detach().clone())
+        self.shift = nn.Parameter(shift.detach().clone())
+
+    @classmethod
+    def identity(cls, channels: int) -> ChannelAffine:
+        return cls(torch.ones(channels), torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.scale, self.shift
+        if x.ndim == 4:
+            scale, shift = scale.view(-1, 1, 1), shift.view(-1, 1, 1)
+        # Parameters stay float32 in passes of lower precision: rounding them would move the scale.
+        return torch.addcmul(shift, x, scale).to(x.dtype)
+
+
+class Film(nn.Module):
+    """A `ChannelAffine` after a normalisation, whatever the shape of its maps."""
+
+    def __init__(self, channels: int, dimension: int) -> None:
+        super().__init__()
+        self.affine = ChannelAffine.identity(channels)
+        self.dimension = dimension
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.dimension == 1 and x.ndim == 3:  # [batch, channels, length]
+            y: torch.Tensor = self.affine(x.unsqueeze(-1))
+            return y.squeeze(-1)
+        if self.dimension == -1 and x.ndim == 4:  # [batch, height, width, channels]
+            return self.affine(x.flatten(1, 2)).view_as(x)  # type: ignore[no-any-return]
+        return self.affine(x)  # type: ignore[no-any-return]
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer W with low-rank factors beside it: y = W x + scale * b(a(x))."""
+
+    def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
+        """Takes a's weights [rank, inputs]; b starts from zero, so that nothing changes at first."""
+        super().__init__()
+        rank = len(a)
+        self.base = base
+        self.a = nn.Linear(base.in_features, rank, bias=False)
+        self.b = nn.Linear(rank, base.out_features, bias=False)
+        self.scale = alpha / rank
+        with torch.no_grad():
+            self.a.weight.copy_(a)
+            self.b.weight.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.base(x) + self.scale * self.b(self.a(x))
+        return y
+
+
+def insert_lora(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    *,
+    rank: int,
+    targets: Sequence[str],
+    alpha: float | None,
+    seed: int,
+    name: str,
+    entropy: Entropy = SEEDED,
+) -> None:
+    """Puts low-rank adapters beside linear layers, in place.
+
+    Args:
+      model: the network.
+      blocks: its blocks; all linear layers in them are taken where there are no targets.
+      rank: of the adapters.
+      targets: ends of the names of linear layers.
+      alpha: adapters are scaled by alpha / rank; rank where None.
+      seed: of the factors a; each layer's are drawn by its name.
+      name: the network's, for messages.
+      entropy: gives the seed its numbers.
+
+    Raises:
+      ConfigError: when there is no such layer, or none for one of the targets.
+    """
+    linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
+    inside = {id(one) for block in blocks for one in block.modules()}
+    chosen = [path for path, one in linear.items() if id(one) in inside]
+    if targets:
+        for target in targets:
+            if not any(_ends(path, target) for path in linear):
+                raise ConfigError(
+                    f"tune: lora: no linear layer of {name} ends in {target!r}; write some of "
+                    f"{', '.join(_endings(chosen or linear)) or 'none: it has no linear layer'}"
+                )
+        chosen = [path for path in linear if any(_ends(path, target) for target in targets)]
+    if not chosen:
+        raise ConfigError(
+            f"tune: lora: {name} has no linear layer in its blocks; write bias, norm, film, "
+            "{blocks: k} or all"
+        )
+    for path in chosen:
+        base = linear[path]
+        a = truncated_normal(entropy.generator(seed, f"lora {path}"), (rank, base.in_features))
+        weights = torch.from_numpy(a / math.sqrt(base.in_features)).to(torch.float32)
+        replace_module(model, path, LoraLinear(base, weights, alpha=alpha or rank))
+
+
+def _ends(path: str, target: str) -> bool:
+    return path == target or path.endswith(f".{target}")
+
+
+def _endings(paths: Sequence[str] | dict[str, Any]) -> list[str]:
+    """Returns the last two parts of names, each once: what a person would write as targets."""
+    short = [".".join(path.split(".")[-2:]) for path in paths]
+    return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
+
+
+def insert_film(model: nn.Module, *, name: str) -> None:
+    """Puts a `ChannelAffine` that changes nothing after each normalisation, in place.
+
+    Raises:
+      ConfigError: when there is no normalisation.
+    """
+    norms = list(normalisations(model))
+    if not norms:
+        raise ConfigError(
+            f"tune: film: {name} has no normalisation; write bias, {{blocks: k}} or all"
+        )
+    for path, norm, channels, dimension in norms:
+        film = Film(channels, dimension)
+        if isinstance(getattr(norm, "act", None), nn.Module):  # an activation follows in the layer
+            norm.act = nn.Sequential(OrderedDict(film=film, act=norm.act))
+        else:
+            replace_module(model, path, nn.Sequential(OrderedDict(norm=norm, film=film)))
+
+
+def normalisations(model: nn.Module) -> Iterator[tuple[str, nn.Module, int, int]]:
+    """Yields (name, layer, channels, their dimension) of each normalisation, once."""
+    for path, module in model.named_modules():
+        if isinstance(module, ChannelAffine):
+            yield path, module, len(module.scale), 1
+        elif isinstance(module, nn.GroupNorm):
+            yield path, module, module.num_channels, 1
+        elif isinstance(module, nn.LayerNorm) or type(module).__name__.startswith(_OTHER_NORMS):
+            shape: Any = module.normalized_shape
+            channels = shape[-1] if isinstance(shape, Sequence) else shape
+            yield path, module, int(channels), 1 if "2d" in type(module).__name__ else -1
+
+
+def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    """Puts a module in the place of another one, by its name."""
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def check_reached(
+    model: nn.Module, kinds: tuple[type[nn.Module], ...], run: Callable[[], Any], *, name: str
+) -> None:
+    """Runs a pass and refuses layers of these kinds that it does not call: nothing trains them.
+
+    Raises:
+      ConfigError: naming the first such layer.
+    """
+    reached: set[int] = set()
+    layers = [(path, one) for path, one in model.named_modules() if isinstance(one, kinds)]
+    hooks = [
+        one.register_forward_hook(lambda module, _inputs, _output: reached.add(id(module)))
+        for _, one in layers
+    ]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for path, one in layers:
+        if id(one) not in reached:
+            raise ConfigError(
+                f"tune: {name} does not call its layer {path} as a layer, so an adapter there "
+                "does nothing; name other layers as targets, or write another tune"
+            )

@@ -1,0 +1,210 @@
+"""Cuts a network before one of its blocks: images -> activations, activations -> features.
+
+The network is traced by torch.fx. Only the modules around its blocks are looked into; blocks, and
+all that stands beside them, stay whole. One tensor may cross the cut: what enters the block.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from dpprobe.backbones.networks import line
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.blocks import blocks_of
+
+# Of the largest feature: the parts compute what the whole does, up to memory formats.
+_TOLERANCE = 1e-4
+
+
+class _Tracer(fx.Tracer):
+    """Looks into the modules that hold blocks, and into no others."""
+
+    def __init__(self, around: set[int]) -> None:
+        super().__init__()
+        self._around = around
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return id(m) not in self._around
+
+
+class _Values(fx.Interpreter):
+    """Runs a traced network and keeps the value of every node."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        self.values[n] = value
+        return value
+
+    def taken(self, images: torch.Tensor) -> dict[fx.Node, Any]:
+        self.values: dict[fx.Node, Any] = {}
+        with torch.no_grad():
+            self.run(images)
+        return self.values
+
+
+def cut_network(
+    model: nn.Module, blocks: int, *, example: torch.Tensor, name: str = "the network"
+) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
+    """Cuts a network before its last blocks; the parts share its parameters and their names.
+
+    While it traces, torch's modules of all threads are changed: no other may run a network.
+
+    Args:
+      model: normalised images -> features [m, d], in evaluation mode.
+      blocks: that are left behind the cut.
+      example: at least two normalised images.
+      name: the network's, for messages.
+
+    Returns:
+      images -> activations, activations -> features, and the shape of one image's activation.
+
+    Raises:
+      ConfigError: when there are not so many blocks, the network cannot be traced, more than one
+        tensor would cross the cut, or the parts do not compute what the whole does.
+    """
+    modules = blocks_of(model, name)
+    if not 1 <= blocks <= len(modules):
+        raise ConfigError(
+            f"tune: blocks: {blocks}: {name} has {len(modules)} blocks; write a number from 1 to "
+            f"{len(modules)}"
+        )
+    traced = _traced(model, modules, name)
+    entry = _entry(traced, model, modules[-blocks], name)
+    runs = [_Values(traced).taken(part) for part in (example[:1], example[:2])]
+    behind = _behind(traced.graph, entry)
+    crossing = entry.args[0]
+    assert isinstance(crossing, fx.Node)
+    prefix = _prefix(traced, crossing)
+    suffix = _suffix(traced, crossing, behind, runs, name)
+    shape = _shape(runs, crossing, name)
+    with torch.no_grad():
+        whole, parts = model(example[:2]), suffix(prefix(example[:2]))
+    if not (whole - parts).abs().max() <= _TOLERANCE * whole.abs().max():
+        raise ConfigError(
+            f"tune: blocks: {blocks}: {name} gives other features when it is cut; write augment "
+            "to train from images, or take another backbone"
+        )
+    return prefix, suffix, shape
+
+
+def _traced(model: nn.Module, blocks: list[nn.Module], name: str) -> fx.GraphModule:
+    ids = {id(block) for block in blocks}
+    around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
+    # Further arguments, such as a mask, have the values that they have without being given.
+    given = {
+        key: one.default
+        for key, one in inspect.signature(model.forward).parameters.items()
+        if one.default is not one.empty
+    }
+    try:
+        return fx.GraphModule(model, _Tracer(around).trace(model, concrete_args=given or None))
+    except Exception as error:  # a trace raises whatever the model's code runs into
+        raise ConfigError(
+            f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be cut "
+            f"({line(error)}); write tune: all, or take another backbone"
+        ) from error
+
+
+def _entry(traced: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
+    """Returns the node that calls a block first."""
+    paths = {path for path, one in model.named_modules(remove_duplicate=False) if one is block}
+    for node in traced.graph.nodes:
+        if node.op == "call_module" and node.target in paths:
+            if node.args and isinstance(node.args[0], fx.Node):
+                return node  # type: ignore[no-any-return]
+            break
+    raise ConfigError(
+        f"tune: blocks: {name} does not pass a tensor through its blocks one by one; write tune: "
+        "all, or take another backbone"
+    )
+
+
+def _behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
+    """Returns the nodes from the block's call on."""
+    nodes = list(graph.nodes)
+    return nodes[nodes.index(entry) :]
+
+
+def _prefix(traced: fx.GraphModule, crossing: fx.Node) -> nn.Module:
+    """Copies what the crossing tensor is computed from."""
+    needed = {crossing}
+    for node in reversed(traced.graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in traced.graph.nodes:
+        if node in needed or node.op == "placeholder":
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    graph.output(copies[crossing])
+    return _module(traced, graph)
+
+
+def _suffix(
+    traced: fx.GraphModule,
+    crossing: fx.Node,
+    behind: list[fx.Node],
+    runs: list[dict[fx.Node, Any]],
+    name: str,
+) -> nn.Module:
+    """Copies what stands behind the cut, and what it needs that no image decides."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
+    from_images = _from_images(traced.graph)
+
+    def needed(node: fx.Node) -> Any:
+        if node not in copies:
+            copies[node] = _constant(node, runs, name) if node in from_images else copied(node)
+        return copies[node]
+
+    def copied(node: fx.Node) -> fx.Node:
+        for one in node.all_input_nodes:
+            needed(one)
+        return graph.node_copy(node, needed)
+
+    for node in behind:
+        copies[node] = copied(node)
+    return _module(traced, graph)
+
+
+def _from_images(graph: fx.Graph) -> set[fx.Node]:
+    """Returns the nodes whose values depend on the images."""
+    depending: set[fx.Node] = set()
+    for node in graph.nodes:
+        first = node.op == "placeholder" and not depending
+        if first or depending & set(node.all_input_nodes):
+            depending.add(node)
+    return depending
+
+
+def _constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> Any:
+    """Returns a value that images of one size all give, such as a height; no tensor is one."""
+    first, second = (values[node] for values in runs)
+    if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
+        return first
+    raise ConfigError(
+        f"tune: blocks: more than one tensor of {name} would cross the cut ({node.name} beside the "
+        "block's input); write another number of blocks, or tune: all"
+    )
+
+
+def _shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tuple[int, ...]:
+    first, second = (values[crossing] for values in runs)
+    if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
+        raise ConfigError(
+            f"tune: blocks: what crosses the cut of {name} is {list(first.shape)} for one image and "
+            f"{list(second.shape)} for two; write tune: all, or take another backbone"
+        )
+    return tuple(first.shape[1:])
+
+
+def _module(traced: fx.GraphModule, graph: fx.Graph) -> nn.Module:
+    graph.lint()
+    return fx.GraphModule(traced, graph).eval()

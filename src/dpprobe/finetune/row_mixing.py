@@ -1,0 +1,65 @@
+"""A probe for layers that mix the rows of a batch: then no row has a gradient of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dpprobe.errors import ConfigError
+
+# Of the largest value. Passes of one shape round a row alike, whatever stands beside it.
+_TOLERANCE = 1e-6
+
+
+@torch.no_grad()
+def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
+    """Passes a row beside two different ones and refuses a model that gives it other features.
+
+    Args:
+      model: inputs -> rows, in evaluation mode.
+      example: three inputs that no private row decides.
+      name: the model's, for messages.
+
+    Raises:
+      ConfigError: naming the first layer whose output for the row differs.
+    """
+    pairs = (example[:2], example[[0, 2]])
+    first, second = (model(pair)[0] for pair in pairs)
+    if not _differ(first, second):
+        return
+    first_outputs, second_outputs = (_outputs(model, pair) for pair in pairs)
+    culprits = (
+        path
+        for (path, one), (_, other) in zip(first_outputs, second_outputs, strict=True)
+        if _differ(one, other)
+    )
+    raise ConfigError(
+        f"tune: layer {next(culprits, '') or 'of its own'} of {name} mixes the rows of a batch, so "
+        "no row has a gradient of its own; take another backbone"
+    )
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    bound = _TOLERANCE * one.abs().max().clamp_min(1e-30)
+    return one.shape != other.shape or not bool(((one - other).abs() <= bound).all())
+
+
+def _outputs(model: nn.Module, inputs: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """Returns the first row that each layer gives, inner layers before those around them."""
+    outputs: list[tuple[str, torch.Tensor]] = []
+
+    def keep(path: str, output: object) -> None:
+        # A layer whose output has no rows in front cannot be told.
+        if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
+            outputs.append((path, output[: len(output) // len(inputs)].clone()))
+
+    hooks = [
+        one.register_forward_hook(lambda _module, _inputs, output, path=path: keep(path, output))
+        for path, one in model.named_modules()
+    ]
+    try:
+        model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs

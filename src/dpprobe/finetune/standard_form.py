@@ -1,0 +1,180 @@
+"""Copies a network into layers whose gradients can be taken row by row.
+
+A batch norm with running statistics is a fixed affine map of each channel: the statistics are
+public constants, folded into its scale and shift, and batches never change them. One without mixes
+rows, so that no row's gradient is its own: it is refused. Multi-head attention and projections that
+keep their weights outside of layers become the linear layers that they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpprobe.backbones import networks
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.adapters import ChannelAffine, replace_module
+from dpprobe.finetune.blocks import blocks_of
+
+
+class SelfAttention(nn.Module):
+    """torch's multi-head attention of a sequence with itself, of linear layers that are called."""
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        width = attention.embed_dim
+        self.heads, self.batch_first = attention.num_heads, attention.batch_first
+        bias = attention.in_proj_bias is not None
+        self.in_proj = nn.Linear(width, 3 * width, bias=bias, device="meta")
+        self.in_proj.weight = attention.in_proj_weight
+        if bias:
+            self.in_proj.bias = attention.in_proj_bias
+        out = attention.out_proj
+        self.out_proj = nn.Linear(width, width, bias=out.bias is not None, device="meta")
+        self.out_proj.weight, self.out_proj.bias = out.weight, out.bias
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        attn_mask: torch.Tensor | None = None,
+        **options: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if key is not query or value is not query or attn_mask is not None:
+            raise ValueError("attention to another sequence, or with a mask, in a block")
+        if options.get("need_weights", False) or options.get("key_padding_mask") is not None:
+            raise ValueError("attention whose weights are asked for, or with a mask, in a block")
+        rows = query if self.batch_first else query.transpose(0, 1)
+        batch, length, width = rows.shape
+        projected = self.in_proj(rows).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = projected.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        y = self.out_proj(mixed.transpose(1, 2).reshape(batch, length, width))
+        return (y if self.batch_first else y.transpose(0, 1)), None
+
+
+class Projected(nn.Module):
+    """A tower of open_clip whose last projection is a layer."""
+
+    def __init__(self, tower: nn.Module, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.tower = tower
+        self.projection = nn.Linear(*weight.shape, bias=False, device="meta")
+        turned = weight.detach().T.contiguous()
+        self.projection.weight = nn.Parameter(turned, requires_grad=weight.requires_grad)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.projection(self.tower(images))
+        return y
+
+
+def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
+    """Returns a copy of a backbone's network in evaluation mode; the backbone stays as it was.
+
+    Parameters require gradients where the network's library trains them.
+
+    Args:
+      graph: `Backbone.graph`.
+      name: for messages.
+
+    Raises:
+      ConfigError: naming a layer that mixes the rows of a batch.
+    """
+    assert isinstance(graph, networks.Graph), graph
+    model = copy.deepcopy(graph.model).eval()
+    for path, parameter in model.named_parameters():
+        parameter.requires_grad_(path in graph.learned and parameter.is_floating_point())
+    for module in model.modules():
+        _drop_taps(module)
+        # A value that is overwritten has no gradient of its own any more.
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]
+    made: dict[int, nn.Module | None] = {}  # a layer may stand in several places
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if id(module) not in made:
+            made[id(module)] = _changed(module, path, name)
+        changed = made[id(module)]
+        if changed is not None:
+            replace_module(model, path, changed)
+    _replace_attention(model, name)
+    visual: Any = getattr(model, "visual", None)
+    projection = getattr(visual, "proj", None)
+    if isinstance(projection, nn.Parameter) and projection.ndim == 2:
+        visual.proj = None
+        model = Projected(model, projection)
+    return model.eval()
+
+
+def _drop_taps(module: nn.Module) -> None:
+    """Removes the hooks by which the backbone reads its layers: they would write into it."""
+    for hooks in (module._forward_hooks, module._forward_pre_hooks):
+        for key, hook in list(hooks.items()):
+            if getattr(hook, "__module__", None) == networks.__name__:
+                del hooks[key]
+
+
+def _changed(module: nn.Module, path: str, name: str) -> nn.Module | None:
+    """Returns what stands for a module here; None where it stays."""
+    kind = type(module).__name__
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) or kind.startswith("FrozenBatchNorm"):
+        return _folded(module, path, name)
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
+        return None  # of each row by itself, with statistics as constants
+    if kind == "GroupNormAct" and isinstance(module, nn.GroupNorm):
+        plain = nn.GroupNorm(module.num_groups, module.num_channels, module.eps, device="meta")
+        plain.weight, plain.bias = module.weight, module.bias
+        return _with_activation(plain, module)
+    return None
+
+
+def _folded(norm: Any, path: str, name: str) -> nn.Module:
+    """Returns a batch norm's affine map of each channel, and the activation that it may bring."""
+    if norm.running_mean is None or norm.running_var is None:
+        raise ConfigError(
+            f"tune: batch norm {path} of {name} has no running statistics: it mixes the rows of a "
+            "batch, so no row has a gradient of its own; take another backbone"
+        )
+    if isinstance(norm, nn.BatchNorm3d):
+        raise ConfigError(
+            f"tune: batch norm {path} of {name} is of volumes, not images; take another backbone"
+        )
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    learned = norm.weight is not None and norm.weight.requires_grad
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach().double()
+    shift = -norm.running_mean.double() * scale
+    if norm.bias is not None:
+        shift = shift + norm.bias.detach().double()
+    affine = ChannelAffine(scale.float(), shift.float()).requires_grad_(learned)
+    return _with_activation(affine, norm)
+
+
+def _with_activation(norm: nn.Module, before: nn.Module) -> nn.Module:
+    """Returns a normalisation followed by the dropout and activation of timm's fused layers."""
+    parts: OrderedDict[str, nn.Module] = OrderedDict(norm=norm)
+    for part in ("drop", "act"):
+        layer = getattr(before, part, None)
+        if isinstance(layer, nn.Module) and not isinstance(layer, nn.Identity):
+            parts[part] = layer
+    return nn.Sequential(parts) if len(parts) > 1 else norm
+
+
+def _replace_attention(model: nn.Module, name: str) -> None:
+    """Replaces torch's multi-head attention in blocks, where sequences attend to themselves."""
+    attentions = {
+        path: one for path, one in model.named_modules() if type(one) is nn.MultiheadAttention
+    }
+    if not attentions:
+        return
+    inside = {id(one) for block in blocks_of(model, name) for one in block.modules()}
+    for path, one in attentions.items():
+        plain = one.bias_k is None and not one.add_zero_attn and one.in_proj_weight is not None
+        if plain and id(one) in inside:
+            replace_module(model, path, SelfAttention(one))
