@@ -1,0 +1,259 @@
+"""An unpriced search over options, as paper 004 makes one: Optuna's TPE on held-out rows.
+
+**Not private.** Every trial is scored on private rows that no mechanism protects, so what the
+search chooses tells of them, and no price covers it: `NOT_PRICED` says so wherever the choice
+goes. Head tuned makes a priced search.
+
+**Deterministic.** The options of a trial are a function of the seed, the trial's number and the
+scores of the trials before it: each number has a sampler of its own (Bergstra et al. 2011, the
+tree-structured Parzen estimator), which sees them all. So a search that was killed goes on from
+its log and ends as if it had not been; and more trials go on from fewer.
+
+**Diverged trials** score below all others, and the search goes on: it learns where not to look.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from dpprobe.artifacts import fingerprint
+from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.finetune.options import Options, Search
+from dpprobe.heads.search_space import Range
+from dpprobe.records import Part, Record
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+logger = logging.getLogger("dpprobe")
+
+NOT_PRICED = (
+    "options were chosen by a search on private rows without a price: nothing of it is for release"
+)
+# Trials before the first that learns from others.
+_RANDOM_TRIALS = 10
+_SEED_BITS = 32  # of NumPy's older generators, which Optuna takes
+
+
+class Trial(Part):
+    """One trial of a search.
+
+    Attributes:
+      number: from 0, in the order in which they ran.
+      values: of the searched options.
+      score: on the held-out rows, larger is better; None where training diverged.
+    """
+
+    number: int
+    values: dict[str, bool | int | float | str]
+    score: float | None
+
+
+class SearchLog(Record):
+    """The finished trials of a search, written whole after each; not private."""
+
+    format: Literal["dpprobe-search-log"] = "dpprobe-search-log"
+    format_version: Literal[1] = 1
+    fingerprint: str
+    trials: tuple[Trial, ...]
+
+
+Objective = Callable[[Options, int], float]
+
+
+def search_options(
+    options: Options,
+    objective: Objective,
+    *,
+    log: Path,
+    seed: int,
+    identity: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the values of the best trial; arguments and errors as of `run_trials`."""
+    trials = run_trials(options, objective, log=log, seed=seed, identity=identity)
+    return dict(best_trial(trials).values)
+
+
+def run_trials(
+    options: Options,
+    objective: Objective,
+    *,
+    log: Path,
+    seed: int,
+    identity: Mapping[str, Any] | None = None,
+) -> tuple[Trial, ...]:
+    """Runs the trials that a log does not have yet.
+
+    Args:
+      options: with a search.
+      objective: trains with a trial's options, given its number too, and returns its held-out
+        score; a number that is not finite says that training diverged.
+      log: the file of finished trials. One of another search is replaced.
+      seed: public.
+      identity: whatever else decides a trial's score, JSON-compatible: data, plan, device.
+
+    Returns:
+      All trials, in order.
+
+    Raises:
+      ConfigError: when values of the space do not go together.
+      StoreError: when another process runs this search.
+    """
+    search = options.search
+    if search is None:
+        raise ConfigError("search: missing; write its trials and space, or train without it")
+    wanted = fingerprint(
+        {
+            "options": _identity(options),
+            "seed": seed,
+            "optuna": version("optuna"),
+            "identity": dict(identity or {}),
+        }
+    )
+    with _alone(log):
+        return _run(options, search, objective, log, seed, wanted)
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """Returns the trial of the largest score; of equal ones the first.
+
+    Raises:
+      ConfigError: when all diverged.
+    """
+    scored = [trial for trial in trials if trial.score is not None]
+    if not scored:
+        raise ConfigError(
+            f"search: all {len(trials)} trials diverged; write a space of smaller learning rates"
+        )
+    return max(scored, key=_value)
+
+
+@contextmanager
+def _alone(log: Path) -> Iterator[None]:
+    """Keeps other processes from the same search."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    # A lock file left by a job that was killed must hold nobody off.
+    lock = FileLock(log.with_name(f"{log.name}.lock"), fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise StoreError(f"{log}: another process runs this search; wait until it ends") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _identity(options: Options) -> dict[str, Any]:
+    """Returns the options that decide a trial: all but the number of trials."""
+    values = options.identity()
+    return {**values, "search": {**values["search"], "trials": None}}
+
+
+def _run(
+    options: Options, search: Search, objective: Objective, log: Path, seed: int, wanted: str
+) -> tuple[Trial, ...]:
+    trials = list(_finished(log, wanted)[: search.trials])
+    if trials:
+        logger.info("search: %d of %d trials were finished before", len(trials), search.trials)
+    for number in range(len(trials), search.trials):
+        values = suggest(search, trials, _trial_seed(seed, number))
+        score = float(objective(_trial_options(options, values), number))
+        trials.append(
+            Trial(number=number, values=values, score=score if math.isfinite(score) else None)
+        )
+        SearchLog(fingerprint=wanted, trials=tuple(trials)).write(log)
+        said = f"{score:.4f}" if math.isfinite(score) else "diverged"
+        logger.info("search: trial %d of %d, %s: %s", number + 1, search.trials, values, said)
+    return tuple(trials)
+
+
+def _finished(log: Path, wanted: str) -> tuple[Trial, ...]:
+    """Returns the trials of a log; none of one that is damaged or of another search."""
+    if not log.exists():
+        return ()
+    try:
+        record = SearchLog.read(log)
+    except DataError:
+        logger.warning("%s: unreadable; the search starts anew", log)
+        return ()
+    if record.fingerprint != wanted:
+        logger.warning("%s: of other options, data or device; the search starts anew", log)
+        return ()
+    return record.trials
+
+
+def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
+    try:
+        return options.trial(dict(values))
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        spelt = ", ".join(f"{name} {value!r}" for name, value in values.items())
+        raise ConfigError(f"search.space: {spelt}: {reason}") from None
+
+
+def _trial_seed(seed: int, number: int) -> int:
+    digest = hashlib.sha256(f"search {seed} {number}".encode()).digest()
+    return int.from_bytes(digest[: _SEED_BITS // 8], "big")
+
+
+def suggest(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
+    """Returns the values of the next trial: a function of its arguments alone."""
+    # Optuna: planning reads options without it
+    import optuna
+    from optuna.samplers import TPESampler
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    spaces = {name: _distribution(space) for name, space in search.space.items()}
+    sampler = TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.add_trials([_seen(search, spaces, trial) for trial in trials])
+    drawn = study.ask(spaces).params
+    return {name: _written(space, drawn[name]) for name, space in search.space.items()}
+
+
+def _distribution(space: Any) -> BaseDistribution:
+    """Returns Optuna's form of a space; of a list its places, since 1 and true are equal."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution  # as above
+
+    if isinstance(space, Range):
+        return FloatDistribution(space.low, space.high, log=space.log)
+    return CategoricalDistribution(range(len(space)))
+
+
+def _written(space: Any, drawn: Any) -> Any:
+    """Returns an option's value, numbers of a range to six digits."""
+    if isinstance(space, Range):
+        return min(max(float(f"{drawn:.6g}"), space.low), space.high)
+    return space[drawn]
+
+
+def _seen(search: Search, spaces: Mapping[str, BaseDistribution], trial: Trial) -> FrozenTrial:
+    """Returns a finished trial as Optuna has it."""
+    from optuna.trial import create_trial  # as above
+
+    params = {name: _place(search.space[name], value) for name, value in trial.values.items()}
+    return create_trial(params=params, distributions=dict(spaces), value=_value(trial))
+
+
+def _place(space: Any, value: Any) -> Any:
+    if isinstance(space, Range):
+        return value
+    return next(
+        place for place, each in enumerate(space) if type(each) is type(value) and each == value
+    )
+
+
+def _value(trial: Trial) -> float:
+    return -math.inf if trial.score is None else trial.score
