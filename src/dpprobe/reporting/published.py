@@ -28,12 +28,19 @@ PAPER_TABLES = (
 )
 RANDOM_CHANCE = "random chance"
 Text = Annotated[str, Field(min_length=1)]
-Metric = Literal["accuracy", "auc", "accuracy change", "throughput", "speed-up"]
-Tuning = Literal["full", "last layer"]
+Metric = Literal["accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs"]
+Tuning = Literal["full", "last layer", "blocks", "from scratch"]
+# A study's figures mark none of these by themselves: they trained more than the last layer of a
+# network that was there before.
+_NETWORKS_TUNED = ("full", "blocks")
 # inf is no privacy; two numbers are a range that the paper gives.
 Epsilon = (
     Annotated[float, Field(gt=0)]
     | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+)
+# The number of tuned last blocks, or a range of it over which the paper gives one number.
+Blocks = (
+    Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 )
 Key = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -65,6 +72,9 @@ class Facts(Options):
     delta: float | None = Field(None, gt=0, lt=1)
     model: Text | None = None
     tuning: Tuning | None = None
+    blocks: Blocks | None = None
+    learning_rate: Literal["constant", "tuned"] | None = None
+    train_rows: int | None = Field(None, ge=1, description="Of a part of a dataset.")
     optimiser: Literal["momentum", "lamb", "adam"] | None = None
     batch_size: int | None = Field(None, ge=1)
 
@@ -116,6 +126,9 @@ class Number(Options):
       citation: the work whose result it is.
       epsilon: inf without privacy; a pair is a range; None where the paper states none.
       delta: None where the paper does not state it for this number.
+      blocks: tuned last blocks of a network, or a range of them.
+      learning_rate: constant, or tuned, where the paper compares the two.
+      train_rows: training images of a part of the dataset; None for the whole.
     """
 
     value: float = Field(allow_inf_nan=True)
@@ -132,6 +145,9 @@ class Number(Options):
     delta: float | None
     model: str | None
     tuning: Tuning | None
+    blocks: Blocks | None
+    learning_rate: str | None
+    train_rows: int | None
     optimiser: str | None
     batch_size: int | None
 
@@ -158,7 +174,7 @@ class Number(Options):
         if self.printed is not None:
             return self.printed
         shortest = f"{self.value:g}"
-        if self.metric in ("throughput", "speed-up"):
+        if self.metric in ("throughput", "speed-up", "epochs"):
             return shortest
         digits = 2 if self.metric == "auc" else 1
         sign = "+" if self.metric == "accuracy change" and self.value > 0 else ""
@@ -214,12 +230,15 @@ class Published(Options):
         """Returns the private results of one finite epsilon each that a figure of a dataset marks.
 
         Of the results of a work for one model (or column) at one epsilon only the best is
-        returned: the others are its sweeps and ablations. Networks that are said to be fully tuned
-        are left out, since a study trains the last layer alone.
+        returned: the others are its sweeps and ablations. Networks that are said to be tuned, and
+        results on a part of the dataset, are left out: curves of heads on all rows are no
+        comparison.
         """
         best: dict[tuple[Any, ...], Number] = {}
         for number in self.select(dataset=dataset, metric=metric):
-            if number.single_epsilon is None or math.isnan(number.value) or number.tuning == "full":
+            if number.single_epsilon is None or math.isnan(number.value):
+                continue
+            if number.tuning in _NETWORKS_TUNED or number.train_rows is not None:
                 continue
             key = (number.citation, number.model_or_column, number.single_epsilon)
             if key not in best or number.value > best[key].value:

@@ -13,6 +13,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.reporting import published
 
 FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
+BERRADA, LAW = "berrada_2023", "representation_law"
 
 
 @pytest.fixture
@@ -42,6 +43,21 @@ def raw() -> Any:
         (MEHTA, "4", "Resolution 384 to 256", "change", 0.4),
         (MEHTA, "8", "ResNet152x4 (BiT)", "speed_up", 30.0),
         (MEHTA, "9", "ViT-B/16, full", "dp_15", 45.23),
+        (MEHTA, "figure 1b", "this paper", "epochs", 1),
+        (MEHTA, "figure 1b", "Kurakin et al.", "epochs", 70),
+        (MEHTA, "figure 1b", "De et al.", "epochs", 2500),
+        # Berrada et al. 2023
+        (BERRADA, "summary", "private", "auc", 0.8924),
+        (BERRADA, "summary", "non-private baseline", "auc", 0.8997),
+        (BERRADA, "summary", "state of the art", "auc", 0.93),
+        # the representation-law paper
+        (LAW, "figures 1 to 3", "constant rate, 1", "lowest", 11.5),
+        (LAW, "figures 1 to 3", "constant rate, 8", "highest", 95.8),
+        (LAW, "figures 1 to 3", "tuned, 1", "lowest", 92.83),
+        (LAW, "figures 1 to 3", "tuned, 1", "highest", 93.57),
+        (LAW, "figures 1 to 3", "tuned, 8", "highest", 93.56),
+        (LAW, "section 1", "De et al.", "accuracy", 95.4),
+        (LAW, "section 1", "Abadi et al.", "accuracy", 67.0),
     ],
 )
 def test_numbers_are_those_printed(
@@ -97,7 +113,8 @@ def test_points_are_private_single_and_told_once() -> None:
     assert {point.value for point in points} == {
         73.3, 49.7, 94.0, 92.7, 55.0, 67.0, 69.3, 44.3, 66.2, 53.0,
     }  # fmt: skip
-    assert len(points) == 10, "67.0 at 3 stands in two tables"
+    assert len(points) == 11, "67.0 at 3 stands in two tables, and another 67.0 is at 2"
+    assert not found.points("chexpert", "auc"), "of tuned networks alone"
     assert all(
         isinstance(point.epsilon, float) for point in found.points("plantdisease", "accuracy")
     )
@@ -112,11 +129,25 @@ def test_points_are_private_single_and_told_once() -> None:
     assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
 
 
+def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:
+    found = published.read()
+    tuned = found.select(paper=LAW, learning_rate="tuned")
+    assert {(n.blocks, n.train_rows, n.delta, n.tuning) for n in tuned} == {
+        ((1, 12), 1000, 1e-3, "blocks")
+    }
+    constant = found.select(paper=LAW, learning_rate="constant")
+    assert {n.blocks for n in constant} == {12}
+    assert {n.epsilon for n in tuned} == {n.epsilon for n in constant} == {1, 8}
+    assert not {n.paper for n in found.points("cifar10", "accuracy") if n.train_rows}
+
+
 def test_texts_are_as_printed() -> None:
     found = published.read()
     texts = {(n.table, n.row, n.column): n.text for n in found.numbers}
     assert texts["2", "CIFAR-10, 0.5", "vit_lc"] == "94.0"
     assert texts["9", "ViT-B/16, full", "dp_15"] == "45.23"
+    assert texts["figure 1b", "De et al.", "epochs"] == "2500"
+    assert texts["summary", "private", "auc"] == "0.8924"
     assert texts["8", "ViT-B/16", "last"] == "900"
     assert texts["4", "Inception crop to centre crop", "change"] == "+0.2"
     assert texts["4", "Zero init to LeCun normal init", "accuracy"] == "random chance"
