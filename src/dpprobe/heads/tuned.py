@@ -74,6 +74,8 @@ _TRIALS_NORM = (
 )
 # Trials of the same options are fitted together, at most so many.
 _AT_ONCE = 8
+# Of no trial.
+NOTHING_CHOSEN: dict[str, Any] = {"score": None}
 _BASE_SCHEMA = {
     "type": "object",
     "required": ["head"],
@@ -372,11 +374,15 @@ def fit(
 
 
 def _chosen(best: _Best | None, n: int) -> dict[str, Any]:
+    return chosen(best.score, best.trial, n) if best else NOTHING_CHOSEN
+
+
+def chosen(score: float, trial: Trial, n: int) -> dict[str, Any]:
     """Returns what leaves beside the weights: the options, and the noisy score as a part of n.
 
     The score is in whole rows: the last bits of a count plus float32 noise would tell the count.
     """
-    return {"score": round(best.score) / n, **best.trial.values} if best else {"score": None}
+    return {"score": round(score) / n, **trial.values}
 
 
 def draw_trials(

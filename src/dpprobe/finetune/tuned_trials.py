@@ -1,0 +1,278 @@
+"""Head `tuned` over `fine_tune`: a priced random search whose trials train networks.
+
+What is released, at what price, and why, is that of `heads.tuned`: a trial is the base's mechanisms
+with a noisy score beside them, and only the best of a random number of trials leaves. Here the
+score is the number of training rows whose label the trial's network gets right, each row by itself
+through the network as its training left it: a unit adds a number in [0, 1], a null row nothing.
+
+**What leaves**: the best trial's network, options, noisy score and last record of its history.
+How many trials there were, which was best and how long they took does not: trials log nothing, and
+`seconds` is 0. Until a job's results are published a checkpoint holds all of that: it is of
+benchmark mode, hidden, and removed by who publishes.
+
+**A trial whose training diverges** gets no label right. That its numbers are not finite follows
+from noisy sums, so it costs nothing more; its releases were fewer than were priced.
+
+**No trial**, which a Poisson number allows: the network as it starts, which no data decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpprobe.artifacts import fingerprint
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.checkpoint import Checkpoints, State
+from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.network import TunedNetwork, load_tuned_state, tuned_state
+from dpprobe.finetune.options import Options as FineTuneOptions
+from dpprobe.finetune.train import Trained, train_network
+from dpprobe.heads import tuned
+from dpprobe.heads.tuned import NOTHING_CHOSEN, SCORE, Trial, draw_trials, trial_plan
+from dpprobe.privacy.grid import Grid, GridSum
+from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.releases import Releases
+from dpprobe.progress import silent_progress
+
+logger = logging.getLogger("dpprobe")
+
+_TRIAL_FOLDER = "trial"
+
+MakeNetwork = Callable[[FineTuneOptions, int], TunedNetwork]
+# Fits a trial's probe, from the trial's own releases, and starts the network from it.
+Start = Callable[[FineTuneOptions, TunedNetwork, Releases], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Best:
+    score: float
+    trial: Trial
+    state: dict[str, torch.Tensor] | None  # None where training diverged
+    history: list[dict[str, Any]]
+    fault: str | None = None  # where it did
+
+
+def tuned_network(
+    options: tuned.Options,
+    make_network: MakeNetwork,
+    inputs: Inputs,
+    releases: Releases,
+    *,
+    seed: int,
+    checkpoint: Checkpoints | None,
+    physical_batch: int,
+    label: str,
+    start: Start | None = None,
+) -> tuple[Trained, dict[str, Any]]:
+    """Runs a seed's trials and keeps the best.
+
+    Args:
+      options: of head tuned, with a base fine_tune.
+      make_network: of a trial's options and seed.
+      inputs: the private training rows.
+      releases: of this seed alone; each trial's are counted against what was priced for one.
+      seed: one of `releases`.
+      checkpoint: where a job that was killed goes on from; None for none.
+      physical_batch: rows that pass through the network together.
+      label: of log lines.
+      start: of a base with a probe.
+
+    Returns:
+      The best trial's training, and what was chosen beside it.
+
+    Raises:
+      PrivacyError: when a trial released more or less than was priced.
+      ConfigError: when the training of the best trial diverged.
+    """
+    if releases.seeds != (seed,):
+        raise PrivacyError(
+            f"{label}: releases of seeds {releases.seeds}; trials are of one, {seed}"
+        )
+    if checkpoint is not None and releases.entropy.secret:
+        raise PrivacyError(f"{label}: the random numbers of a release are in no checkpoint")
+    selection = options.selection(inputs.n)
+    trials = _Trials(options, make_network, inputs, releases, selection, physical_batch, start)
+    logger.info("%s: trials train; nothing is told of them before the best is chosen", label)
+    with _quiet():
+        best = trials.run(seed, checkpoint)
+    repeated = [releases.plan.mechanism(name) for name in selection.repeated]
+    for mechanism in repeated:  # of one trial, as each of them has been checked
+        releases.count(mechanism.name, mechanism.count)
+    if best is None:
+        state = tuned_state(make_network(_base(options, {}), seed))
+    elif best.state is None:
+        raise ConfigError(f"{label}: in the best trial: {best.fault}")
+    else:
+        state = best.state
+    trained = Trained(
+        state=state,
+        steps=sum(mechanism.count for mechanism in repeated if mechanism.name != SCORE),
+        history=best.history if best else [],
+        seconds=0.0,
+    )
+    choice = tuned.chosen(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
+    return trained, dict(choice)
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """The trials of one seed."""
+
+    options: tuned.Options
+    make_network: MakeNetwork
+    inputs: Inputs
+    releases: Releases
+    selection: Selection
+    physical_batch: int
+    start: Start | None
+
+    def run(self, seed: int, checkpoint: Checkpoints | None) -> _Best | None:
+        trials = draw_trials(self.options, self.selection, 0, seed, self.releases.entropy)
+        done, best = _resumed(checkpoint, trials)
+        for trial in trials[done:]:
+            inner = _of_trial(checkpoint, trial)
+            outcome = self._one(trial, inner)
+            if best is None or (outcome.score, -trial.number) > (best.score, -best.trial.number):
+                best = outcome
+            _save(checkpoint, trial.number + 1, best)
+            if inner is not None:
+                inner.clear()
+        return best
+
+    def _one(self, trial: Trial, checkpoint: Checkpoints | None) -> _Best:
+        """Trains and scores one trial, on releases of its own."""
+        method = _base(self.options, trial.values)
+        plan = trial_plan(self.releases.plan, method, self.selection)
+        releases = self.releases.part(plan, [trial.seed])
+        network = self.make_network(method, trial.seed)
+        if self.start is not None:
+            self.start(method, network, releases)
+        try:
+            trained = train_network(
+                method,
+                network,
+                self.inputs,
+                releases,
+                checkpoint=checkpoint,
+                physical_batch=self.physical_batch,
+                record=None,
+                label="trial",
+            )
+        except ConfigError as error:  # diverged: what else may be wrong is checked beforehand
+            hits = GridSum(torch.zeros(1, 1, dtype=torch.float64, device=releases.device))
+            score = float(releases.gaussian(SCORE, hits)[0, 0])
+            return _Best(score=score, trial=trial, state=None, history=[], fault=str(error))
+        load_tuned_state(network, trained.state)
+        hits = count_hits(method, network, self.inputs, self.physical_batch, releases.device)
+        score = float(releases.gaussian(SCORE, hits)[0, 0])
+        releases.check()
+        return _Best(score=score, trial=trial, state=trained.state, history=trained.history[-1:])
+
+
+def count_hits(
+    method: FineTuneOptions,
+    network: TunedNetwork,
+    inputs: Inputs,
+    physical_batch: int,
+    device: torch.device,
+) -> GridSum:
+    """Counts the rows whose label a network gets right, by their weights: [1, 1].
+
+    A unit adds a number in [0, 1], and null rows nothing. Of a multi-label row it is 1 minus the
+    mean squared error of the probabilities, rounded down to the grid, as in `heads.tuned`.
+    """
+    grid = Grid.of(1.0, inputs.n, whole=True)
+    weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights).to(device)
+    total = torch.zeros(1, 1, dtype=torch.float64, device=device)
+    with torch.inference_mode():
+        for first in range(0, inputs.rows, physical_batch):
+            index = np.arange(first, min(first + physical_batch, inputs.rows))
+            scores = network.module(inputs.batch(index, step=None).to(device)).double()
+            hits = _hits(method, scores, inputs.labels[torch.from_numpy(index)].to(device))
+            if weights is not None:
+                hits = hits * weights[first : first + len(index)]
+            if inputs.kept is not None:
+                hits = hits * torch.from_numpy(inputs.kept[index]).to(device)
+            total += grid.units(hits).sum()
+    return GridSum(total.clone(), grid.step)
+
+
+def _hits(method: FineTuneOptions, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns what each row adds to the score before its weight, float64 [m], from 0 to 1."""
+    if labels.ndim == 2:
+        estimates = scores.sigmoid() if method.link == "sigmoid" else scores.clamp(0, 1)
+        errors = (estimates - labels.double()).square().mean(1)
+        hits = (1 - errors).nan_to_num(0.0).clamp(0, 1)
+    else:
+        hits = (scores.argmax(1) == labels).double()
+    return hits * scores.isfinite().all(1)
+
+
+def _base(options: tuned.Options, values: Any) -> FineTuneOptions:
+    method = options.trial(values)
+    assert isinstance(method, FineTuneOptions), method.head
+    return method
+
+
+def _of_trial(checkpoint: Checkpoints | None, trial: Trial) -> Checkpoints | None:
+    """Returns the checkpoints of one trial's training, in the place of the trial before."""
+    if checkpoint is None:
+        return None
+    of = {"trial": trial.number, "of": checkpoint.fingerprint}
+    return Checkpoints(
+        folder=checkpoint.folder / _TRIAL_FOLDER,
+        fingerprint=fingerprint(of),
+        minutes=checkpoint.minutes,
+    )
+
+
+def _save(checkpoint: Checkpoints | None, done: int, best: _Best) -> None:
+    if checkpoint is None:
+        return
+    values = {
+        "done": done,
+        "best": best.trial.number,
+        "score": best.score,
+        "fault": best.fault,
+        "history": best.history,
+    }
+    checkpoint.save(State(tensors=best.state or {}, values=values))
+
+
+def _resumed(checkpoint: Checkpoints | None, trials: list[Trial]) -> tuple[int, _Best | None]:
+    """Returns how many trials an earlier run has finished, and the best of them."""
+    state = None if checkpoint is None else checkpoint.load()
+    if state is None:
+        return 0, None
+    values = state.values
+    best = _Best(
+        score=values["score"],
+        trial=trials[values["best"]],
+        state=dict(state.tensors) if values["fault"] is None else None,
+        history=list(values["history"]),
+        fault=values["fault"],
+    )
+    return int(values["done"]), best
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps trials out of the log: its lines would tell how many there were."""
+
+    def nothing(_: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(nothing)
+    try:
+        with silent_progress(), warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.removeFilter(nothing)
