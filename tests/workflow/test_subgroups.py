@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dpprobe.artifacts import read_json
+from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
 
 from .conftest import Workspace
 
-FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
 METHODS = {"proto": {"head": "feature_covariance"}, "nonprivate": {"head": "nonprivate"}}
 
 
@@ -62,8 +61,8 @@ def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Pa
         (repository / "config/medical_fairness.yaml").read_text()
     )
     study |= {"data_dir": "data", "results_dir": "results"}
-    _write_chexpert(workspace.directory / "data/raw/chexpert")
-    _write_mimic(workspace.directory / "data/raw/mimic_cxr")
+    write_chexpert(workspace.directory / "data/raw/chexpert")
+    write_mimic(workspace.directory / "data/raw/mimic_cxr")
     # These files have few rows.
     study["datasets"]["mimic_cxr"]["expect"] = {"classes": len(FINDINGS)}
     study["methods"]["sgd"]["batch_size"] = 16
@@ -72,36 +71,3 @@ def test_the_medical_study_is_planned_whole(workspace: Workspace, repository: Pa
     assert planned["compare_groups"] == 4
     assert planned["plot_fairness"] == planned["write_fairness_table"] == 2
     assert planned["write_costly_images"] == 0
-
-
-def _write_chexpert(root: Path) -> None:
-    folder = root / "CheXpert-v1.0-small"
-    folder.mkdir(parents=True)
-    rows = [
-        f"CheXpert-v1.0-small/train/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
-        for i in range(400)
-    ]
-    header = ",".join(("Path", "Sex", "Age", *FINDINGS))
-    (folder / "train.csv").write_text("\n".join([header, *rows]) + "\n")
-    people = [f"patient{i:05d},A" for i in range(400)]
-    (root / "chexpert_demo.csv").write_text("\n".join(["PATIENT,PRIMARY_RACE", *people]) + "\n")
-
-
-def _write_mimic(root: Path) -> None:
-    def write(name: str, header: str, row: str) -> None:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [row.format(i=10_000_000 + i, split="test" if i < 80 else "train")
-                for i in range(400)]  # fmt: skip
-        path.write_bytes(gzip.compress("\n".join([header, *rows, ""]).encode()))
-
-    write(
-        "mimic-cxr-2.0.0-split.csv.gz", "dicom_id,study_id,subject_id,split", "d{i},{i},{i},{split}"
-    )
-    write(
-        "mimic-cxr-2.0.0-chexpert.csv.gz",
-        ",".join(("subject_id", "study_id", *FINDINGS)),
-        "{i},{i},1.0,,,,",
-    )
-    write("hosp/patients.csv.gz", "subject_id,gender,anchor_age", "{i},F,60")
-    write("hosp/admissions.csv.gz", "subject_id,race,insurance", "{i},A,Other")

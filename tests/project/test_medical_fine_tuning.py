@@ -1,0 +1,86 @@
+"""The study of fine-tuning on chest radiographs: read and checked whole, without the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.options import Augment, Options
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+from tests.support.medical_tables import FINDINGS, write_chexpert, write_mimic
+
+# Of both datasets as their authors count them, a tenth of the first held out.
+ROWS = {"chexpert": 201_072, "mimic_cxr": 368_960}
+
+
+@pytest.fixture
+def values(repository: Path) -> dict[str, Any]:
+    text = (repository / "config/medical_fine_tuning.yaml").read_text(encoding="utf-8")
+    read: dict[str, Any] = yaml.safe_load(text)
+    return read
+
+
+@pytest.fixture
+def study(values: dict[str, Any]) -> Study:
+    return load_study(values)
+
+
+def networks(study: Study) -> dict[str, Options]:
+    return {name: m for name, m in study.methods.items() if isinstance(m, Options)}
+
+
+def test_it_has_what_the_paper_fixes(study: Study) -> None:
+    assert study.epsilons == ("0.5", "1", "2", "4", "8", "inf")
+    assert study.accountant == "rdp"
+    assert set(study.backbones) == {"nfnet_f0"}
+    for name, rows in ROWS.items():
+        assert study.dataset_unit(name) == "image"
+        assert study.dataset_delta(name) < 1 / rows
+    for method in networks(study).values():
+        assert method.max_grad_norm == 0.001
+        assert method.average == "ema"
+        assert method.link == "sigmoid"
+        # rates are those of gradients of norm 1
+        assert method.learning_rate * method.max_grad_norm == pytest.approx(1)
+
+
+def test_it_trains_the_whole_network_its_blocks_and_the_head(study: Study) -> None:
+    trained = networks(study)
+    assert {name: method.tune for name, method in trained.items()} | {"blocks_2": 2} == {
+        "whole": "all",
+        "blocks_2": 2,
+        "head": "head",
+        "probe_whole": "all",
+    }
+    assert trained["blocks_2"].blocks == 2
+    assert {name for name, method in trained.items() if method.cut} == {"blocks_2", "head"}
+    views = trained["whole"].augment
+    assert isinstance(views, Augment)
+    assert not views.flip
+    for rows in ROWS.values():
+        for method in trained.values():
+            assert method.batch(rows) > 100_000
+            assert method.mechanisms(rows)[-1].count == 250
+    assert "probe covariance" in {item.name for item in trained["probe_whole"].mechanisms(200_000)}
+
+
+def test_it_is_checked_whole(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_chexpert(tmp_path / "data/raw/chexpert")
+    write_mimic(tmp_path / "data/raw/mimic_cxr")
+    values["datasets"]["mimic_cxr"]["expect"] = {"classes": len(FINDINGS)}  # of few rows
+    with pytest.raises(ConfigError, match="batch_size 131072 is above"):
+        check_study(load_study(values))
+    for method in values["methods"].values():
+        if "batch_size" in method:
+            method["batch_size"] = 64
+    warnings = check_study(load_study(values))
+    assert any("patient" in warning for warning in warnings), "one image is the unit here"

@@ -1,0 +1,44 @@
+"""The tables of CheXpert and MIMIC-CXR with few rows and no images: for studies not run."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Pleural Effusion")
+
+
+def write_chexpert(root: Path) -> None:
+    """Writes 400 training rows of as many patients, and their demographic table."""
+    folder = root / "CheXpert-v1.0-small"
+    folder.mkdir(parents=True)
+    rows = [
+        f"CheXpert-v1.0-small/train/patient{i:05d}/study1/view1_frontal.jpg,Male,50,1.0,,,,"
+        for i in range(400)
+    ]
+    header = ",".join(("Path", "Sex", "Age", *FINDINGS))
+    (folder / "train.csv").write_text("\n".join([header, *rows]) + "\n")
+    people = [f"patient{i:05d},A" for i in range(400)]
+    (root / "chexpert_demo.csv").write_text("\n".join(["PATIENT,PRIMARY_RACE", *people]) + "\n")
+
+
+def write_mimic(root: Path) -> None:
+    """Writes 400 rows of as many patients, 80 of them for testing, in its four tables."""
+
+    def write(name: str, header: str, row: str) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [row.format(i=10_000_000 + i, split="test" if i < 80 else "train")
+                for i in range(400)]  # fmt: skip
+        path.write_bytes(gzip.compress("\n".join([header, *rows, ""]).encode()))
+
+    write(
+        "mimic-cxr-2.0.0-split.csv.gz", "dicom_id,study_id,subject_id,split", "d{i},{i},{i},{split}"
+    )
+    write(
+        "mimic-cxr-2.0.0-chexpert.csv.gz",
+        ",".join(("subject_id", "study_id", *FINDINGS)),
+        "{i},{i},1.0,,,,",
+    )
+    write("hosp/patients.csv.gz", "subject_id,gender,anchor_age", "{i},F,60")
+    write("hosp/admissions.csv.gz", "subject_id,race,insurance", "{i},A,Other")
