@@ -72,15 +72,17 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
             f"family {backbone.family} has no network to train; move the method to a study of "
             "networks (timm, open_clip)"
         )
-    if options.tune == "head" and options.cut:
-        return None  # stored features, whatever made them
-    views = getattr(backbone, "preprocessing", None)
-    if getattr(views, "crop", "centre") != "centre":
-        return "preprocessing.crop: inception is not done in fine-tuning; write crop: centre"
-    if getattr(views, "flip", False):
+    if options.cut_blocks is None:
+        return None
+    if backbone.random_crops:
         return (
-            "preprocessing.flip is not done in fine-tuning; remove it, or write augment: {flip: "
-            "true} in the method"
+            "preprocessing.crop: inception, and activations of one random crop would be stored for "
+            "all steps; write crop: centre, or augment, which trains from images"
+        )
+    if getattr(getattr(backbone, "preprocessing", None), "flip", False):
+        return (
+            "preprocessing.flip makes two passes an image, and activations of one are stored; "
+            "remove it, or write augment, which trains from images"
         )
     return None
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dpprobe.errors import PrivacyError
+from dpprobe.finetune.options import SEARCHED
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
@@ -345,3 +346,27 @@ def test_near_duplicates_weaken_the_assumption_and_are_not_covered_themselves() 
     assert "found" not in clean["public_data"]["assumption"]
     assert any("near-duplicate check" in line for line in clean["not_covered"])
     assert not any("near-duplicate check" in line for line in state()["not_covered"])
+
+
+def test_networks_say_what_of_them_is_public() -> None:
+    values = state(network=True)
+    promise = values["promise"]
+    assert promise.startswith("The trained parameters of any one of the networks are (1, 1e-05)-")
+    assert "all 2 networks together, as the folder networks holds them" in promise
+    assert any("the frozen part of the network" in line for line in values["public"])
+    assert any("activations of the frozen part" in line for line in values["not_covered"])
+    assert not any("frozen" in line for line in state()["public"])
+
+
+def test_a_search_that_nothing_prices_leaves_no_promise() -> None:
+    search = {"space": {"learning_rate": [0.1, 1.0]}}
+    values = state(
+        options={"head": "fine_tune", "tune": "head", "search": search}, network=True
+    )
+    assert values["promise"].startswith(f"No privacy is promised: nothing prices {SEARCHED}.")
+    assert values["private"] is False
+    assert values["not_covered"][0] == SEARCHED
+    assert values["allows"]["balanced_accuracy"] == 1
+    assert values["allows"]["all_heads"]["balanced_accuracy"] == 1
+    assert state()["allows"]["balanced_accuracy"] < 1
+    assert state()["private"] is True
