@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from dpprobe.heads.optimiser import Optimiser
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -62,6 +63,21 @@ class Adam(Optimiser):
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(self.direction(gradient), alpha=-rate)
+
+    def state(self) -> dict[str, State]:
+        if self._means is None:
+            return {}
+        mean, square = self._means
+        return {"mean": mean.clone(), "square": square.clone(), "taken": self._taken}
+
+    def restore(self, state: Mapping[str, State]) -> None:
+        import torch  # as above
+
+        mean, square = state.get("mean"), state.get("square")
+        self._taken = int(state.get("taken", 0))
+        self._means = None
+        if isinstance(mean, torch.Tensor) and isinstance(square, torch.Tensor):
+            self._means = mean.clone(), square.clone()
 
     def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # as above

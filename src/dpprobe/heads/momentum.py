@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,6 +15,7 @@ from dpprobe.heads.optimiser import Optimiser
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -51,6 +52,15 @@ class Momentum(Optimiser):
             self._velocity = torch.zeros_like(gradient)
         self._velocity.mul_(self._beta).add_(gradient)
         weights.add_(self._velocity, alpha=-rate)
+
+    def state(self) -> dict[str, State]:
+        return {} if self._velocity is None else {"velocity": self._velocity.clone()}
+
+    def restore(self, state: Mapping[str, State]) -> None:
+        import torch  # as above
+
+        velocity = state.get("velocity")
+        self._velocity = velocity.clone() if isinstance(velocity, torch.Tensor) else None
 
     def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # as above

@@ -7,8 +7,8 @@ is imported here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -29,10 +29,20 @@ class Optimiser(ABC):
         """Takes a step of length `rate` along `gradient`, of the weights' shape; may alter it."""
 
     @abstractmethod
+    def state(self) -> dict[str, State]:
+        """Returns a copy of all that the next steps depend on, beside the weights."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, State]) -> None:
+        """Goes on where another optimiser of the same constants stood at `state`."""
+
+    @abstractmethod
     def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Returns PyTorch's optimiser of the same steps; its rate is set at each step."""
 
 
+# A tensor of an optimiser, or the number of its steps.
+State: TypeAlias = "torch.Tensor | int"
 MakeOptimiser = Callable[[], Optimiser]
 
 

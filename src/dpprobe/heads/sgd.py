@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -15,6 +15,7 @@ from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY
 if TYPE_CHECKING:
     import torch
 
+    from dpprobe.heads.optimiser import State
     from dpprobe.heads.rows import Rows
     from dpprobe.privacy.releases import Releases
 
@@ -50,6 +51,12 @@ class Sgd(Optimiser):
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
         weights.add_(gradient, alpha=-rate)
+
+    def state(self) -> dict[str, State]:
+        return {}
+
+    def restore(self, state: Mapping[str, State]) -> None:
+        """Does nothing: a step depends on no other."""
 
     def reference(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         import torch  # heavy: planning imports this module

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,29 @@ class GaussianNoise:
                 normals = torch.empty(out.shape, dtype=torch.float64, device=self._device)
                 out.copy_(normals.normal_(generator=source).mul_(deviation))
         return block
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Returns a copy of where the streams stand: who has it can draw all numbers to come.
+
+        Of benchmarks alone, whose seeds are published anyway.
+        """
+        if self._device.type == "cpu":
+            parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
+            return {
+                name: torch.from_numpy(np.stack(states).view(np.int64))
+                for name, states in parts.items()
+            }
+        return {"generators": torch.stack([one.get_state() for one in self._generators])}
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Goes on where another noise of the same seeds, size and device stood at `state`."""
+        if self._device.type == "cpu":
+            for place, words in enumerate(self._words):
+                words.lanes[:] = state["lanes"][place].numpy().view(np.uint64)
+                words.tail[:] = state["tail"][place].numpy().view(np.uint64)
+            return
+        for source, one in zip(self._generators, state["generators"], strict=True):
+            source.set_state(one.cpu())
 
 
 class Words(NamedTuple):

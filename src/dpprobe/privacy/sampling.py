@@ -7,9 +7,9 @@ Where units of privacy have several rows, what is sampled are the units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,27 @@ class PoissonSampler:
         self._last -= length
         step, row = np.divmod(hits[:cut], self.rows)
         return row, np.bincount(step, minlength=steps)
+
+    def state(self) -> dict[str, Any]:
+        """Returns a copy of where the sampler stands, JSON-compatible."""
+        return {
+            "generator": _plain(self._generator.bit_generator.state),
+            "hits": self._hits.tolist(),
+            "last": self._last,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on where another sampler of the same rows, rate and generator stood at `state`."""
+        self._generator.bit_generator.state = state["generator"]
+        self._hits = np.asarray(state["hits"], dtype=np.int64)
+        self._last = int(state["last"])
+
+
+def _plain(value: Any) -> Any:
+    """Returns a generator's state with lists in place of arrays."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 class ExactPoissonSampler:

@@ -1,0 +1,134 @@
+"""Checkpoints of a training: one file, whole or not there, that a killed job goes on from.
+
+It holds private rows' gradients with the plan's noise, but also states of seeded generators, from
+which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark keeps
+any other study from starting from it as if it were public (`heads.private_mark`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path
+from dpprobe.heads.private_mark import KEY
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-checkpoint"
+FORMAT_VERSION = 1
+FILE = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """All that the next steps of a training depend on.
+
+    Attributes:
+      tensors: by name, on any device.
+      values: JSON-compatible.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    values: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class Checkpoints:
+    """The checkpoints of one training, each in the place of the one before.
+
+    Attributes:
+      folder: of this training alone.
+      fingerprint: of all that decides the training; a checkpoint of another one is ignored.
+      minutes: between two; 0 for one after every step.
+    """
+
+    folder: Path
+    fingerprint: str
+    minutes: float = 5.0
+    _last: float = field(default_factory=time.monotonic, init=False, repr=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / FILE
+
+    def due(self) -> bool:
+        """Returns True if the last checkpoint, or the start, is `minutes` ago."""
+        return time.monotonic() - self._last >= 60 * self.minutes
+
+    def save(self, state: State) -> None:
+        """Writes a state; a process killed on the way leaves the one before."""
+        tensors = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in state.tensors.items()
+        }
+        mark = {
+            "head": "fine_tune",
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "fingerprint": self.fingerprint,
+            "sha256": _sha256(tensors),
+            "values": dict(state.values),
+        }
+        with atomic_path(self.path) as temporary:
+            save_file(tensors, temporary, metadata={KEY: json.dumps(mark)})
+        self._last = time.monotonic()
+
+    def load(self) -> State | None:
+        """Returns the saved state; None where there is none for this training, with a warning.
+
+        What a killed process left half written is removed.
+        """
+        for partial in self.folder.glob(f".{FILE}.*{PARTIAL_SUFFIX}"):
+            with suppress(OSError):
+                partial.unlink()
+        if not self.path.exists():
+            return None
+        try:
+            mark, tensors = _read(self.path)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s: not a whole checkpoint (%s); ignored", self.path, error)
+            return None
+        if mark["fingerprint"] != self.fingerprint:
+            logger.warning("%s: a checkpoint of another training; ignored", self.path)
+            return None
+        return State(tensors=tensors, values=mark["values"])
+
+    def clear(self) -> None:
+        """Removes the checkpoint, once what was trained is published, and its folder if empty."""
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    with safe_open(path, framework="pt") as stream:
+        mark = json.loads((stream.metadata() or {})[KEY])
+        written = mark["format"], mark["format_version"]
+        if written != (FORMAT, FORMAT_VERSION):
+            raise ValueError(f"{written[0]} {written[1]}, not {FORMAT} {FORMAT_VERSION}")
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    if _sha256(tensors) != mark["sha256"]:
+        raise ValueError("its numbers are not those that were written")
+    return mark, tensors
+
+
+def _sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,319 @@
+"""The rows that a network trains on: stored activations, or images and views of them.
+
+A batch depends on the rows that are asked for alone, so how a step is cut into physical batches
+changes nothing. Views are drawn from (seed, step, row): public numbers, of no other row.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.pipeline import Decoder
+from dpprobe.heads.units import Units
+from dpprobe.privacy.randomness import derived_seed
+from dpprobe.progress import Progress
+
+if TYPE_CHECKING:
+    from dpprobe.backbones.backbone import Backbone
+    from dpprobe.data.table import EncodedImage, SplitTable
+    from dpprobe.features.store import FeatureStore
+    from dpprobe.finetune.options import Augment
+
+Index = npt.NDArray[np.int64]
+_DECODED_AT_ONCE = 256
+_READ_ROWS = 1024
+
+
+class _Source(Protocol):
+    """Rows that do not fit into memory."""
+
+    def read(self, index: Index) -> torch.Tensor:
+        """Returns rows [m, ...] in the order of `index`."""
+        ...
+
+
+class Inputs:
+    """Rows of one split, with their labels and units.
+
+    Attributes:
+      rows: their number.
+      n: the number of units of privacy, which is public.
+      shape: of one row, without views.
+      labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
+      num_classes: public.
+      units: whose the rows are; None where each row is a unit.
+      views: of a row in a training step; None where a step takes rows as they are.
+      kept: bool [rows], False for rows that take no part in training; None where all do. Their
+        units are sampled, and counted in n, as ever: they are the null rows of the plan.
+      slow: True if a batch takes work beside the network's, which another thread may do ahead.
+    """
+
+    views: int | None = None
+    slow: bool = False
+    kept: npt.NDArray[np.bool_] | None = None
+
+    def __init__(
+        self,
+        source: torch.Tensor | _Source,
+        labels: torch.Tensor,
+        num_classes: int,
+        *,
+        shape: Sequence[int],
+        units: Units | None,
+    ) -> None:
+        self._source = source
+        self.labels, self.num_classes = labels, num_classes
+        self.rows = len(labels)
+        self.shape = tuple(shape)
+        self.units = units
+        self.n = self.rows if units is None else units.count
+        if units is not None and len(units.members) != self.rows:
+            raise DataError(f"units: of {len(units.members)} rows; {self.rows} are needed")
+        if isinstance(source, torch.Tensor) and len(source) != self.rows:
+            raise DataError(f"inputs: {len(source)} rows and {self.rows} labels")
+
+    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:  # noqa: ARG002
+        """Returns rows [m, ...] in the order of `index`.
+
+        Args:
+          index: of rows, any of them.
+          step: of training, from 0, for views; None for rows as they are.
+        """
+        if isinstance(self._source, torch.Tensor):
+            return self._source[torch.from_numpy(index).to(self._source.device)]
+        return self._source.read(index)
+
+    def keeping(self, kept: npt.NDArray[np.bool_]) -> Self:
+        """Returns the same rows, not copied, of which only some take part in training."""
+        other = copy.copy(self)
+        other.kept = kept
+        return other
+
+
+class CutInputs(Inputs):
+    """Activations that enter the trained part, float32 [rows, ...]."""
+
+    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+        rows = super().batch(index, step=step)
+        return rows.to(torch.float32).reshape(len(index), *self.shape)
+
+
+class ImageInputs(Inputs):
+    """Images, uint8 [rows, C, H, W], as the backbone takes them; views where there are any."""
+
+    def __init__(
+        self,
+        source: torch.Tensor | _Source,
+        labels: torch.Tensor,
+        num_classes: int,
+        *,
+        shape: Sequence[int],
+        units: Units | None,
+        augment: Augment | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(source, labels, num_classes, shape=shape, units=units)
+        self._augment = augment
+        self._key = derived_seed(seed, "views")
+        self.views = None if augment is None else augment.views
+        self.slow = augment is not None or not isinstance(source, torch.Tensor)
+        if augment is not None and augment.pad >= min(self.shape[1:]):
+            raise ConfigError(
+                f"augment.pad {augment.pad}: images are {self.shape[1]} x {self.shape[2]}; write "
+                "a smaller one"
+            )
+
+    def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+        """Returns images [m, C, H, W]; with augmentation and a step views [m, views, C, H, W]."""
+        images = super().batch(index, step=step)
+        if self._augment is None or step is None:
+            return images
+        return views_of(images, self._augment, key=self._key, step=step, rows=index)
+
+
+def views_of(
+    images: torch.Tensor, augment: Augment, *, key: int, step: int, rows: Index
+) -> torch.Tensor:
+    """Returns views [m, views, C, H, W] of images [m, C, H, W], mirrored and shifted at random.
+
+    Args:
+      key: of the random numbers, of which each (step, row) has its own.
+      rows: of the images.
+    """
+    height, width = images.shape[-2:]
+    views, pad = augment.views, augment.pad
+    down, along = np.arange(height), np.arange(width)
+    columns = np.empty((len(rows), views, width), dtype=np.int64)
+    lines = np.empty((len(rows), views, height), dtype=np.int64)
+    for place, row in enumerate(rows.tolist()):
+        # the lowest word counts what is drawn, the others tell rows and steps apart
+        bits = np.random.Philox(key=key, counter=[0, row, step, 0])
+        generator = np.random.Generator(bits)
+        mirrored = generator.integers(0, 2, size=views) * augment.flip
+        shifts = generator.integers(-pad, pad + 1, size=(views, 2))
+        lines[place] = _reflected(down + shifts[:, :1], height)
+        across = _reflected(along + shifts[:, 1:], width)
+        columns[place] = np.where(mirrored[:, None], across[:, ::-1], across)
+    device = images.device
+    taken = torch.arange(len(rows), device=device).view(-1, 1, 1, 1)
+    at_lines = torch.from_numpy(lines).to(device)[:, :, :, None]
+    at_columns = torch.from_numpy(columns).to(device)[:, :, None, :]
+    # [m, H, W, C] so that the three indices stand together
+    return images.movedim(1, -1)[taken, at_lines, at_columns].movedim(-1, 2).contiguous()
+
+
+def _reflected(places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Reflects places beyond 0 or size - 1 at them, without repeating the edge."""
+    inside = np.abs(places)
+    return (size - 1) - np.abs(size - 1 - inside)
+
+
+def cut_inputs(
+    store: FeatureStore,
+    *,
+    shape: Sequence[int],
+    memory_mb: int,
+    units: Units | None = None,
+    device: str = "cpu",
+) -> CutInputs:
+    """Returns stored activations, or features, as inputs.
+
+    Args:
+      store: of the split.
+      shape: of one row's activation.
+      memory_mb: activations that take more than this as float32 are read for each batch.
+      units: of privacy.
+      device: where rows in memory lie.
+
+    Raises:
+      DataError: when the shape is not that of the store's rows.
+      StoreError: when a shard is damaged.
+    """
+    if math.prod(shape) != store.dimension:
+        raise DataError(
+            f"{store.path}: rows of {store.dimension} numbers, not of shape {list(shape)}; delete "
+            "them and run again"
+        )
+    source: torch.Tensor | _Source = _StoredRows(store)
+    if 4 * store.rows * store.dimension <= memory_mb * 10**6:
+        source = torch.from_numpy(store.read()).to(device)
+    labels = torch.from_numpy(
+        np.asarray(store.labels).astype(np.uint8 if store.multi_label else np.int64)
+    )
+    inputs = CutInputs(source, labels, store.num_classes, shape=shape, units=units)
+    inputs.slow = isinstance(source, _StoredRows)
+    return inputs
+
+
+class _StoredRows:
+    """Rows of a feature store, read from its shards for each batch."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+        for _ in store.blocks(_READ_ROWS):  # once whole, against the manifest's hashes
+            pass
+
+    def read(self, index: Index) -> torch.Tensor:
+        return torch.from_numpy(self._store.rows_at(index))
+
+
+def image_inputs(
+    table: SplitTable,
+    backbone: Backbone,
+    *,
+    split: str,
+    augment: Augment | None,
+    seed: int,
+    memory_mb: int,
+    units: Units | None = None,
+    threads: int = 1,
+) -> ImageInputs:
+    """Returns a split's images as inputs, as the backbone's preprocessing leaves them.
+
+    Images are decoded once and kept, or decoded for each batch where they would take too much
+    memory; of a table that holds them the encoded ones are then kept.
+
+    Args:
+      table: of the split.
+      backbone: whose transform makes bytes of one size.
+      split: train or test; a random crop is of train rows.
+      augment: of training steps; None for none.
+      seed: of the views.
+      memory_mb: the most that decoded images may take.
+      units: of privacy.
+      threads: that decode.
+
+    Raises:
+      DataError: naming the row, when an image cannot be decoded, or is of another size.
+      ConfigError: for a backbone that takes no bytes, and views that do not fit the images.
+    """
+    decoder = _Decoding(Decoder(backbone, split), table, threads)
+    shape = decoder.shape
+    labels = torch.from_numpy(table.labels().astype(np.uint8 if table.multi_label else np.int64))
+    source: torch.Tensor | _Source = decoder
+    if table.rows * math.prod(shape) <= memory_mb * 10**6:
+        source = decoder.all_rows()
+    else:
+        decoder.keep_encoded()
+    return ImageInputs(
+        source, labels, len(table.class_names),
+        shape=shape, units=units, augment=augment, seed=seed,
+    )  # fmt: skip
+
+
+class _Decoding:
+    """Images of a table, decoded by threads."""
+
+    def __init__(self, decoder: Decoder, table: SplitTable, threads: int) -> None:
+        self._decoder, self._table = decoder, table
+        self._pool = ThreadPoolExecutor(max(1, threads), "decode")
+        self._encoded: list[EncodedImage] = []
+        first = decoder[next(table.images(0, 1))]
+        if first.dtype != torch.uint8:
+            raise ConfigError(
+                f"fine_tune: the backbone's preprocessing gives {first.dtype}, not bytes; name a "
+                "network of timm or open_clip"
+            )
+        self.shape = tuple(first.shape)
+
+    def all_rows(self) -> torch.Tensor:
+        """Decodes all rows, uint8 [rows, C, H, W]."""
+        out = torch.empty(self._table.rows, *self.shape, dtype=torch.uint8)
+        progress = Progress(self._table.rows, label=f"decode {self._decoder.split}")
+        with progress:
+            table = self._table.images(0, self._table.rows)
+            while images := list(islice(table, _DECODED_AT_ONCE)):
+                start = images[0].row
+                self._decode(images, out[start : start + len(images)])
+                progress.advance(len(images))
+        return out
+
+    def keep_encoded(self) -> None:
+        """Keeps the table's own encoded images, or paths to them."""
+        self._encoded = list(self._table.images(0, self._table.rows))
+
+    def read(self, index: Index) -> torch.Tensor:
+        out = torch.empty(len(index), *self.shape, dtype=torch.uint8)
+        self._decode([self._encoded[row] for row in index.tolist()], out)
+        return out
+
+    def _decode(self, images: Sequence[EncodedImage], out: torch.Tensor) -> None:
+        decoded: Iterator[torch.Tensor] = self._pool.map(self._decoder.__getitem__, images)
+        for image, place, tensor in zip(images, out, decoded, strict=True):
+            if tuple(tensor.shape) != self.shape:
+                raise DataError(
+                    f"{self._decoder.split} row {image.row} (id {image.id}): an image of "
+                    f"{list(tensor.shape)} where the first is {list(self.shape)}; give the "
+                    "backbone a size"
+                )
+            place.copy_(tensor)

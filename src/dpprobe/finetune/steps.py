@@ -1,0 +1,286 @@
+"""The steps of a network's DP training, and the state that a checkpoint holds of it.
+
+Rate and divisor are the plan's, never the data's. What optimisers and averages make of noisy sums
+is post-processing. Sums and noise are float32, for benchmarks: the limits of
+`heads.first_order_options` hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.finetune.checkpoint import State
+from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.optimisers import OPTIMISERS
+from dpprobe.finetune.options import Options
+from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import PoissonSampler, RowIndices
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.network import TunedNetwork
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Sums(Protocol):
+    """What adds clipped per-example gradients to a flat sum: `gradients.ClippedSums`."""
+
+    size: int
+
+    def add(
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> Any: ...
+
+
+MakeSums = Callable[..., Sums]
+
+
+class Training:
+    """A network while it trains.
+
+    Attributes:
+      network: whose trained parameters are changed.
+      taken: steps.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        network: TunedNetwork,
+        inputs: Inputs,
+        releases: Releases,
+        mechanism: Mechanism,
+        *,
+        physical_batch: int,
+        make_sums: MakeSums,
+    ) -> None:
+        self.network, self.taken = network, 0
+        self._options, self._inputs, self._releases = options, inputs, releases
+        self._mechanism = mechanism
+        self._rows_at_once = max(1, physical_batch // (inputs.views or 1))
+        self._parameters = {name: one.detach() for name, one in network.trained.items()}
+        self._device = next(iter(self._parameters.values())).device
+        self._sigmoid = options.loss == "sigmoid"
+        self._sums = make_sums(
+            network,
+            sigmoid=self._sigmoid,
+            max_grad_norm=releases.sensitivity(GRADIENTS),
+            clipping=options.clipping if releases.plan.private else "fixed",
+            precision=options.precision,
+            engine=options.engine,
+        )
+        self._total = torch.zeros(self._sums.size, dtype=torch.float32, device=self._device)
+        self._gradients = _pieces(self._total, self._parameters)
+        # Of the plan: n and the rate are public, the size of a batch is not.
+        self._divisor = mechanism.sample_rate * releases.plan.n
+        self._deviation = releases.deviation(GRADIENTS)
+        self._noise = releases.noise(GRADIENTS, self._sums.size)
+        (seed,) = releases.seeds
+        generator = stream(seed, "sampling")
+        self._sampler = PoissonSampler(inputs.n, mechanism.sample_rate, generator)
+        self._weights = row_weights(options, inputs)
+        self._optimisers = {name: OPTIMISERS[options.optimiser]() for name in self._parameters}
+        self._rates = learning_rates(options, mechanism.count)
+        self._mixing = mixing_rates(options, mechanism.count)
+        self._average: Tensors = {}
+        if self._mixing is not None:
+            self._average = {name: one.clone() for name, one in self._parameters.items()}
+
+    @torch.no_grad()
+    def step(self, advance: Callable[[int], None] = lambda rows: None) -> None:
+        """Takes one noisy step, of an empty batch too; calls `advance` with rows that are done."""
+        self._releases.count(GRADIENTS, 1)
+        self._total.zero_()
+        for rows, batch in self._physical_batches(self._drawn_rows()):
+            self._add(rows, batch)
+            advance(len(rows))
+        noise = self._noise.draw(1, self._deviation)[0, 0]
+        self._total.add_(noise.to(self._device)).div_(self._divisor)
+        self._descend()
+        self.taken += 1
+
+    def _descend(self) -> None:
+        rate = float(self._rates[self.taken])
+        for name, parameter in self._parameters.items():
+            factor = 1.0 if is_head(name) else self._options.backbone_rate
+            self._optimisers[name].step(parameter, self._gradients[name], rate * factor)
+        for name, average in self._average.items():
+            assert self._mixing is not None
+            average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
+
+    def _drawn_rows(self) -> RowIndices:
+        """Draws the units of the next step; returns the rows of theirs that take part."""
+        inputs = self._inputs
+        if self._mechanism.sample_rate == 1:
+            rows = np.arange(inputs.rows)
+        else:
+            rows, sizes = self._sampler.block(1)
+            if inputs.units is not None:
+                rows, _ = inputs.units.rows_of(rows, sizes)
+        return rows if inputs.kept is None else rows[inputs.kept[rows]]
+
+    def _physical_batches(self, rows: RowIndices) -> Iterator[tuple[RowIndices, torch.Tensor]]:
+        """Yields a step's rows in parts; where they take work, a thread makes the next one."""
+        size, step = self._rows_at_once, self.taken
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        if not self._inputs.slow or len(parts) < 2:
+            for part in parts:
+                yield part, self._inputs.batch(part, step=step)
+            return
+        with ThreadPoolExecutor(1, "inputs") as pool:
+            ahead = pool.submit(self._inputs.batch, parts[0], step=step)
+            for place, part in enumerate(parts):
+                batch = ahead.result()
+                if place + 1 < len(parts):
+                    ahead = pool.submit(self._inputs.batch, parts[place + 1], step=step)
+                yield part, batch
+
+    def _add(self, rows: RowIndices, batch: torch.Tensor) -> None:
+        index = torch.from_numpy(rows)
+        weights = None if self._weights is None else self._weights[index].to(self._device)
+        batch = batch.to(self._device, non_blocking=True)
+        with torch.enable_grad():
+            self._sums.add(self._total, batch, self._labels(index), weights)
+
+    def _labels(self, index: torch.Tensor) -> torch.Tensor:
+        """Returns int64 [m], or for sigmoid losses float32 [m, classes]."""
+        labels = self._inputs.labels[index].to(self._device)
+        if not self._sigmoid:
+            return labels
+        if labels.ndim == 1:
+            labels = torch.nn.functional.one_hot(labels, self._inputs.num_classes)
+        return labels.to(torch.float32)
+
+    def result(self) -> Tensors:
+        """Returns copies of the parameters that would be released now."""
+        result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
+        if shifts := self._options.bias_shifts():
+            result["head.bias"] += torch.tensor(shifts, device=self._device)
+        return result
+
+    @torch.no_grad()
+    def put(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
+        """Puts parameters into the network; returns copies of those that were there."""
+        before = {name: one.clone() for name, one in self._parameters.items()}
+        for name, one in self._parameters.items():
+            one.copy_(parameters[name])
+        return before
+
+    @torch.no_grad()
+    def loss(self, rows: RowIndices) -> float:
+        """Returns the network's mean loss on rows without views; not private."""
+        total = 0.0
+        for start in range(0, len(rows), self._rows_at_once):
+            part = rows[start : start + self._rows_at_once]
+            batch = self._inputs.batch(part, step=None).to(self._device)
+            scores, labels = self.network.module(batch), self._labels(torch.from_numpy(part))
+            if self._sigmoid:
+                losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                    scores, labels, reduction="none"
+                ).sum(1)
+            else:
+                losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+            total += float(losses.sum())
+        return total / len(rows)
+
+    @property
+    def finite(self) -> bool:
+        """True if no parameter is NaN or infinite."""
+        return all(bool(one.isfinite().all()) for one in self._parameters.values())
+
+    def state(self, values: Mapping[str, Any]) -> State:
+        """Returns all that the next steps depend on, beside `values`; tensors are not copied."""
+        tensors = {f"parameter/{name}": one for name, one in self._parameters.items()}
+        tensors |= {f"average/{name}": one for name, one in self._average.items()}
+        tensors |= {f"noise/{name}": one for name, one in self._noise.state().items()}
+        numbers: dict[str, dict[str, int]] = {}
+        for name, optimiser in self._optimisers.items():
+            for key, one in optimiser.state().items():
+                if isinstance(one, torch.Tensor):
+                    tensors[f"optimiser/{key}/{name}"] = one
+                else:
+                    numbers.setdefault(name, {})[key] = one
+        own = {"taken": self.taken, "sampler": self._sampler.state(), "optimisers": numbers}
+        return State(tensors=tensors, values={**values, **own})
+
+    def restore(self, state: State) -> None:
+        """Goes on where a training of the same fingerprint stood at `state`.
+
+        Raises:
+          StoreError: when the state is of another network.
+          PrivacyError: when it has taken more steps than are priced.
+        """
+        saved = _under("parameter/", state.tensors)
+        shapes = {name: one.shape for name, one in saved.items()}
+        if shapes != {name: one.shape for name, one in self._parameters.items()}:
+            raise StoreError(
+                "checkpoint: it holds other parameters than are trained; delete it and run again"
+            )
+        self._releases.count(GRADIENTS, state.values["taken"])
+        self.taken = state.values["taken"]
+        self.put(saved)
+        for name, one in _under("average/", state.tensors).items():
+            self._average[name].copy_(one)
+        self._sampler.restore(state.values["sampler"])
+        self._noise.restore(_under("noise/", state.tensors))
+        self._restore_optimisers(_under("optimiser/", state.tensors), state.values["optimisers"])
+
+    def _restore_optimisers(
+        self, tensors: Tensors, numbers: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        parts: dict[str, dict[str, torch.Tensor | int]] = {
+            name: dict(numbers.get(name, {})) for name in self._optimisers
+        }
+        for path, one in tensors.items():
+            key, _, name = path.partition("/")
+            parts[name][key] = one.to(self._device)
+        for name, optimiser in self._optimisers.items():
+            optimiser.restore(parts[name])
+
+
+def is_head(name: str) -> bool:
+    """Returns True for a parameter of the head, which `backbone_rate` does not bear on."""
+    return name.startswith("head.")
+
+
+def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
+    """Returns what each row's clipped gradient is multiplied with, float32 [rows]; None for ones.
+
+    The weights of a unit's rows sum to at most 1, and a class's is at most 1: see `heads.balance`.
+    """
+    weights = None if inputs.units is None else torch.from_numpy(inputs.units.weights)
+    if options.class_weights:
+        of_class = torch.tensor(options.class_weights, dtype=torch.float32)
+        of_row = of_class[inputs.labels.cpu()]
+        weights = of_row if weights is None else weights * of_row
+    return weights
+
+
+def _pieces(flat: torch.Tensor, parameters: Tensors) -> Tensors:
+    """Returns views of a flat sum in the shapes of the parameters, in their order."""
+    sizes = [one.numel() for one in parameters.values()]
+    if len(flat) != sum(sizes):
+        raise ConfigError(f"gradients: {len(flat)} numbers for {sum(sizes)} trained parameters")
+    parts = zip(parameters.items(), flat.split(sizes), strict=True)
+    return {name: part.view(one.shape) for (name, one), part in parts}
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Returns the tensors whose names begin with a prefix, named without it."""
+    return {
+        name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,243 @@
+"""DP training of a network's own parameters by the plan's noisy gradient steps.
+
+`options` says what is released and with which sensitivity, `gradients` makes the clipped sums,
+`steps` takes the steps, `privacy.releases` has the noise and counts releases. A training that was
+killed goes on from its checkpoint, bit for bit as if it had not been.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.gradients import ClippedSums
+from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.steps import MakeSums, Training
+from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.history import record_steps
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.releases import Releases
+from dpprobe.progress import Progress
+
+if TYPE_CHECKING:
+    from dpprobe.finetune.network import TunedNetwork
+
+logger = logging.getLogger("dpprobe")
+
+# Rows whose loss a record has: the first ones.
+LOSS_ROWS = 256
+
+Record = Callable[[int, "TunedNetwork"], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A network's trained parameters.
+
+    Attributes:
+      state: by name, on the CPU: after averaging, and with the classes' priors taken off.
+      steps: noisy steps taken.
+      history: a record for each recorded step: step, epoch, train_loss (not private), and what
+        `record` returned; empty where nobody asks for records.
+      seconds: of training, those before a kill too.
+    """
+
+    state: dict[str, torch.Tensor]
+    steps: int
+    history: list[dict[str, Any]]
+    seconds: float
+
+
+def train_network(
+    options: Options,
+    network: TunedNetwork,
+    inputs: Inputs,
+    releases: Releases,
+    *,
+    checkpoint: Checkpoints | None = None,
+    physical_batch: int = 64,
+    record: Record | None = None,
+    label: str = "fine_tune",
+    make_sums: MakeSums = ClippedSums,
+) -> Trained:
+    """Runs the plan's gradient steps on a network, which is left with the result.
+
+    A step takes a Poisson sample of the units, or all of them, adds the rows' clipped gradients and
+    noise, and divides by the expected batch size. An empty batch is a step as any other.
+
+    Args:
+      options: of the method.
+      network: at its start; its trained parameters are changed.
+      inputs: the private rows, of as many units as the plan is for.
+      releases: of one seed, with the mechanism `gradients`. The steps are counted there; the
+        caller's `releases.check()` says whether all that was priced was released.
+      checkpoint: where the training goes on from, and is saved; None for neither.
+      physical_batch: rows, times their views, that pass through the network at once; it changes
+        nothing but rounding.
+      record: called with (step, network) at the start, about twenty times, and at the end, with the
+        network as it would be returned then.
+      label: of the progress.
+      make_sums: with the arguments of `ClippedSums`.
+
+    Raises:
+      PrivacyError: when the plan is not one for these options and rows, or more steps were taken
+        than were priced.
+      ConfigError: when training diverged.
+      StoreError: when a checkpoint does not fit the network.
+    """
+    mechanism = checked_mechanism(options, inputs, releases)
+    if fault := options.class_fault(inputs.num_classes, multi_label=inputs.labels.ndim == 2):
+        raise ConfigError(f"head {options.head}: {fault}")
+    with _reproducible():
+        training = Training(
+            options, network, inputs, releases, mechanism,
+            physical_batch=physical_batch, make_sums=make_sums,
+        )  # fmt: skip
+        run = _Run(options, training, mechanism, min(inputs.rows, LOSS_ROWS), record)
+        run.start(checkpoint, label)
+        expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
+        # In rows, of which a step may have many: the time left is known before the first one ends.
+        with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
+            run.finish(checkpoint, progress)
+        state = training.result()
+        training.put(state)
+    return Trained(
+        state={name: one.to("cpu", copy=True) for name, one in state.items()},
+        steps=training.taken,
+        history=run.history,
+        seconds=run.seconds,
+    )
+
+
+class _Run:
+    """A training with its records and its time."""
+
+    def __init__(
+        self,
+        options: Options,
+        training: Training,
+        mechanism: Mechanism,
+        loss_rows: int,
+        record: Record | None,
+    ) -> None:
+        self.history: list[dict[str, Any]] = []
+        self._options, self._training, self._mechanism = options, training, mechanism
+        self._loss_rows, self._record = np.arange(loss_rows), record
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def start(self, checkpoint: Checkpoints | None, label: str) -> None:
+        """Restores a checkpoint, or records the start."""
+        state = None if checkpoint is None else checkpoint.load()
+        if state is None:
+            self._add_record()
+            return
+        self._training.restore(state)
+        self.history = list(state.values["history"])
+        self._started -= state.values["seconds"]
+        logger.info(
+            "%s: goes on after step %d of %d", label, self._training.taken, self._mechanism.count
+        )
+
+    def finish(self, checkpoint: Checkpoints | None, progress: Progress) -> None:
+        """Takes the steps that are left."""
+        training, count = self._training, self._mechanism.count
+        stops = set(record_steps(count))
+        while training.taken < count:
+            training.step(progress.advance)
+            if training.taken in stops:
+                self._check_finite()
+                self._add_record()
+            if checkpoint is not None and checkpoint.due():
+                self._check_finite()
+                values = {"history": self.history, "seconds": self.seconds}
+                checkpoint.save(training.state(values))
+        if training.taken != count:
+            raise PrivacyError(
+                f"{GRADIENTS}: {training.taken} noisy steps were taken, {count} were priced; not "
+                "released"
+            )
+        self._check_finite()
+
+    def _add_record(self) -> None:
+        """Adds a record of the network as it would be returned now."""
+        if self._record is None:
+            return
+        training = self._training
+        before = training.put(training.result())
+        with torch.no_grad():
+            further = self._record(training.taken, training.network)
+        values = {
+            "step": training.taken,
+            "epoch": training.taken * self._mechanism.sample_rate,
+            "train_loss": training.loss(self._loss_rows),
+            **{name: float(value) for name, value in further.items()},
+        }
+        training.put(before)
+        self.history.append(values)
+
+    def _check_finite(self) -> None:
+        """Raises ConfigError when training diverged."""
+        if not self._training.finite:
+            raise ConfigError(
+                f"head {self._options.head}: training diverged at learning_rate "
+                f"{self._options.learning_rate:g}, by step {self._training.taken}; write a "
+                "smaller one"
+            )
+
+
+def checked_mechanism(options: Options, inputs: Inputs, releases: Releases) -> Mechanism:
+    """Returns the plan's gradient steps, held against what the options would have priced.
+
+    Raises:
+      PrivacyError: when the plan is for other rows, another rate, norm or number of steps, or the
+        releases are of several seeds or of an audit.
+    """
+    plan = releases.plan
+    if plan.n != inputs.n:
+        raise PrivacyError(
+            f"head {options.head}: the plan is for n = {plan.n} units of privacy, the data has "
+            f"{inputs.n}; calibrate for this dataset"
+        )
+    if len(releases.seeds) != 1:
+        raise PrivacyError(f"head {options.head}: {len(releases.seeds)} seeds; it trains one")
+    if releases.observer is not None:
+        raise PrivacyError(f"head {options.head}: {options.audit_fault}")
+    planned = plan.mechanism(GRADIENTS)
+    (expected,) = (item for item in options.releases(plan.n) if item.name == GRADIENTS)
+    for attribute in ("sensitivity", "sample_rate", "count", "kind"):
+        priced, wanted = getattr(planned, attribute), getattr(expected, attribute)
+        if priced != wanted:
+            raise PrivacyError(
+                f"head {options.head}: the plan's {GRADIENTS} has {attribute} {priced!r}, the "
+                f"method {wanted!r}; calibrate for this method"
+            )
+    return planned
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """Sets full float32 products, and convolutions of one order, whatever a caller has set."""
+    backend = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision()
+    flags = backend.deterministic, backend.benchmark, backend.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    backend.deterministic, backend.benchmark, backend.allow_tf32 = True, False, False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        backend.deterministic, backend.benchmark, backend.allow_tf32 = flags
