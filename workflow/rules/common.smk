@@ -47,6 +47,7 @@ from dpprobe.results.network_record import (
     NETWORKS_FOLDER,
     network_folder,
 )
+from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
@@ -59,6 +60,7 @@ from dpprobe.study.networks import (
     network_cells,
     network_methods,
     network_options,
+    searched_methods,
 )
 from dpprobe.study.study import Cell
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot

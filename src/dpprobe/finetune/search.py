@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 NOT_PRICED = (
-    "options were chosen by a search on private rows without a price: nothing of it is for release"
+    "Chosen on private rows without a price: neither these trials nor what is trained with the "
+    "best of their options is for release. Head tuned makes a priced search."
 )
 # Trials before the first that learns from others.
 _RANDOM_TRIALS = 10

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +51,13 @@ MakeNetwork = Callable[[FineTuneOptions, int], TunedNetwork]
 Start = Callable[[FineTuneOptions, TunedNetwork, Releases], None]
 
 
+class Tuned(NamedTuple):
+    """The best trial's training, and its options beside its noisy score."""
+
+    trained: Trained
+    chosen: dict[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Best:
     score: float
@@ -67,11 +74,11 @@ def tuned_network(
     releases: Releases,
     *,
     seed: int,
-    checkpoint: Checkpoints | None,
     physical_batch: int,
-    label: str,
+    checkpoint: Checkpoints | None = None,
+    label: str = "tuned",
     start: Start | None = None,
-) -> tuple[Trained, dict[str, Any]]:
+) -> Tuned:
     """Runs a seed's trials and keeps the best.
 
     Args:
@@ -79,14 +86,11 @@ def tuned_network(
       make_network: of a trial's options and seed.
       inputs: the private training rows.
       releases: of this seed alone; each trial's are counted against what was priced for one.
-      seed: one of `releases`.
-      checkpoint: where a job that was killed goes on from; None for none.
+      seed: the one of `releases`.
       physical_batch: rows that pass through the network together.
+      checkpoint: where a job that was killed goes on from; None for none.
       label: of log lines.
       start: of a base with a probe.
-
-    Returns:
-      The best trial's training, and what was chosen beside it.
 
     Raises:
       PrivacyError: when a trial released more or less than was priced.
@@ -119,7 +123,7 @@ def tuned_network(
         seconds=0.0,
     )
     choice = tuned.chosen(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
-    return trained, dict(choice)
+    return Tuned(trained, dict(choice))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+"""Searches options of one (dataset, backbone, method, epsilon), by trials without a price."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.devices import limit_threads
+        from dpprobe.training.network_job import Limits
+        from dpprobe.training.network_material import NetworkFiles
+        from dpprobe.training.search_job import search_job
+        from dpprobe.training.tasks import Job
+
+        limit_threads(snakemake.threads)
+        study = run_study(snakemake.config)
+        given, wildcards = snakemake.input, snakemake.wildcards
+        search_job(
+            Job.of(
+                study,
+                wildcards,
+                snakemake.params,
+                memory_mb=study.features.memory_mb,
+                metric=snakemake.params.metric,
+            ),
+            files=NetworkFiles.of(study.backbones[wildcards.backbone], given),
+            plans=Path(given.plans),
+            cells=Path(study.results_dir, "cells"),
+            output=Path(snakemake.output[0]),
+            limits=Limits.of(study, threads=snakemake.threads),
+            tables=Path(study.data_dir),
+        )

@@ -1,0 +1,50 @@
+"""The record of an unpriced search over a method's options: its trials, and which was best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dpprobe.finetune.search import NOT_PRICED, Trial
+from dpprobe.records import Part, Record
+from dpprobe.results.cell_record import CellName
+
+SEARCHES = "searches"
+
+
+class HeldOut(Part):
+    """The training rows that trials were scored on; `units` are patients where they are known."""
+
+    share: float
+    rows: int
+    units: int
+
+
+class SearchRecord(Record):
+    """A search's file; not private.
+
+    Attributes:
+      note: what nobody may take it for.
+      fingerprint: of all that decides the trials: options, plan, rows, device, versions.
+      device: the kind that trials trained on.
+      metric: that trials were scored by.
+      seed: of the study, from which trials and held-out units derive.
+      best: the trial whose values networks are trained with.
+    """
+
+    format: Literal["dpprobe-search"] = "dpprobe-search"
+    format_version: Literal[1] = 1
+    note: str = NOT_PRICED
+    cell: CellName
+    fingerprint: str
+    device: str
+    metric: Literal["accuracy", "auc"]
+    seed: int
+    held_out: HeldOut
+    best: Trial
+    trials: tuple[Trial, ...]
+
+
+def search_path(searches: Path | str, cell: CellName) -> Path:
+    """Returns the path of a cell's search below the folder of all searches."""
+    return Path(searches, cell.dataset, cell.backbone, cell.method, f"eps-{cell.epsilon}.json")

@@ -1,0 +1,294 @@
+"""The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
+
+A trial trains a network with the cell's own plan, on the training units but those held out, and is
+scored on these, without noise. Held-out units are chosen by their names and the study's seed, so a
+patient's images are on one side. They stay in the plan as null rows: n, sampling and divisor are
+those that the networks of the cell have.
+
+A search goes on from its log of finished trials, a hidden file beside its record, and a trial that
+was killed from its checkpoint. Neither is private.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.artifacts import fingerprint
+from dpprobe.data.split import choose_by_id
+from dpprobe.devices import identity_device, resolve_device
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.network import TunedNetwork, load_tuned_state
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.probe import fit_probe, start_from
+from dpprobe.finetune.search import best_trial, run_trials
+from dpprobe.finetune.train import train_network
+from dpprobe.heads.training_set import RowSource, TrainingSet
+from dpprobe.privacy.randomness import cell_seed, derived_seed
+from dpprobe.privacy.releases import Releases
+from dpprobe.results import metrics
+from dpprobe.results.search_record import HeldOut, SearchRecord
+from dpprobe.results.units import unit_codes
+from dpprobe.training.cell import CellTask
+from dpprobe.training.features import read_training_set
+from dpprobe.training.network_job import Limits, network_task, open_network_job, plan_for
+from dpprobe.training.network_material import Material, NetworkFiles
+from dpprobe.training.tasks import Job
+from dpprobe.versions import VERSIONS
+
+logger = logging.getLogger("dpprobe")
+
+Rows = npt.NDArray[np.bool_]
+
+
+def search_job(
+    job: Job,
+    *,
+    files: NetworkFiles,
+    plans: Path,
+    cells: Path,
+    output: Path,
+    limits: Limits,
+    tables: Path | None = None,
+) -> None:
+    """Brings the search over a method's options up to date.
+
+    Args:
+      job: with the one method.
+      files: all that its networks are made from.
+      plans: the calibrated plans of the dataset and epsilon.
+      cells: the folder of all cells.
+      output: the record to write.
+      tables: the folder of all split tables.
+
+    Raises:
+      ConfigError: when all trials diverged.
+      DataError: when held-out rows cannot score a trial.
+      DpprobeError: when the method has no plan, with the reason.
+    """
+    opened = open_network_job(
+        job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
+    )
+    device = identity_device(limits.device)
+    task = network_task(opened, files, device=device, chosen={})
+    options = task.options
+    if not isinstance(options, Options) or options.search is None:
+        raise ConfigError(f"{task.name.method}: no search in its options; write one")
+    identity = _identity(task, device)
+    wanted = fingerprint({**identity, "options": options.identity()})
+    if _is_current(output, wanted):
+        logger.info("%s: search kept, nothing it depends on has changed", task.name.method)
+        output.touch()
+        return
+    opened.check_stale(task)
+    held_out = held_out_rows(task.train, options.search.held_out, seed=job.study_seed)
+    objective = _Objective(
+        task=task,
+        held_out=held_out,
+        identity=identity,
+        folder=output.with_name(f".{output.stem}.checkpoint"),
+        limits=limits,
+        material=Material(
+            options=options, files=files, stores=opened.stores, units=opened.units,
+            memory_mb=job.memory_mb, device=resolve_device(limits.device), threads=limits.threads,
+        ),
+    )  # fmt: skip
+    trials = run_trials(
+        options,
+        objective,
+        log=output.with_name(f".{output.stem}.trials.json"),
+        seed=job.study_seed,
+        identity=identity,
+    )
+    SearchRecord(
+        cell=task.name,
+        fingerprint=wanted,
+        device=device,
+        metric=task.headline,
+        seed=job.study_seed,
+        held_out=HeldOut(
+            share=options.search.held_out,
+            rows=int(held_out.sum()),
+            units=len(set(np.asarray(_unit_names(task.train))[held_out])),
+        ),
+        best=best_trial(trials),
+        trials=trials,
+    ).write(output)
+
+
+def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
+    """Returns True for the rows that trials are scored on: whole units, patients where known.
+
+    A unit's side follows from its name and the seed alone.
+
+    Raises:
+      DataError: when one side is empty.
+    """
+    names = _unit_names(store)
+    chosen = np.asarray(choose_by_id(names, fraction=share, seed=derived_seed(seed, "held out")))
+    if chosen.all() or not chosen.any():
+        raise DataError(
+            f"{store.path}: search.held_out {share:g} puts all {len(set(names))} units on one "
+            "side; write another part"
+        )
+    return chosen
+
+
+def _unit_names(store: FeatureStore) -> list[str]:
+    return list(store.ids if store.units is None else store.units)
+
+
+def _identity(task: CellTask, device: str) -> dict[str, Any]:
+    """Returns all that decides a trial's score, but the options: the log is named after those."""
+    rest = {name: value for name, value in task.identity.items() if name != "options"}
+    return {**rest, "search": VERSIONS["search"], "device": device, "metric": task.headline}
+
+
+def _is_current(path: Path, wanted: str) -> bool:
+    """Returns True if a record is whole and of this very search."""
+    try:
+        return SearchRecord.read(path).fingerprint == wanted
+    except DataError:
+        if path.exists():
+            logger.warning("%s: unreadable; made again", path)
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Objective:
+    """Trains and scores one trial."""
+
+    task: CellTask
+    held_out: Rows
+    identity: Mapping[str, Any]
+    folder: Path
+    limits: Limits
+    material: Material
+
+    def __call__(self, options: Options, number: int) -> float:
+        """Returns a trial's score; NaN where training diverged."""
+        seed = cell_seed({"search": self.identity, "options": options.identity()}, number)
+        network = self.material.network(seed, options)
+        assert self._checked
+        plan = plan_for(self.task.plan, options)
+        releases = Releases(plan, [seed], torch.device(self.material.device))
+        checkpoint = Checkpoints(
+            folder=self.folder,
+            fingerprint=f"{fingerprint(dict(self.identity))}-{seed}",
+            minutes=self.limits.checkpoint_minutes,
+        )
+        try:
+            if options.probe is not None:
+                weights, _ = fit_probe(options, self._features, releases, seed)
+                start_from(network, weights)
+            trained = train_network(
+                options,
+                network,
+                self._inputs.keeping(~self.held_out),
+                releases,
+                checkpoint=checkpoint,
+                physical_batch=self.limits.physical_batch,
+                record=None,
+                label=f"{self.task.name.method} trial {number}",
+            )
+        except ConfigError as error:  # diverged: a network that cannot be trained was refused
+            logger.warning("trial %d: %s", number, error)
+            checkpoint.clear()
+            return math.nan
+        releases.check()
+        checkpoint.clear()
+        load_tuned_state(network, trained.state)
+        return self._score(network)
+
+    @cached_property
+    def _checked(self) -> bool:
+        """Holds one network against one-example gradients, for all trials: they are built alike."""
+        self.material.check(self.material.network(0))
+        return True
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        """The training rows, decoded once; views of all trials are those of one seed."""
+        return self.material.train(derived_seed(self.task.study_seed, "views of trials"))
+
+    @cached_property
+    def _features(self) -> TrainingSet:
+        """The features that probes train on: held-out rows are null."""
+        material = self.material
+        whole = read_training_set(
+            material.stores[0], device=material.device, memory_mb=material.memory_mb,
+            units=material.units,
+        )  # fmt: skip
+        return without_rows(whole, material.stores[0], self.held_out)
+
+    def _score(self, network: TunedNetwork) -> float:
+        """Returns the metric on held-out rows, every patient counting once."""
+        index = np.flatnonzero(self.held_out)
+        scores = _scores(network, self._inputs, index, self.limits.physical_batch)
+        if not np.isfinite(scores).all():
+            return math.nan
+        units = unit_codes(self.task.train.units)
+        evaluated = metrics.evaluate(
+            scores,
+            self._inputs.labels[torch.from_numpy(index)].cpu().numpy(),
+            link=self.task.link,
+            units=None if units is None else units[index],
+        )
+        if self.task.headline not in evaluated:
+            raise DataError(
+                f"{self.task.train.path}: no label that some of the {len(index)} held-out rows "
+                "have and others have not; write a larger search.held_out"
+            )
+        return float(evaluated[self.task.headline])
+
+
+def _scores(
+    network: TunedNetwork, inputs: Inputs, index: npt.NDArray[np.int64], rows: int
+) -> npt.NDArray[np.float32]:
+    device = next(iter(network.trained.values())).device
+    with torch.inference_mode():
+        parts = [
+            network.module(inputs.batch(index[start : start + rows], step=None).to(device))
+            for start in range(0, len(index), rows)
+        ]
+        scores: npt.NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
+    return scores
+
+
+def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
+    """Returns a training set in which some rows are null: not finite, so that they add nothing."""
+    left = torch.from_numpy(left_out)
+    features: torch.Tensor | RowSource
+    if whole.features is None:
+        features = _WithoutRows(store, left_out)
+    else:
+        features = whole.features
+        features[left.to(features.device)] = math.nan
+    return TrainingSet(
+        features, whole.labels, whole.num_classes, units=whole.units, device=whole.device
+    )
+
+
+class _WithoutRows:
+    """A store whose rows are read from disk, some of them as null rows."""
+
+    def __init__(self, store: FeatureStore, left_out: Rows) -> None:
+        self._store, self._left_out = store, left_out
+        self.rows, self.dimension = store.rows, store.dimension
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        for start, block in self._store.blocks(rows):
+            left_out = self._left_out[start : start + len(block)]
+            yield start, np.where(left_out[:, None], np.float32(math.nan), block)

@@ -1,0 +1,63 @@
+# Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
+# epsilon). Finished trials stand in a hidden log beside the record, and a job that failed goes on from it.
+def searching_minutes(wildcards, attempt):
+    """Minutes for a search: those of a network for each trial."""
+    trials = tuned_options(wildcards).search.trials
+    return trials * tuning_minutes(wildcards, attempt)
+
+
+def search_paths(cells):
+    """The searches that the networks of cells are trained from."""
+    return [
+        str(search_path(f"<results>/{SEARCHES}", CellName(**cell._asdict())))
+        for cell in cells
+        if cell.method in searched_methods(STUDY)
+    ]
+
+
+rule search_options:
+    input:
+        train="<results>/features/{dataset}/{backbone}/train/manifest.json",
+        test="<results>/features/{dataset}/{backbone}/test/manifest.json",
+        shards=tuned_features,
+        rows=tuned_rows,
+        cuts=cut_paths,
+        tables=tuned_tables,
+        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
+        public=network_files,
+    output:
+        "<results>/searches/{dataset}/{backbone}/{method}/eps-{epsilon}.json",
+    log:
+        "<logs>/search_options/{dataset}/{backbone}/{method}/eps-{epsilon}.log",
+    benchmark:
+        "<benchmarks>/search_options/{dataset}/{backbone}/{method}/eps-{epsilon}.tsv"
+    wildcard_constraints:
+        method=names(searched_methods(STUDY)),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: network_threads
+    resources:
+        mem_mb=tuning_memory,
+        runtime=searching_minutes,
+    params:
+        methods=lambda wildcards: {
+            wildcards.method: dumped(STUDY.methods[wildcards.method])
+        },
+        backbone=lambda wildcards: STUDY.backbones[
+            wildcards.backbone
+        ].extraction_params(),
+        seed=STUDY.seed,
+        privacy=privacy_params,
+        metric=lambda wildcards: STUDY.datasets[wildcards.dataset].metric,
+        trained=VERSIONS["fine_tuning"],
+        version=VERSIONS["search"],
+    message:
+        "search of {wildcards.dataset}, {wildcards.backbone}, {wildcards.method}, epsilon {wildcards.epsilon}"
+    script:
+        "../../scripts/search_options.py"
+
+
+rule searches:
+    input:
+        lambda wildcards: search_paths(study_cells()),
