@@ -19,6 +19,7 @@ from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.networks import network_faults
 from dpprobe.study.public_files import PublicFiles
+from dpprobe.study.representation_law import law_faults
 from dpprobe.study.study import Study
 
 
@@ -40,6 +41,7 @@ def check_study(study: Study) -> list[str]:
             report.errors += _check_release(study, name)
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
+    report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
     report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)

@@ -41,6 +41,7 @@ from dpprobe.study.options import (
     PrivacyOptions,
     ReleaseOptions,
     ReportOptions,
+    RepresentationLawOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -150,6 +151,11 @@ class Study(Options):
         None,
         description="Sub-classes and memorisation of the features, not private; not done where "
         "absent.",
+    )
+    representation_law: RepresentationLawOptions | None = Field(
+        None,
+        description="Laws of separability over the blocks of frozen and tuned networks, not "
+        "private; not done where absent.",
     )
     fairness: FairnessOptions | None = Field(
         None,

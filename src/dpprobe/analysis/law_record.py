@@ -1,0 +1,139 @@
+"""The record of representation laws: the names of its files, and its JSON as a typed object.
+
+The job, the tables, the figures, the report and the rules take names and formats from here. Imports
+nothing heavy, since every start of Snakemake reads it.
+
+Nothing in it is private: all numbers come from training rows, or test rows, without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Literal
+
+from dpprobe.records import Part, Record
+
+FORMAT: Final = "dpprobe-representation-law"
+FORMAT_VERSION: Final = 1
+LAYERS = "layers"  # the folder: <folder>/<dataset>/<backbone>/law<suffix>
+RECORD_SUFFIX, ROWS_SUFFIX = ".json", ".parquet"
+# The record is the commit mark: it is written last.
+LAW_SUFFIXES = (ROWS_SUFFIX, RECORD_SUFFIX)
+# Tables of a dataset: tables/<dataset>_<name>.csv and .md.
+LAW_TABLES = ("representation_law", "accuracy_by_blocks")
+
+Split = Literal["train", "test"]
+# residual: of the class number as an integer, as printed; on test rows, held out.
+Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
+MEASURES: tuple[Measure, ...] = ("separability", "fuzziness", "residual", "residual_one_hot")
+# A figure each: figures/<dataset>/law_<name>_<backbone>, and accuracy_by_blocks_<backbone>.
+LAW_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
+# constant: options as written; searched: chosen by an unpriced search; priced: by head tuned.
+Setting = Literal["frozen", "constant", "searched", "priced"]
+
+
+class FittedLaw(Part):
+    """A geometric law over layers: the factor rho with its 95 % interval."""
+
+    rho: float
+    low: float
+    high: float
+    r_squared: float | None
+    layers: int
+
+
+class Series(Part):
+    """A measure of one network and split, layer by layer, and its law.
+
+    Attributes:
+      values: of layers 0, 1, ..., L; None where they are 0/0 or rounding.
+      shuffled: the same with shuffled labels, the mean over shuffles.
+      noise: what pure noise of the layer's rank leaves; of residuals of fitted rows alone.
+      law: of layers 1 to L; None for the reason in `fault`.
+      null: the law of `shuffled`, which widths and ranks alone make.
+    """
+
+    split: Split
+    measure: Measure
+    values: tuple[float | None, ...]
+    shuffled: tuple[float | None, ...]
+    noise: tuple[float, ...] | None = None
+    law: FittedLaw | None
+    fault: str | None = None
+    null: FittedLaw | None
+
+
+class LeftOut(Part):
+    """A layer that has no value of some measures, and why."""
+
+    layer: int
+    split: Split
+    measures: tuple[Measure, ...]
+    reason: str
+
+
+class NetworkLaws(Part):
+    """The laws of one network.
+
+    Attributes:
+      method, epsilon: of the cell whose first seed it is; None of the frozen network.
+      tuned: in words what was trained: "head", "last 4 blocks", "all".
+      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+      widths: of the features of layers 0 to L.
+    """
+
+    method: str | None
+    epsilon: str | None
+    setting: Setting
+    tuned: str | None
+    blocks: int | None
+    widths: tuple[int, ...]
+    series: tuple[Series, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def get(self, measure: Measure, split: Split) -> Series:
+        """Returns one measure on one split."""
+        return next(s for s in self.series if (s.measure, s.split) == (measure, split))
+
+
+class LawRecord(Record):
+    """The laws of the frozen network and the tuned ones of one (dataset, backbone).
+
+    Attributes:
+      layers: L, the number of blocks; layer 0 is what enters the first.
+      token: the features of a block: its class token, or pooled tokens or maps.
+      rcond: eigenvalues of at most this part of the largest do not count.
+    """
+
+    format: Literal["dpprobe-representation-law"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    private: Literal[False] = False
+    dataset: str
+    backbone: str
+    layers: int
+    token: Literal["class", "pooled"]
+    train_rows: int
+    test_rows: int
+    classes: int
+    rcond: float
+    shuffles: int
+    seed: int
+    networks: tuple[NetworkLaws, ...]
+    seconds: float
+
+    @property
+    def frozen(self) -> NetworkLaws:
+        """The network as it was before any training on the private rows."""
+        return next(network for network in self.networks if network.setting == "frozen")
+
+
+def law_path(folder: Path | str, dataset: str, backbone: str, suffix: str) -> Path:
+    """Returns a file of a law below the folder of all."""
+    return Path(folder, dataset, backbone, f"law{suffix}")
+
+
+def read_laws(paths: Iterable[Path]) -> list[LawRecord]:
+    """Reads records, in the order of datasets and backbones."""
+    records = map(LawRecord.read, paths)
+    return sorted(records, key=lambda record: (record.dataset, record.backbone))

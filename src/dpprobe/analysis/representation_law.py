@@ -1,0 +1,264 @@
+"""Separability and prediction residual of features, and the geometric law fitted to them by layer.
+
+With K classes, class means m_k of n_k rows and the grand mean m, the scatter between and within
+classes is SS_b = (1/n) sum_k n_k (m_k - m)(m_k - m)^T and SS_w = (1/n) sum_ik (x_ik - m_k)
+(x_ik - m_k)^T. Two orders of their quotient have the name D: Tr[SS_b SS_w^+] is `separability`, as
+the paper on representation laws prints it, and grows as classes come apart; Tr[SS_w SS_b^+] is
+`fuzziness`, that of He and Su (2023), which falls. Pseudo-inverses are in float64 and leave out
+eigenvalues of at most `RCOND` times the largest.
+
+All of it is computed from private rows without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Matrix = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+
+# Of eigenvalues of a scatter, so 1e-5 of a standard deviation: float32 features are good to 1e-7.
+RCOND = 1e-10
+# A spread of rows below this part of their size is the rounding of float32 features.
+CONSTANT = 1e-6
+# Values at or below it are rounding: no law is fitted to them.
+ROUNDING = 1e-9
+FEWEST_LAYERS = 3  # for an interval of rho
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """The two orders of D, None where they are 0/0 or rounding, and the ranks of both scatters.
+
+    Attributes:
+      fault: the reason why a number is None.
+    """
+
+    separability: float | None
+    fuzziness: float | None
+    within_rank: int
+    between_rank: int
+    fault: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residuals:
+    """Prediction residuals: the share of a target's variance that least squares leaves.
+
+    Attributes:
+      integer: of the class number as the target, in the rows that were fitted: as printed.
+      integer_held_out: of the same regression on other rows; above 1 where their mean is closer.
+      one_hot, one_hot_held_out: of one target a class, the mean over classes.
+      null: what pure noise of the same rank leaves in the fitted rows, (n - 1 - rank) / (n - 1).
+      rank: of the features about their mean.
+      fault: the reason why residuals of the fitted rows, or all, are None.
+    """
+
+    integer: float | None
+    integer_held_out: float | None
+    one_hot: float | None
+    one_hot_held_out: float | None
+    null: float
+    rank: int
+    fault: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A line through the logarithms of values by layer: value_l = value_0 * rho^l.
+
+    Attributes:
+      rho: the factor a layer; `low` and `high` are the ends of its 95 % interval, that of
+        independent errors of the layers, which follow each other: it is too narrow.
+      r_squared: the share of the logarithms' variance that the line has; None where they are equal.
+      layers: the number of layers fitted.
+    """
+
+    rho: float
+    low: float
+    high: float
+    r_squared: float | None
+    layers: int
+
+
+def scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
+    """Measures both orders of D.
+
+    Args:
+      features: [n, d], computed with in float64.
+      labels: [n] class numbers; classes without a row do not count.
+    """
+    x, codes, sizes = _read(features, labels)
+    if len(sizes) < 2:
+        return _no_scatter("one class")
+    if is_constant(x):
+        return _no_scatter("the same for all rows, so that D is 0/0")
+    means = _class_means(x, codes, sizes)
+    centred = x - means[codes]
+    between = np.sqrt(sizes / len(x))[:, None] * (means - x.mean(axis=0))
+    # The rows of v span the range of SS_b; s^2 are its eigenvalues.
+    _, s, v = np.linalg.svd(between, full_matrices=False)
+    kept = s**2 > max(RCOND * s[0] ** 2, (CONSTANT * _size(x)) ** 2)
+    between_rank = int(kept.sum())
+    along = ((centred @ v[kept].T) ** 2).mean(axis=0)
+    fuzziness = float((along / s[kept] ** 2).sum()) if between_rank else None
+    if _size(centred) <= CONSTANT * _size(x):
+        return Scatter(
+            separability=None, fuzziness=None, within_rank=0, between_rank=between_rank,
+            fault="no scatter within classes but rounding",
+        )  # fmt: skip
+    values, vectors = _eigen(centred)
+    inverse = (means - x.mean(axis=0)) @ vectors / np.sqrt(values)
+    separability = float(((sizes / len(x))[:, None] * inverse**2).sum())
+    return Scatter(
+        separability=separability if between_rank else None,
+        fuzziness=fuzziness,
+        within_rank=len(values),
+        between_rank=between_rank,
+        fault=None if between_rank else "class means differ by no more than rounding",
+    )
+
+
+def _no_scatter(fault: str) -> Scatter:
+    return Scatter(separability=None, fuzziness=None, within_rank=0, between_rank=0, fault=fault)
+
+
+def residuals(
+    features: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    held_out: npt.ArrayLike,
+    held_out_labels: npt.ArrayLike,
+) -> Residuals:
+    """Measures prediction residuals of linear regressions with an intercept.
+
+    The integer target depends on the order of the classes; the one-hot ones do not. A residual of
+    other rows is relative to their own variance about their own mean.
+
+    Args:
+      features: [n, d] of the rows that are fitted, and their class numbers `labels` [n].
+      held_out: [m, d] of other rows, and their class numbers.
+    """
+    x, numbers = np.asarray(features, dtype=np.float64), np.asarray(labels, dtype=np.int64)
+    rows = len(x)
+    if is_constant(x):
+        return Residuals(
+            integer=None, integer_held_out=None, one_hot=None, one_hot_held_out=None, null=1.0,
+            rank=0, fault="the same for all rows, so that nothing is predicted",
+        )  # fmt: skip
+    classes = np.unique(numbers)
+    targets = _targets(numbers, classes)
+    centre = x.mean(axis=0)
+    values, vectors = _eigen(x - centre)
+    weights = vectors / values @ (vectors.T @ ((x - centre).T @ targets) / rows)
+    offset = targets.mean(axis=0)
+    inner = _left_over(targets, (x - centre) @ weights + offset)
+    others = np.asarray(held_out, dtype=np.float64)
+    wanted = _targets(np.asarray(held_out_labels, dtype=np.int64), classes)
+    outer = _left_over(wanted, (others - centre) @ weights + offset)
+    rank = len(values)
+    full = rank >= rows - 1
+    return Residuals(
+        integer=None if full else _first(inner),
+        integer_held_out=_first(outer),
+        one_hot=None if full else _mean(inner[1:]),
+        one_hot_held_out=_mean(outer[1:]),
+        null=max(0.0, (rows - 1 - rank) / max(1, rows - 1)),
+        rank=rank,
+        fault=f"rank {rank} fits any target of {rows} rows" if full else None,
+    )
+
+
+def _targets(labels: Index, classes: Index) -> Matrix:
+    """Returns the class number, then an indicator of each class: [n, 1 + K]."""
+    return np.column_stack([labels, labels[:, None] == classes]).astype(np.float64)
+
+
+def _left_over(targets: Matrix, predicted: Matrix) -> Matrix:
+    """Returns for each target the unexplained part of its variance; NaN where it has none."""
+    total = ((targets - targets.mean(axis=0)) ** 2).sum(axis=0)
+    left = ((targets - predicted) ** 2).sum(axis=0)
+    return np.divide(left, total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def _first(values: Matrix) -> float | None:
+    return float(values[0]) if np.isfinite(values[0]) else None
+
+
+def _mean(values: Matrix) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def fit_law(layers: Sequence[int], values: Sequence[float | None]) -> tuple[Law | None, str | None]:
+    """Fits a geometric law by least squares of logarithms on the layer.
+
+    A value that is None, zero or rounding is left out.
+
+    Returns:
+      The law, or None with the reason.
+    """
+    known = [
+        (layer, value)
+        for layer, value in zip(layers, values, strict=True)
+        if value is not None and value > ROUNDING
+    ]
+    if len(known) < FEWEST_LAYERS:
+        return None, f"{len(known)} layers; a law needs {FEWEST_LAYERS}"
+    x = np.array([layer for layer, _ in known], dtype=np.float64)
+    y = np.log([value for _, value in known])
+    fit = stats.linregress(x, y)
+    reach = fit.stderr * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
+    spread = float(((y - y.mean()) ** 2).sum())
+    flat = spread <= (ROUNDING * max(1.0, float(np.abs(y).max()))) ** 2
+    return Law(
+        rho=float(np.exp(fit.slope)),
+        low=float(np.exp(fit.slope - reach)),
+        high=float(np.exp(fit.slope + reach)),
+        r_squared=None if flat else float(fit.rvalue**2),
+        layers=len(known),
+    ), None
+
+
+def is_constant(x: Matrix) -> bool:
+    """Returns True where rows differ by no more than the rounding of float32."""
+    return bool(_size(x - x.mean(axis=0)) <= CONSTANT * _size(x))
+
+
+def _size(x: Matrix) -> float:
+    """Returns the root of the rows' mean squared length."""
+    return float(np.sqrt((x**2).sum(axis=1).mean()))
+
+
+def _eigen(x: Matrix) -> tuple[Matrix, Matrix]:
+    """Returns the eigenvalues of x^T x / n that count, and their vectors [d, rank].
+
+    By the smaller of the two products of x, whose eigenvalues are the same.
+    """
+    rows, columns = x.shape
+    small = x.T @ x if columns <= rows else x @ x.T
+    values, vectors = np.linalg.eigh(small / rows)
+    kept = values > RCOND * values[-1]
+    values, vectors = values[kept], vectors[:, kept]
+    if columns > rows:
+        vectors = x.T @ vectors / np.sqrt(values * rows)
+    return values, vectors
+
+
+def _class_means(x: Matrix, codes: Index, sizes: Index) -> Matrix:
+    sums = np.zeros((len(sizes), x.shape[1]))
+    np.add.at(sums, codes, x)
+    return sums / sizes[:, None]
+
+
+def _read(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
+    """Returns features in float64, the place of each row's class, and the classes' rows."""
+    x = np.asarray(features, dtype=np.float64)
+    _, codes, sizes = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
+    return x, codes, sizes
