@@ -26,9 +26,10 @@ LAW_TABLES = ("representation_law", "accuracy_by_blocks")
 Split = Literal["train", "test"]
 # residual: of the class number as an integer, as printed; on test rows, held out.
 Measure = Literal["separability", "fuzziness", "residual", "residual_one_hot"]
-MEASURES: tuple[Measure, ...] = ("separability", "fuzziness", "residual", "residual_one_hot")
-# A figure each: figures/<dataset>/law_<name>_<backbone>, and accuracy_by_blocks_<backbone>.
+MEASURES: tuple[Measure, ...] = ("fuzziness", "separability", "residual", "residual_one_hot")
+# Figures of a (dataset, backbone): figures/<dataset>/<name>_<backbone>.
 LAW_FIGURES = tuple(f"law_{measure}" for measure in MEASURES)
+ACCURACY_FIGURE = "law_accuracy"  # where there are tuned networks
 # constant: options as written; searched: chosen by an unpriced search; priced: by head tuned.
 Setting = Literal["frozen", "constant", "searched", "priced"]
 

@@ -1,0 +1,288 @@
+"""Figures of representation laws: a measure by block, and test results by tuned blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from dpprobe.analysis.law_record import FittedLaw, LawRecord, Measure, NetworkLaws, Setting, Split
+from dpprobe.errors import DataError
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.reporting.figures import style
+from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, shown_epsilon
+from dpprobe.results.summary import Grid
+from dpprobe.study.ablations import unique
+
+_TITLES: dict[Measure, str] = {
+    "separability": "separability Tr[SS_b SS_w⁺], as printed: it grows",
+    "fuzziness": "fuzziness Tr[SS_w SS_b⁺], He and Su's order: it falls",
+    "residual": "prediction residual of the class number",
+    "residual_one_hot": "prediction residual of one-hot classes",
+}
+_AXES: dict[Measure, str] = {
+    "separability": "separability",
+    "fuzziness": "fuzziness",
+    "residual": "residual",
+    "residual_one_hot": "one-hot residual",
+}
+_COLOURS = "viridis"
+_FROZEN: dict[str, Any] = {"color": "black", "linestyle": (0, (4, 1.5)), "linewidth": 1.6}
+_SHUFFLED: dict[str, Any] = {"color": "#8C8C8C", "linestyle": (0, (1, 1.5)), "linewidth": 1.2}
+_NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9}
+# Dashes of the curves of accuracy, by setting.
+_DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced": (0, (6, 2))}
+
+Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
+
+
+def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
+    """Draws one measure by block: a column of panels an epsilon, rows are options and splits.
+
+    A curve a number of tuned blocks, the frozen network dashed in black, and in gray the frozen
+    network with shuffled labels. In the fitted rows residuals also have what pure noise leaves.
+    """
+    tuned = [network for network in record.networks if network.setting != "frozen"]
+    epsilons = sorted(unique(network.epsilon or "" for network in tuned), key=epsilon_value)
+    settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
+    rows: list[tuple[Setting | None, Split]] = [
+        (setting, split) for setting in settings or [None] for split in SPLITS
+    ]
+    columns = epsilons or [None]
+    looks = _looks(tuned)
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(
+            figsize=(max(2.5 * len(columns), 3.6) + 2.4, 2.1 * len(rows) + 0.8),
+            layout="constrained",
+        )
+        grid = figure.subplots(len(rows), len(columns), squeeze=False, sharey="row", sharex=True)
+        for line, (setting, split) in zip(grid, rows, strict=True):
+            for axes, epsilon in zip(line, columns, strict=True):
+                here = [n for n in tuned if (n.setting, n.epsilon) == (setting, epsilon)]
+                _draw(axes, record.frozen, here, measure, split, looks)
+                text = _law_text([n.get(measure, split).law for n in [record.frozen, *here]])
+                title = _panel_title(setting, epsilon, split)
+                axes.set_title(f"{title}\n{text}", fontsize=7.5)
+        for axes in grid[:, 0]:
+            axes.set_ylabel(f"{_AXES[measure]} (log scale)", fontsize=8)
+        for axes in grid[-1]:
+            axes.set_xlabel("block", fontsize=8.5)
+        noise = record.frozen.get(measure, "train").noise is not None
+        figure.legend(handles=_handles(looks, noise=noise), loc="outside right center")
+        token = "class token" if record.token == "class" else "pooled"
+        style.title_figure(
+            figure,
+            f"{record.dataset}, {record.backbone}: {_TITLES[measure]} (not private)",
+            f"{record.train_rows:,} training and {record.test_rows:,} test rows; {token}; "
+            "0 is what enters the first block",
+            panels=1,
+        )
+        style.save(figure, svg, png)
+
+
+def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> str:
+    rows = f"{SPLITS[split]} rows"
+    if setting is None or epsilon is None:
+        return f"frozen network, {rows}"
+    return f"ε = {shown_epsilon(epsilon)}, {SETTINGS[setting]}, {rows}"
+
+
+def _looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
+    """Gives each number of tuned blocks a colour of a scale, other choices colours of their own."""
+    curves: list[Curve] = unique((n.tuned, n.blocks) for n in ordered(tuned))
+    counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
+    scale = mpl.colormaps[_COLOURS]
+    looks: dict[Curve, dict[str, Any]] = {
+        curve: {"color": scale(0.93 * place / max(1, len(counted) - 1)), "linewidth": 1.3}
+        for place, curve in enumerate(counted)
+    }
+    others = [curve for curve in curves if curve[1] is None]
+    for curve, (colour, _) in zip(others, style.looks(len(others) + 1)[1:], strict=True):
+        looks[curve] = {"color": colour, "linestyle": (0, (6, 1.5)), "linewidth": 1.3}
+    return looks
+
+
+def _draw(
+    axes: Axes,
+    frozen: NetworkLaws,
+    tuned: Sequence[NetworkLaws],
+    measure: Measure,
+    split: Split,
+    looks: dict[Curve, dict[str, Any]],
+) -> None:
+    reference = frozen.get(measure, split)
+    if reference.noise:
+        _line(axes, reference.noise, **_NOISE)
+    _line(axes, reference.shuffled, **_SHUFFLED)
+    for network in tuned:
+        look = looks[network.tuned, network.blocks]
+        _line(axes, network.get(measure, split).values, marker="o", markersize=2.2, **look)
+    _line(axes, reference.values, marker="s", markersize=2.6, **_FROZEN)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    _label_logarithm(axes)
+    axes.grid(axis="both")
+    axes.tick_params(labelsize=7.5)
+
+
+def _line(axes: Axes, values: Sequence[float | None], **look: Any) -> None:
+    """Draws values by layer, with gaps where there are none, or none that a logarithm has."""
+    axes.plot(range(len(values)), [value or math.nan for value in values], **look)
+
+
+def _law_text(laws: Sequence[FittedLaw | None]) -> str:
+    """Writes rho of the frozen network, and the range of the tuned ones."""
+    frozen, tuned = laws[0], [law.rho for law in laws[1:] if law is not None]
+    text = "no law" if frozen is None else f"ρ: frozen {frozen.rho:.2f}"
+    if not tuned:
+        return text
+    low, high = f"{min(tuned):.2f}", f"{max(tuned):.2f}"
+    return f"{text}, tuned {low}" + (f" to {high}" if high != low else "")
+
+
+def _label_logarithm(axes: Axes) -> None:
+    """Writes plain numbers; between powers of ten too where there are few of them."""
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low) if low > 0 else 9.0
+    steps = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    if decades < 0.7:
+        steps = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _handles(looks: dict[Curve, dict[str, Any]], *, noise: bool) -> list[Line2D]:
+    handles = [Line2D([], [], label="frozen", marker="s", markersize=3, **_FROZEN)]
+    handles += [
+        Line2D([], [], label=curve[0] or "", marker="o", markersize=3, **look)
+        for curve, look in looks.items()
+    ]
+    handles.append(Line2D([], [], label="frozen, shuffled labels", **_SHUFFLED))
+    if noise:
+        handles.append(Line2D([], [], label="pure noise, fitted rows", **_NOISE))
+    return handles
+
+
+def accuracy_figure(record: LawRecord, grid: Grid, *, svg: Path, png: Path) -> None:
+    """Draws test results by what was tuned: a colour an epsilon, dashes tell the options.
+
+    Thin lines: the best private linear head on the stored features at that epsilon.
+
+    Raises:
+      DataError: without a tuned network.
+    """
+    tuned = [network for network in ordered(record.networks) if network.method]
+    if not tuned:
+        raise DataError(
+            f"{record.dataset}, {record.backbone}: no tuned network; add a method of head fine_tune"
+        )
+    curves: list[Curve] = unique((n.tuned, n.blocks) for n in tuned)
+    places = {
+        curve: place
+        for place, curve in enumerate(
+            sorted(curves, key=lambda curve: (curve[1] is None, curve[1] or 0, curve[0] or ""))
+        )
+    }
+    epsilons = sorted(unique(n.epsilon or "" for n in tuned), key=epsilon_value)
+    colours = dict(zip(epsilons, style.COLOURS, strict=False))
+    measure = grid.measures.get(record.dataset)
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(max(0.42 * len(places), 3.0) + 3.2, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for epsilon in epsilons:
+            for setting in _DASHES:
+                _result_line(axes, record, tuned, grid, (setting, epsilon), places, colours)
+            _best_linear(axes, record, tuned, grid, epsilon, colours[epsilon])
+        if measure is None or measure.headline == "accuracy":
+            axes.axhline(100 / record.classes, color="#8C8C8C", linewidth=0.9, linestyle=":")
+        axes.set_xticks(range(len(places)), [_tick(curve) for curve in places], fontsize=8)
+        axes.set_xlabel("tuned blocks, from the last (0: the head alone)", fontsize=8.5)
+        axes.set_ylabel(f"{measure.title if measure else 'result'} on test rows, %", fontsize=8.5)
+        axes.grid(axis="y")
+        figure.legend(handles=_result_handles(tuned, colours), loc="outside right center")
+        style.title_figure(
+            figure,
+            f"{record.dataset}, {record.backbone}: test results by tuned blocks (not private)",
+            "bars: 95 % intervals; thin: best private linear head; dotted gray: chance",
+            panels=1,
+        )
+        style.save(figure, svg, png)
+
+
+def _tick(curve: Curve) -> str:
+    return str(curve[1]) if curve[1] is not None else (curve[0] or "")
+
+
+def _result_line(
+    axes: Axes,
+    record: LawRecord,
+    tuned: Sequence[NetworkLaws],
+    grid: Grid,
+    chosen: tuple[Setting, str],
+    places: dict[Curve, int],
+    colours: dict[str, str],
+) -> None:
+    """Draws the results of one setting at one epsilon."""
+    setting, epsilon = chosen
+    points = []
+    for network in tuned:
+        row = (record.dataset, epsilon_value(epsilon))
+        entry = grid.get(row, (record.backbone, network.method or ""))
+        if (network.setting, network.epsilon) == chosen and entry is not None:
+            points.append((places[network.tuned, network.blocks], entry))
+    points.sort(key=lambda point: point[0])
+    if not points:
+        return
+    reach = [
+        [entry.mean - (entry.mean if entry.low is None else entry.low) for _, entry in points],
+        [(entry.mean if entry.high is None else entry.high) - entry.mean for _, entry in points],
+    ]
+    axes.errorbar(
+        [place for place, _ in points], [entry.mean for _, entry in points], yerr=reach,
+        color=colours[epsilon], linestyle=_DASHES[setting], marker="o", markersize=3.5,
+        elinewidth=0.9, capsize=1.5,
+    )  # fmt: skip
+
+
+def _best_linear(
+    axes: Axes,
+    record: LawRecord,
+    tuned: Sequence[NetworkLaws],
+    grid: Grid,
+    epsilon: str,
+    colour: str,
+) -> None:
+    methods = {network.method for network in tuned}
+    row = (record.dataset, epsilon_value(epsilon))
+    results = [
+        entry.mean
+        for backbone, method in grid.columns
+        if backbone == record.backbone
+        and method not in methods
+        and (entry := grid.get(row, (backbone, method))) is not None
+        and not entry.ceiling
+    ]
+    if results:
+        axes.axhline(max(results), color=colour, linewidth=0.8, alpha=0.8)
+
+
+def _result_handles(tuned: Sequence[NetworkLaws], colours: dict[str, str]) -> list[Line2D]:
+    handles = [
+        Line2D([], [], color=colour, marker="o", linestyle="none", markersize=4,
+               label=f"ε = {shown_epsilon(epsilon)}")
+        for epsilon, colour in colours.items()
+    ]  # fmt: skip
+    settings = {network.setting for network in tuned}
+    return handles + [
+        Line2D([], [], color=style.NEUTRAL, linestyle=dashes, label=SETTINGS[setting])
+        for setting, dashes in _DASHES.items()
+        if setting in settings
+    ]

@@ -1,0 +1,103 @@
+"""Made-up records of representation laws, as the job writes them, for tests of what reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpprobe.analysis.law_record import MEASURES, LawRecord
+
+LAYERS = 5
+
+
+def series(
+    measure: str, split: str, *, start: float, rho: float, first: bool = True
+) -> dict[str, Any]:
+    """Makes the values of a law without errors; layer 0 is None unless `first`."""
+    values = [start * rho**layer if layer or first else None for layer in range(LAYERS + 1)]
+    law = {"rho": rho, "low": 0.98 * rho, "high": 1.02 * rho, "r_squared": 0.99, "layers": LAYERS}
+    residual = measure.startswith("residual")
+    return {
+        "measure": measure,
+        "split": split,
+        "values": values,
+        "shuffled": [None if value is None else 2 * start for value in values],
+        "noise": [0.7] * (LAYERS + 1) if residual and split == "train" else None,
+        "law": law,
+        "fault": None,
+        "null": {**law, "rho": 1.0, "low": 0.9, "high": 1.1},
+    }
+
+
+def network(
+    method: str | None = None,
+    epsilon: str | None = None,
+    setting: str = "frozen",
+    tuned: str | None = None,
+    blocks: int | None = None,
+    *,
+    rho: float = 0.8,
+    first: bool = True,
+) -> dict[str, Any]:
+    """Makes a network's laws; of separability rho is inverted."""
+    left_out = [
+        {"layer": 0, "split": split, "measures": list(MEASURES), "reason": "0/0"}
+        for split in ("train", "test")
+    ]
+    return {
+        "method": method,
+        "epsilon": epsilon,
+        "setting": setting,
+        "tuned": tuned,
+        "blocks": blocks,
+        "widths": [8] * (LAYERS + 1),
+        "series": [
+            series(
+                measure,
+                split,
+                start=0.9,
+                rho=1 / rho if measure == "separability" else rho,
+                first=first,
+            )
+            for measure in MEASURES
+            for split in ("train", "test")
+        ],
+        "left_out": [] if first else left_out,
+    }
+
+
+def tuned_networks(
+    epsilons: tuple[str, ...] = ("1", "8"), blocks: tuple[int, ...] = (0, 1, 2)
+) -> list[dict[str, Any]]:
+    """Makes the networks of two settings: methods constant_<k> and searched_<k>."""
+    return [
+        network(
+            f"{setting}_{k}",
+            epsilon,
+            setting,
+            "head" if k == 0 else f"last {k} block{'s' if k > 1 else ''}",
+            k,
+            rho=0.8 - 0.03 * k - (0.05 if setting == "searched" else 0.0),
+        )
+        for setting in ("constant", "searched")
+        for epsilon in epsilons
+        for k in blocks
+    ]
+
+
+def law_record(networks: list[dict[str, Any]] | None = None, **changes: Any) -> LawRecord:
+    """Makes a record of these networks; of a frozen and twelve tuned ones where absent."""
+    values = {
+        "dataset": "digits",
+        "backbone": "pixels",
+        "layers": LAYERS,
+        "token": "pooled",
+        "train_rows": 1000,
+        "test_rows": 500,
+        "classes": 10,
+        "rcond": 1e-10,
+        "shuffles": 3,
+        "seed": 0,
+        "networks": [network(), *tuned_networks()] if networks is None else networks,
+        "seconds": 5.0,
+    }
+    return LawRecord.model_validate(values | changes)

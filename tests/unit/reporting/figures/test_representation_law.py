@@ -1,0 +1,130 @@
+"""The figures of representation laws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.analysis.law_record import MEASURES
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures.representation_law import accuracy_figure, law_figure
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
+from tests.support.cell_files import write_cell
+from tests.support.figures import drawn_figure
+from tests.support.law_records import LAYERS, law_record, network
+
+
+def _titles(figure: Any) -> list[str]:
+    return [axes.get_title(loc="left").partition("\n")[0] for axes in figure.axes]
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_column_is_an_epsilon_and_rows_are_options_and_splits(
+    monkeypatch: pytest.MonkeyPatch, measure: Any
+) -> None:
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(law_record(), measure, **files))
+    assert _titles(figure)[:3] == [
+        "ε = 1, constant, training rows",
+        "ε = 8, constant, training rows",
+        "ε = 1, constant, test rows",
+    ]
+    assert len(figure.axes) == 8
+    assert all(axes.get_yscale() == "log" for axes in figure.axes)
+    assert "not private" in figure.get_suptitle()
+
+
+def test_a_curve_is_a_number_of_tuned_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(law_record(), "fuzziness", **files))
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == 5, "shuffled, head, one and two blocks, frozen"
+    two_blocks = np.asarray(lines[3].get_ydata(), dtype=float)
+    assert two_blocks == pytest.approx([0.9 * 0.74**layer for layer in range(LAYERS + 1)])
+    assert len({line.get_color() for line in lines}) == 5
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["frozen", "head", "last 1 block", "last 2 blocks", "frozen, shuffled labels"]
+    assert figure.axes[0].get_title(loc="left").endswith("ρ: frozen 0.80, tuned 0.74 to 0.80")
+
+
+def test_the_printed_order_is_said_to_be_inverted(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn_figure(
+        monkeypatch, lambda files: law_figure(law_record(), "separability", **files)
+    )
+    assert "Tr[SS_b SS_w⁺], as printed: it grows" in figure.get_suptitle()
+
+
+def test_residuals_of_fitted_rows_have_the_line_of_pure_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(law_record(), "residual", **files))
+    train, test = figure.axes[0], figure.axes[2]
+    assert len(train.get_lines()) == len(test.get_lines()) + 1
+    assert set(train.get_lines()[0].get_ydata()) == {0.7}
+
+
+def test_a_layer_without_a_value_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = law_record(networks=[network(first=False)])
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(record, "fuzziness", **files))
+    assert _titles(figure) == ["frozen network, training rows", "frozen network, test rows"]
+    values = np.asarray(figure.axes[0].get_lines()[-1].get_ydata(), dtype=float)
+    assert np.isnan(values[0])
+    assert np.isfinite(values[1:]).all()
+
+
+def test_choices_that_are_no_number_have_their_own_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = [network("a", "1", "constant", "all"), network("b", "1", "constant", "bias")]
+    record = law_record(networks=[network(), *tuned])
+    figure = drawn_figure(monkeypatch, lambda files: law_figure(record, "fuzziness", **files))
+    lines = figure.axes[0].get_lines()
+    assert lines[1].get_color() != lines[2].get_color()
+
+
+def test_files_are_written_and_the_same_twice(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        law_figure(
+            law_record(), "residual", svg=tmp_path / f"{name}.svg", png=tmp_path / f"{name}.png"
+        )
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def _grid(root: Path) -> Grid:
+    cells = [
+        write_cell(root, method=method, epsilon=epsilon, quality=quality)
+        for epsilon in ("1", "8")
+        for method, quality in [
+            *((f"{setting}_{k}", 1 + k) for setting in ("constant", "searched") for k in (0, 1, 2)),
+            ("feature_covariance", 2),
+        ]
+    ]
+    summarise_cells(cells, root / "digits.parquet", study="study")
+    return read_grid([root / "digits.parquet"])
+
+
+def test_results_stand_by_tuned_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = _grid(tmp_path)
+    figure = drawn_figure(monkeypatch, lambda files: accuracy_figure(law_record(), grid, **files))
+    (axes,) = figure.axes
+    curves = [container.lines[0] for container in axes.containers if hasattr(container, "lines")]
+    assert len(curves) == 4, "two settings at two epsilons"
+    expected = [grid.entries["digits", 1.0, "pixels", f"constant_{k}"].mean for k in (0, 1, 2)]
+    assert list(curves[0].get_ydata()) == pytest.approx(expected)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
+    levels = {
+        round(float(line.get_ydata()[0]), 6)
+        for line in axes.get_lines()
+        if len(set(line.get_ydata())) == 1 and len(line.get_ydata()) == 2
+    }
+    best = grid.entries["digits", 1.0, "pixels", "feature_covariance"].mean
+    assert {round(best, 6), 10.0} <= levels
+
+
+def test_without_tuned_networks_there_is_no_figure_of_results(tmp_path: Path) -> None:
+    grid = _grid(tmp_path)
+    with pytest.raises(DataError, match="no tuned network"):
+        accuracy_figure(
+            law_record(networks=[network()]), grid, svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )

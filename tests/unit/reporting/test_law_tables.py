@@ -1,0 +1,86 @@
+"""The tables of representation laws."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from dpprobe.reporting.law_tables import law_tables, write_law_tables
+from dpprobe.reporting.tables import markdown
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
+from tests.support.cell_files import write_cell
+from tests.support.law_records import law_record, network
+
+
+def _grid(root: Path) -> Grid:
+    cells = [
+        write_cell(root, method=method, epsilon=epsilon)
+        for method in ("constant_0", "constant_1", "searched_2", "feature_covariance")
+        for epsilon in ("1", "8")
+    ]
+    cells.append(write_cell(root, method="nonprivate", epsilon="inf"))
+    summarise_cells(cells, root / "digits.parquet", study="study")
+    return read_grid([root / "digits.parquet"])
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_both_tables_are_written(tmp_path: Path) -> None:
+    write_law_tables([law_record()], _grid(tmp_path), tmp_path, dataset="digits")
+    laws = _rows(tmp_path / "digits_representation_law.csv")
+    assert len(laws) == 13 * 2
+    assert laws[0]["options"] == "frozen"
+    last = laws[-1]
+    assert (last["method"], last["ε"], last["rows"]) == ("searched_2", "8", "test")
+    assert float(last["ρ fuzziness"]) == pytest.approx(0.69)
+    assert float(last["ρ fuzziness low"]) == pytest.approx(0.69 * 0.98, abs=1e-5)
+    assert float(last["ρ separability"]) == pytest.approx(1 / 0.69, abs=1e-4)
+    assert float(last["ρ shuffled fuzziness"]) == 1
+    text = (tmp_path / "digits_representation_law.md").read_text()
+    assert "Not private" in text
+    assert "against the paper's words" in text
+    assert (tmp_path / "digits_accuracy_by_blocks.md").exists()
+
+
+def test_results_stand_by_what_was_tuned_with_linear_heads_below(tmp_path: Path) -> None:
+    grid = _grid(tmp_path)
+    table = law_tables([law_record()], grid, dataset="digits")["accuracy_by_blocks"]
+    titles = [column.title for column in table.columns]
+    assert titles[4:] == ["ε = 1", "ε = 8", "ε = ∞"]
+    names = [row[1].text for row in table.rows]
+    assert names[:3] == ["constant_0", "constant_1", "constant_2"]
+    assert set(names[6:]) == {"feature_covariance", "nonprivate"}
+    one = table.rows[names.index("searched_2")]
+    assert (one[2].text, one[3].text) == ("tuned, unpriced", "last 2 blocks")
+    assert one[5].value == pytest.approx(grid.entries["digits", 8.0, "pixels", "searched_2"].mean)
+    assert table.rows[names.index("constant_2")][4].value is None, "a cell that is not there"
+
+
+def test_layers_left_out_are_named(tmp_path: Path) -> None:
+    record = law_record(networks=[network(first=False)])
+    table = law_tables([record], _grid(tmp_path), dataset="digits")["representation_law"]
+    assert table.rows[0][-1].text == "0"
+    assert "layers 0: 0/0" in table.notes[1]
+
+
+def test_a_measure_without_a_law_is_blank(tmp_path: Path) -> None:
+    record = law_record(networks=[network()])
+    values = record.model_dump()
+    for series in values["networks"][0]["series"]:
+        series |= {"law": None, "fault": "2 layers; a law needs 3", "null": None}
+    table = law_tables([type(record).model_validate(values)], _grid(tmp_path), dataset="digits")[
+        "representation_law"
+    ]
+    assert {cell.text for cell in table.rows[0][6:-1]} == {""}
+
+
+def test_records_of_other_datasets_are_left_out(tmp_path: Path) -> None:
+    records = [law_record(), law_record(dataset="other")]
+    table = law_tables(records, _grid(tmp_path), dataset="digits")["representation_law"]
+    assert len(table.rows) == 26
+    assert markdown(table).startswith("# Representation laws of digits, not private")
