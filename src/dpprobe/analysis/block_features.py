@@ -57,8 +57,8 @@ class Tap:
         missing = [layer for layer in range(len(self.blocks) + 1) if layer not in self.taken]
         if missing:
             raise ConfigError(
-                f"representation_law: block {max(1, missing[0])} is not called in a forward pass; this "
-                "backbone has no laws"
+                f"representation_law: block {max(1, missing[0])} is not called in a forward "
+                "pass; this backbone has no laws"
             )
         values = [
             torch.stack(self.taken[layer]).mean(dim=0) for layer in range(len(self.blocks) + 1)

@@ -51,8 +51,8 @@ _LAWS = (
     "that takes layers for independent, which they are not. Shuffled: ρ of the same measure with "
     "shuffled labels, which widths and ranks alone make; a ρ near it says nothing of the classes. "
     "Residual: of the class number as an integer, as printed; training rows are those that were "
-    "fitted, where most of it is degrees of freedom, test rows are held out. One-hot: the mean over "
-    "classes of a target each."
+    "fitted, where most of it is degrees of freedom, test rows are held out. One-hot: the mean "
+    "over classes of a target each."
 )
 
 
