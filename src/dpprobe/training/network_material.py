@@ -185,7 +185,7 @@ class Material:
             engine=base.engine,
             example=example.to(self.device),
             classes=self.stores[0].num_classes,
-            views=None if base.augment is None else base.augment.views,
+            views=1 if base.augment is None else base.augment.views,
         )
 
 
