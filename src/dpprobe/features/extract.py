@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -56,6 +56,7 @@ def extract_shard(
     device: str = "auto",
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     compiled: bool = False,
+    changed: Callable[[Backbone, Runtime], Backbone] | None = None,
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
@@ -77,6 +78,8 @@ def extract_shard(
       device: "auto", "cpu" or "cuda".
       precision: of a network's forward pass.
       compiled: True to pass a network through torch.compile.
+      changed: what is done to the backbone once it is loaded, such as a cut inside its network;
+        it is called before any thread runs it.
 
     Raises:
       DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
@@ -91,6 +94,8 @@ def extract_shard(
         Runtime(device=device, precision=precision, compiled=compiled)
     )
     loaded = loading.load(backbone, runtime=runtime)
+    if changed is not None:
+        loaded = changed(loaded, runtime)
     header = ShardHeader(
         split=split,
         rows=source.rows,

@@ -62,7 +62,7 @@ class LoraLinear(nn.Module):
     """A frozen linear layer W with low-rank factors beside it: y = W x + scale * b(a(x))."""
 
     def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
-        """Takes a's weights [rank, inputs]; b starts from zero, so that nothing changes at first."""
+        """Takes a's weights [rank, inputs]; b starts from zero, so at first nothing changes."""
         super().__init__()
         rank = len(a)
         self.base = base

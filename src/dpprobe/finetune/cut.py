@@ -199,8 +199,8 @@ def _shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tupl
     first, second = (values[crossing] for values in runs)
     if (len(first), len(second)) != (1, 2) or first.shape[1:] != second.shape[1:]:
         raise ConfigError(
-            f"tune: blocks: what crosses the cut of {name} is {list(first.shape)} for one image and "
-            f"{list(second.shape)} for two; write tune: all, or take another backbone"
+            f"tune: blocks: what crosses the cut of {name} is {list(first.shape)} for one image "
+            f"and {list(second.shape)} for two; write tune: all, or take another backbone"
         )
     return tuple(first.shape[1:])
 

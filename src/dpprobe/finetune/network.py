@@ -14,23 +14,10 @@ import torch
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone
-from dpprobe.backbones.networks import Graph, line
-from dpprobe.backbones.probe import probe_image
+from dpprobe.backbones.networks import Graph
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.adapters import (
-    ChannelAffine,
-    Film,
-    LoraLinear,
-    check_reached,
-    insert_film,
-    insert_lora,
-    normalisations,
-)
-from dpprobe.finetune.blocks import blocks_of
-from dpprobe.finetune.cut import cut_network
-from dpprobe.finetune.options import Options, TuneLora
-from dpprobe.finetune.row_mixing import check_rows_apart
-from dpprobe.finetune.standard_form import standard_form
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.prepared import check_cut, network_graph, prepare
 from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
@@ -119,7 +106,7 @@ def build_network(
       ConfigError: when the backbone is no network, mixes rows, cannot be cut, or has nothing that
         `tune` trains.
     """
-    graph = _graph(backbone)
+    graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
         assert backbone.dimension is not None, "a network's features have one dimension"
         head = _head(options, classes, backbone.dimension, seed)
@@ -127,7 +114,7 @@ def build_network(
         return _tuned(module, [], (backbone.dimension,), device)
     if options.cut:
         check_cut(backbone)
-    prepared = _prepared(backbone, options, seed)
+    prepared = prepare(backbone, options, seed)
     head = _head(options, classes, prepared.width, seed)
     body = prepared.suffix if options.cut else prepared.model
     module = Network(body, head, transform, graph=None if options.cut else graph)
@@ -152,9 +139,9 @@ def whole_network(
     Raises:
       ConfigError: when the state is of another network.
     """
-    prepared = _prepared(backbone, options, seed=0)
+    prepared = prepare(backbone, options, seed=0)
     head = nn.Linear(prepared.width, classes)
-    module = Network(prepared.model, head, transform, graph=_graph(backbone))
+    module = Network(prepared.model, head, transform, graph=network_graph(backbone))
     network = _tuned(module, prepared.trained, prepared.image, device)
     load_tuned_state(network, state)
     return module.requires_grad_(False)
@@ -195,187 +182,6 @@ def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -
     with torch.no_grad():
         for name, parameter in network.trained.items():
             parameter.copy_(state[name])
-
-
-def check_cut(backbone: Backbone) -> None:
-    """Refuses a cut where the activations of one image are not those of one view.
-
-    Raises:
-      ConfigError: for random crops of training images, and for mirrored views.
-    """
-    name = _name(backbone)
-    if backbone.train_transform is not None:
-        raise ConfigError(
-            f"tune: {name} has preprocessing.crop: inception, and activations of one random crop "
-            "would be stored for all steps; write crop: centre, or augment to train from images"
-        )
-    if _graph(backbone).flip:
-        raise ConfigError(
-            f"tune: {name} has preprocessing.flip, two passes an image, and activations of one are "
-            "stored; remove flip, or write augment to train from images"
-        )
-
-
-def example_images(backbone: Backbone, graph: Graph | None = None) -> torch.Tensor:
-    """Returns three public images [3, C, H, W] of the size that a backbone takes.
-
-    They are uint8, or normalised as the graph says, where one is given.
-    """
-    plain = backbone.transform(probe_image())
-    if plain.dtype != torch.uint8:
-        raise ConfigError(
-            f"tune: {_name(backbone)} does not take images as bytes; take a network of timm or "
-            "open_clip"
-        )
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, plain.shape, generator=generator, dtype=torch.uint8)
-    images = torch.stack([plain, noise, noise // 8])
-    if graph is None:
-        return images
-    normalised: torch.Tensor = (images.to(torch.float32) / 255 - graph.mean.cpu()) / graph.std.cpu()
-    return normalised
-
-
-def frozen_model(backbone: Backbone) -> nn.Module:
-    """Returns a copy of the backbone's network, as trained networks are made of, all frozen."""
-    return standard_form(_graph(backbone), name=_name(backbone)).requires_grad_(False)
-
-
-def _name(backbone: Backbone) -> str:
-    return backbone.architecture or "the backbone"
-
-
-def _graph(backbone: Backbone) -> Graph:
-    if not isinstance(backbone.graph, Graph):
-        raise ConfigError(
-            "tune: the backbone is no network, so nothing of it can be trained; write head: sgd, "
-            "or take a network of timm or open_clip"
-        )
-    return backbone.graph
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prepared:
-    """A checked copy of a backbone's network on the CPU.
-
-    Attributes:
-      model: with adapters, where `tune` has them.
-      suffix: what of it stands behind the cut; all where nothing is cut.
-      trained: the names that `tune` trains in both.
-      image: the shape of an image.
-      cut: the shape of an activation at the cut.
-      width: of the features.
-    """
-
-    model: nn.Module
-    suffix: nn.Module
-    trained: list[str]
-    image: tuple[int, ...]
-    cut: tuple[int, ...]
-    width: int
-
-
-def _prepared(backbone: Backbone, options: Options, seed: int) -> _Prepared:
-    name, graph = _name(backbone), _graph(backbone)
-    model = standard_form(graph, name=name).cpu()
-    example = example_images(backbone, graph)
-    before = _tried(lambda: model(example), name)
-    check_rows_apart(model, example, name=name)
-    learned = {path for path, one in model.named_parameters() if one.requires_grad}
-    model.requires_grad_(False)
-    image = tuple(example.shape[1:])
-    suffix, cut, trained = model, image, []
-    if options.blocks is not None:
-        prefix, suffix, cut = cut_network(model, options.blocks, example=example[:2], name=name)
-        frozen = {path for path, _ in prefix.named_parameters()}
-        behind = {path for path, _ in suffix.named_parameters()} - frozen
-        trained = [path for path, _ in model.named_parameters() if path in behind & learned]
-    else:
-        adapters = _insert_adapters(model, options, seed, name)
-        if adapters:
-            check_reached(
-                model,
-                (LoraLinear, Film),
-                lambda: _unchanged(before, _tried(lambda: model(example), name), name),
-                name=name,
-            )
-        trained = _trained(model, options, learned)
-    if not trained and options.tune != "head":
-        raise ConfigError(
-            f"tune: {options.tune}: {name} has no such parameters; write bias, {{blocks: k}} or all"
-        )
-    return _Prepared(
-        model=model, suffix=suffix, trained=trained, image=image, cut=cut, width=before.shape[1]
-    )
-
-
-def _insert_adapters(model: nn.Module, options: Options, seed: int, name: str) -> bool:
-    tune = options.tune
-    if isinstance(tune, TuneLora):
-        insert_lora(
-            model,
-            blocks_of(model, name),
-            rank=tune.lora.rank,
-            targets=tune.lora.targets,
-            alpha=tune.lora.alpha,
-            seed=seed,
-            name=name,
-        )
-    elif tune == "film":
-        insert_film(model, name=name)
-    return isinstance(tune, TuneLora) or tune == "film"
-
-
-def _tried(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
-    try:
-        with torch.no_grad():
-            return run()
-    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"tune: {name} cannot be run in the form that is trained ({line(error)}); write "
-            "another tune, or take another backbone"
-        ) from error
-
-
-def _unchanged(before: torch.Tensor, after: torch.Tensor, name: str) -> None:
-    if not torch.equal(before, after):
-        raise ConfigError(
-            f"tune: adapters change the features of {name} before any training; write another tune"
-        )
-
-
-def _trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
-    """Returns the names that are trained beside the head, in the model's order."""
-    tune = options.tune
-    if tune == "head":
-        chosen = set()
-    elif tune == "all":
-        chosen = learned
-    elif tune == "bias":
-        biases = {path for path in learned if path.rpartition(".")[2] == "bias"}
-        chosen = biases | (learned & _parameters(model, (ChannelAffine,), "shift"))
-    elif tune == "norm":
-        norms = tuple({type(norm) for _, norm, _, _ in normalisations(model)})
-        chosen = learned & _parameters(model, norms)
-    elif tune == "film":
-        chosen = _parameters(model, (Film,))
-    else:
-        adapters = _parameters(model, (LoraLinear,))
-        chosen = {path for path in adapters if ".base." not in path}
-    return [path for path, _ in model.named_parameters() if path in chosen]
-
-
-def _parameters(
-    model: nn.Module, kinds: tuple[type[nn.Module], ...], end: str | None = None
-) -> set[str]:
-    """Returns the full names of the parameters in layers of some kinds."""
-    return {
-        f"{path}.{part}"
-        for path, module in model.named_modules()
-        if isinstance(module, kinds)
-        for part, _ in module.named_parameters()
-        if end in (None, part)
-    }
 
 
 def _head(options: Options, classes: int, width: int, seed: int) -> nn.Linear:

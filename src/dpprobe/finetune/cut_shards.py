@@ -1,0 +1,117 @@
+"""Feature shards of the activations at a cut: computed once, read by every epsilon, seed and trial.
+
+They are feature shards like all others: a row is one image's activation, flattened, and the header
+says under `preprocessing.cut` before which block it was taken and its shape. So they are written,
+verified, listed in manifests and read by the same code. Like features, they are a function of
+private images without noise: not for release.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.networks import forward_pass
+from dpprobe.errors import StoreError
+from dpprobe.features.extract import extract_shard
+from dpprobe.features.header import REMEDY
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.cut import cut_network
+from dpprobe.finetune.prepared import (
+    check_cut,
+    example_images,
+    frozen_model,
+    network_graph,
+    network_name,
+)
+
+CUT = "cut"
+
+
+class _Flat(nn.Module):
+    """Normalised images -> one row of activations an image."""
+
+    def __init__(self, prefix: nn.Module) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        activations: torch.Tensor = self.prefix(images)
+        return activations.flatten(1).contiguous()
+
+
+def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
+    """Extracts and writes one shard of the activations that enter the last `blocks` blocks.
+
+    Args:
+      blocks: of the network, behind the cut.
+      arguments: those of `extract_shard`; layers that the backbone names are left out.
+
+    Raises:
+      DataError: as `extract_shard`.
+      ConfigError: as `extract_shard`; when the network cannot be cut there.
+    """
+    extract_shard(
+        **arguments, changed=lambda backbone, runtime: cut_backbone(backbone, runtime, blocks)
+    )
+
+
+def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
+    """Returns a backbone whose features are the activations that enter the last blocks.
+
+    Args:
+      backbone: loaded, on any device.
+      runtime: resolved.
+      blocks: behind the cut.
+
+    Raises:
+      ConfigError: when the network cannot be cut there.
+    """
+    check_cut(backbone)
+    graph, name = network_graph(backbone), network_name(backbone)
+    model = frozen_model(backbone).cpu()
+    example = example_images(backbone, graph)
+    prefix, _, shape = cut_network(model, blocks, example=example[:2], name=name)
+    flat = _Flat(prefix).to(runtime.device).to(memory_format=torch.channels_last)
+    forward = forward_pass(
+        flat.eval(),
+        runtime,
+        name=name,
+        mean=graph.mean.flatten().tolist(),
+        std=graph.std.flatten().tolist(),
+    )
+    cut = {"blocks": blocks, "shape": list(shape)}
+    return replace(
+        backbone,
+        dimension=math.prod(shape),
+        preprocessing={**backbone.preprocessing, CUT: cut},
+        forward=forward,
+        layers={},
+        forward_layers=None,
+        graph=None,
+    )
+
+
+def cut_shape(store: FeatureStore) -> tuple[int, ...]:
+    """Returns the shape of one activation in a store.
+
+    Raises:
+      StoreError: when the store has features of a whole backbone, or rows of another length.
+    """
+    cut = store.preprocessing.get(CUT)
+    if not isinstance(cut, dict):
+        raise StoreError(
+            f"{store.path}: features of a whole backbone, not activations at a cut; {REMEDY}"
+        )
+    shape = tuple(int(side) for side in cut["shape"])
+    if math.prod(shape) != store.dimension:
+        raise StoreError(
+            f"{store.path}: rows of {store.dimension} numbers, and activations of {list(shape)} "
+            f"are in its header; {REMEDY}"
+        )
+    return shape

@@ -1,0 +1,87 @@
+"""Loaded backbones for tests of fine-tuning: tiny random ones, and the real MobileNetV2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.prepared import example_images
+
+# Random timm networks with few parameters, one of each kind that fine-tuning meets.
+TINY: dict[str, dict[str, Any]] = {
+    "vit": {"model": "vit_tiny_patch16_224", "preprocessing": {"size": 32}},
+    "resnet": {"model": "test_resnet", "preprocessing": {"size": 64}},
+    "resnet_fused_norm": {"model": "resnetv2_50", "preprocessing": {"size": 32}},
+    "group_norm": {"model": "test_efficientnet_gn", "preprocessing": {"size": 64}},
+    "mobilenet": {
+        "model": "mobilenetv2_035", "model_args": {"pad_type": "same"},
+        "preprocessing": {"size": 32},
+    },
+    "convnext": {"model": "test_convnext", "preprocessing": {"size": 64}},
+    "nfnet": {"model": "test_nfnet", "preprocessing": {"size": 64}},
+}  # fmt: skip
+# Their blocks.
+DEPTHS = {
+    "vit": 12,
+    "resnet": 4,
+    "resnet_fused_norm": 16,
+    "group_norm": 5,
+    "mobilenet": 17,
+    "convnext": 9,
+    "nfnet": 4,
+}
+
+
+def timm_backbone(kind: str, **changed: Any) -> Backbone:
+    """Loads a random timm network of `TINY` whose batch statistics are no round numbers."""
+    options = backbone_options({"family": "timm", "pretrained": False, **TINY[kind], **changed})
+    backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+    stir(backbone.graph)
+    return backbone
+
+
+def open_clip_backbone(model: str, **changed: Any) -> Backbone:
+    """Loads a random open_clip tower; `tiny_clip.register` must have been called."""
+    options = backbone_options(
+        {"family": "open_clip", "model": model, "pretrained": False, **changed}
+    )
+    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+
+
+def real_mobilenet(shared_data: Path) -> Backbone:
+    """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
+    options = backbone_options(
+        {
+            "family": "timm",
+            "model": "mobilenetv2_100",
+            "checkpoint": str(shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"),
+            "model_args": {"pad_type": "same"},
+            "preprocessing": {"size": 128},
+        }
+    )
+    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+
+
+def stir(model: torch.nn.Module | None) -> None:
+    """Gives batch norms statistics and factors of their own, of a seed: fresh ones do nothing."""
+    assert model is not None
+    generator = torch.Generator().manual_seed(7)
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            assert module.running_mean is not None and module.running_var is not None
+            for values in (module.running_mean, module.weight.data, module.bias.data):
+                values.add_(torch.empty_like(values).uniform_(-0.3, 0.3, generator=generator))
+            variance = module.running_var
+            variance.mul_(torch.empty_like(variance).uniform_(0.5, 2, generator=generator))
+
+
+def images(backbone: Backbone, rows: int = 5, seed: int = 1) -> torch.Tensor:
+    """Returns random images uint8 [rows, C, H, W] of the backbone's size."""
+    shape = (rows, *example_images(backbone).shape[1:])
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
