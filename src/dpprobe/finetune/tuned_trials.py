@@ -5,10 +5,10 @@ with a noisy score beside them, and only the best of a random number of trials l
 score is the number of training rows whose label the trial's network gets right, each row by itself
 through the network as its training left it: a unit adds a number in [0, 1], a null row nothing.
 
-**What leaves**: the best trial's network, options, noisy score and last record of its history.
-How many trials there were, which was best and how long they took does not: trials log nothing, and
-`seconds` is 0. Until a job's results are published a checkpoint holds all of that: it is of
-benchmark mode, hidden, and removed by who publishes.
+**What leaves**: the best trial's network, options and noisy score. How many trials there were,
+which was best and how long they took does not: trials log nothing, and `seconds` is 0. Until a
+job's results are published a checkpoint holds all of that: it is of benchmark mode, hidden, and
+removed by who publishes.
 
 **A trial whose training diverges** gets no label right. That its numbers are not finite follows
 from noisy sums, so it costs nothing more; its releases were fewer than were priced.
@@ -19,6 +19,7 @@ from noisy sums, so it costs nothing more; its releases were fewer than were pri
 from __future__ import annotations
 
 import logging
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ from dpprobe.finetune.checkpoint import Checkpoints, State
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.network import TunedNetwork, load_tuned_state, tuned_state
 from dpprobe.finetune.options import Options as FineTuneOptions
-from dpprobe.finetune.train import Trained, train_network
+from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.heads import tuned
 from dpprobe.heads.tuned import NOTHING_CHOSEN, SCORE, Trial, draw_trials, trial_plan
 from dpprobe.privacy.grid import Grid, GridSum
-from dpprobe.privacy.plan import Selection
+from dpprobe.privacy.plan import Mechanism, Selection
 from dpprobe.privacy.releases import Releases
 from dpprobe.progress import silent_progress
 
@@ -63,7 +64,6 @@ class _Best:
     score: float
     trial: Trial
     state: dict[str, torch.Tensor] | None  # None where training diverged
-    history: list[dict[str, Any]]
     fault: str | None = None  # where it did
 
 
@@ -78,6 +78,7 @@ def tuned_network(
     checkpoint: Checkpoints | None = None,
     label: str = "tuned",
     start: Start | None = None,
+    record: Record | None = None,
 ) -> Tuned:
     """Runs a seed's trials and keeps the best.
 
@@ -91,6 +92,7 @@ def tuned_network(
       checkpoint: where a job that was killed goes on from; None for none.
       label: of log lines.
       start: of a base with a probe.
+      record: called once, with the network that is kept.
 
     Raises:
       PrivacyError: when a trial released more or less than was priced.
@@ -110,20 +112,30 @@ def tuned_network(
     repeated = [releases.plan.mechanism(name) for name in selection.repeated]
     for mechanism in repeated:  # of one trial, as each of them has been checked
         releases.count(mechanism.name, mechanism.count)
-    if best is None:
-        state = tuned_state(make_network(_base(options, {}), seed))
-    elif best.state is None:
+    if best is not None and best.state is None:
         raise ConfigError(f"{label}: in the best trial: {best.fault}")
-    else:
-        state = best.state
+    network = make_network(_base(options, best.trial.values if best else {}), seed)
+    if best is not None and best.state is not None:
+        load_tuned_state(network, best.state)
+    steps = sum(mechanism.count for mechanism in repeated if mechanism.name != SCORE)
     trained = Trained(
-        state=state,
-        steps=sum(mechanism.count for mechanism in repeated if mechanism.name != SCORE),
-        history=best.history if best else [],
+        state={name: one.cpu() for name, one in tuned_state(network).items()},
+        steps=steps,
+        history=[] if record is None else [_last_record(record, network, repeated[-1])],
         seconds=0.0,
     )
     choice = tuned.chosen(best.score, best.trial, inputs.n) if best else NOTHING_CHOSEN
     return Tuned(trained, dict(choice))
+
+
+def _last_record(record: Record, network: TunedNetwork, gradients: Mechanism) -> dict[str, Any]:
+    with torch.no_grad():
+        measured = record(gradients.count, network)
+    return {
+        "step": gradients.count,
+        "epoch": gradients.count * gradients.sample_rate,
+        **{name: float(value) for name, value in measured.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -142,13 +154,12 @@ class _Trials:
         trials = draw_trials(self.options, self.selection, 0, seed, self.releases.entropy)
         done, best = _resumed(checkpoint, trials)
         for trial in trials[done:]:
-            inner = _of_trial(checkpoint, trial)
-            outcome = self._one(trial, inner)
+            outcome = self._one(trial, _of_trial(checkpoint, trial))
             if best is None or (outcome.score, -trial.number) > (best.score, -best.trial.number):
                 best = outcome
             _save(checkpoint, trial.number + 1, best)
-            if inner is not None:
-                inner.clear()
+        if checkpoint is not None:  # nothing of a trial stays, however the job was killed
+            shutil.rmtree(checkpoint.folder / _TRIAL_FOLDER, ignore_errors=True)
         return best
 
     def _one(self, trial: Trial, checkpoint: Checkpoints | None) -> _Best:
@@ -173,12 +184,12 @@ class _Trials:
         except ConfigError as error:  # diverged: what else may be wrong is checked beforehand
             hits = GridSum(torch.zeros(1, 1, dtype=torch.float64, device=releases.device))
             score = float(releases.gaussian(SCORE, hits)[0, 0])
-            return _Best(score=score, trial=trial, state=None, history=[], fault=str(error))
+            return _Best(score=score, trial=trial, state=None, fault=str(error))
         load_tuned_state(network, trained.state)
         hits = count_hits(method, network, self.inputs, self.physical_batch, releases.device)
         score = float(releases.gaussian(SCORE, hits)[0, 0])
         releases.check()
-        return _Best(score=score, trial=trial, state=trained.state, history=trained.history[-1:])
+        return _Best(score=score, trial=trial, state=trained.state)
 
 
 def count_hits(
@@ -246,7 +257,6 @@ def _save(checkpoint: Checkpoints | None, done: int, best: _Best) -> None:
         "best": best.trial.number,
         "score": best.score,
         "fault": best.fault,
-        "history": best.history,
     }
     checkpoint.save(State(tensors=best.state or {}, values=values))
 
@@ -261,7 +271,6 @@ def _resumed(checkpoint: Checkpoints | None, trials: list[Trial]) -> tuple[int, 
         score=values["score"],
         trial=trials[values["best"]],
         state=dict(state.tensors) if values["fault"] is None else None,
-        history=list(values["history"]),
         fault=values["fault"],
     )
     return int(values["done"]), best
