@@ -31,6 +31,7 @@ include: "workflow/rules/fairness.smk"
 include: "workflow/rules/imbalance.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/long_tail.smk"
+include: "workflow/rules/representation_law.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/targets.smk"
@@ -48,6 +49,7 @@ rule all:
         rules.heads.input,
         rules.audits.input,
         rules.long_tail.input,
+        rules.representation_law.input,
         rules.fairness.input,
         rules.imbalance.input,
         rules.embeddings.input,

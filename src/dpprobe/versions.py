@@ -37,7 +37,6 @@ VERSIONS = {
     "release": 1,
     "audit": 1,
     "long_tail": 1,
-    "representation_law": 1,
     "fairness": 1,
     "imbalance": 1,
     "fine_tuning": 1,

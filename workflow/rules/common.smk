@@ -11,6 +11,14 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from dpprobe.analysis.law_record import (
+    ACCURACY_FIGURE,
+    LAW_SUFFIXES,
+    LAW_TABLES,
+    LAYERS,
+    MEASURE_FIGURES,
+    law_path,
+)
 from dpprobe.analysis.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
 from dpprobe.analysis.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
@@ -63,6 +71,11 @@ from dpprobe.study.networks import (
     searched_methods,
 )
 from dpprobe.study.study import Cell
+from dpprobe.study.representation_law import (
+    law_backbones,
+    law_datasets,
+    law_networks,
+)
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -93,6 +106,9 @@ IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
 LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
+LAW_DATASETS, LAW_BACKBONES = law_datasets(STUDY), law_backbones(STUDY)
+LAW_NETWORKS = [list(network) for network in law_networks(STUDY)]
+LAW_FIGURES = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if LAW_NETWORKS else [])]
 COMPARED_CELLS = fairness_cells(STUDY)
 OVERLAP_BACKBONES = list(STUDY.backbones) if STUDY.overlap else []
 SHARDS = [
@@ -263,6 +279,7 @@ def figure_paths(dataset):
         *dataset_figures(),
         *audit_figures(dataset),
         *(["long_tail"] if dataset in LONG_TAIL_DATASETS else []),
+        *law_figures(dataset),
         *fairness_figures(dataset),
         *imbalance_figures(dataset),
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
@@ -458,6 +475,69 @@ def long_tail_paths(dataset, suffixes=LONG_TAIL_SUFFIXES):
         backbone=STUDY.backbones,
         suffix=suffixes,
     )
+
+
+def law_files(dataset, suffixes=LAW_SUFFIXES):
+    """The measurements of the laws of one dataset, where the study asks for them."""
+    return [
+        str(law_path(f"<results>/{LAYERS}", dataset, backbone, suffix))
+        for backbone in (LAW_BACKBONES if dataset in LAW_DATASETS else ())
+        for suffix in suffixes
+    ]
+
+
+def law_records(dataset):
+    """The records of the laws of one dataset."""
+    return law_files(dataset, [".json"])
+
+
+def law_cells(wildcards):
+    """The cells whose first networks are measured, of a (dataset, backbone)."""
+    return [
+        Cell(wildcards.dataset, wildcards.backbone, *network)
+        for network in LAW_NETWORKS
+    ]
+
+
+def law_networks_paths(wildcards):
+    """The files of the tuned networks of a (dataset, backbone) whose laws are measured."""
+    return [
+        str(network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0) / name)
+        for cell in law_cells(wildcards)
+        for name in NETWORK_FILES
+    ]
+
+
+def law_networks_marks(wildcards):
+    """The marks of the jobs that train these networks."""
+    folders = [
+        network_folder(f"<results>/{NETWORKS_FOLDER}", cell, 0)
+        for cell in law_cells(wildcards)
+    ]
+    return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
+
+
+def law_figures(dataset):
+    """The figures of a dataset's laws."""
+    backbones = LAW_BACKBONES if dataset in LAW_DATASETS else ()
+    return [f"{name}_{backbone}" for name in LAW_FIGURES for backbone in backbones]
+
+
+def law_outputs(dataset):
+    """All that is made of the laws of one dataset."""
+    tables = expand(
+        "<results>/tables/{dataset}_{name}.{extension}",
+        dataset=[dataset] if law_records(dataset) else [],
+        name=LAW_TABLES,
+        extension=["csv", "md"],
+    )
+    figures = expand(
+        "<results>/figures/{dataset}/{name}.{extension}",
+        dataset=dataset,
+        name=law_figures(dataset),
+        extension=["svg", "png"],
+    )
+    return [*law_files(dataset), *tables, *figures]
 
 
 def long_tail_records(*datasets):
@@ -804,7 +884,11 @@ def table_paths(dataset):
     return expand(
         "<results>/tables/{dataset}_{name}.{extension}",
         dataset=dataset,
-        name=["accuracy", *(["fairness"] if fairness_records(dataset) else [])],
+        name=[
+            "accuracy",
+            *(["fairness"] if fairness_records(dataset) else []),
+            *(LAW_TABLES if law_records(dataset) else []),
+        ],
         extension=["csv", "md"],
     )
 

@@ -168,3 +168,22 @@ def tuning_minutes(wildcards, attempt):
     visited = options.step_count(train) * min(options.batch(train), train)
     rate = 8 if options.cut else 2
     return int((30 + (views * visited + test) / rate / 60) * attempt)
+
+
+def law_memory(wildcards, input, attempt):
+    """MB for laws: images as bytes, features of the blocks, and some copies of the network."""
+    rows = sum(
+        min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
+    )
+    views = getattr(STUDY.backbones[wildcards.backbone], "preprocessing", None)
+    side = getattr(views, "size", None) or 384
+    image = 2 * 3 * side**2 / 1e6
+    return int((4000 + 4 * size_mb(input.weights) + rows * (image + 0.1)) * attempt)
+
+
+def law_minutes(wildcards, attempt):
+    """Minutes for laws: images pass at 8 a second on four CPUs; a network's blocks take a minute or two."""
+    rows = sum(
+        min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
+    )
+    return int((20 + (1 + len(LAW_NETWORKS)) * (2 + rows / 8 / 60)) * attempt)

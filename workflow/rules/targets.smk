@@ -102,6 +102,7 @@ for dataset in STUDY.datasets:
             lambda wildcards, dataset=dataset: network_marks(dataset_cells(dataset)),
             later(audit_files, dataset),
             later(long_tail_paths, dataset),
+            later(law_files, dataset),
             later(fairness_files, dataset),
             later(imbalance_outputs, dataset),
             later(zero_shot_paths, dataset),

@@ -12,8 +12,10 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.networks import find_blocks
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.finetune.blocks import blocks_of
 
 Features = npt.NDArray[np.float32]
 Token = Literal["class", "pooled"]
@@ -81,21 +83,23 @@ class Tap:
         self.taken.setdefault(layer, []).append(rows)
 
 
-def tap(trunk: torch.nn.Module, blocks: Sequence[torch.nn.Module], *, token: Token) -> Tap:
+def tap(network: torch.nn.Module, name: str, *, token: Token) -> Tap:
     """Makes the tap of a network's blocks; a network without a class token is pooled.
 
     Args:
-      trunk: of timm or open_clip, which says what its tokens are.
+      network: of timm or open_clip, or of fine-tuning around one.
+      name: for messages.
       token: that is wanted.
+
+    Raises:
+      ConfigError: when it does not show its blocks.
     """
-    tower: Any = getattr(trunk, "visual", trunk)
-    tower = getattr(tower, "trunk", tower)
-    if hasattr(getattr(tower, "transformer", None), "resblocks"):  # open_clip's own ViT
-        prefix, has_class = 1, True
-    else:
-        prefix = int(getattr(tower, "num_prefix_tokens", 0))
-        has_class = prefix > 0 and getattr(tower, "cls_token", None) is not None
-    return Tap(blocks=blocks, token=token if has_class else "pooled", prefix=prefix)
+    blocks = blocks_of(network, name)
+    for attribute in ("body", "tower"):  # the wrappers of fine-tuning
+        network = getattr(network, attribute, network)
+    shown = find_blocks(network)
+    assert shown is not None, "blocks_of raises"
+    return Tap(blocks=blocks, token=token if shown.class_token else "pooled", prefix=shown.prefix)
 
 
 def read_images(table: SplitTable, backbone: Backbone, rows: npt.NDArray[np.int64]) -> torch.Tensor:

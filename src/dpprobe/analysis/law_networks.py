@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,23 +15,29 @@ from safetensors.torch import load_file
 from dpprobe.analysis.block_features import Tap, Token, read_images, tap
 from dpprobe.analysis.law_job import SPLITS, Rows, Subject, law_job
 from dpprobe.analysis.law_record import Split
-from dpprobe.artifacts import read_json
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.networks import Graph
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.blocks import blocks_of
-from dpprobe.finetune.network import whole_network
+from dpprobe.finetune.network import frozen_model, whole_network
 from dpprobe.finetune.options import Options as FineTune
+from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.results.network_record import (
+    NETWORKS_FOLDER,
+    RECORD_FILE,
+    STATE_FILE,
+    NetworkRecord,
+    network_folder,
+)
+from dpprobe.study.networks import network_options
 from dpprobe.study.options import RepresentationLawOptions
 from dpprobe.study.representation_law import tuning
-
-NETWORK_FILE, RESULT_FILE = "network.safetensors", "result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,22 @@ class TunedFiles:
     method: str
     epsilon: str
     folder: Path
+
+    @classmethod
+    def of(
+        cls, results: Path, networks: Iterable[Sequence[str]], *, dataset: str, backbone: str
+    ) -> list[TunedFiles]:
+        """Returns those of (method, epsilon) of one (dataset, backbone)."""
+        return [
+            cls(
+                method=method,
+                epsilon=epsilon,
+                folder=network_folder(
+                    results / NETWORKS_FOLDER, (dataset, backbone, method, epsilon), 0
+                ),
+            )
+            for method, epsilon in networks
+        ]
 
 
 def measure_laws(
@@ -123,9 +145,15 @@ def _rows(table: SplitTable, backbone: Backbone, most: int, *, seed: int) -> Row
 def _frozen(
     backbone: Backbone, name: str, *, token: Token, device: str
 ) -> tuple[torch.nn.Module, Tap]:
+    """Makes the network in the form in which parts of it are trained: the same arithmetic."""
     graph: Any = backbone.graph
-    graph = graph.to(device).eval()
-    return graph, tap(graph.model, blocks_of(graph.model, name), token=token)
+    network = Graph(
+        frozen_model(backbone),
+        mean=graph.mean.flatten().tolist(),
+        std=graph.std.flatten().tolist(),
+        flip=graph.flip,
+    )
+    return network.to(device).eval(), tap(network.model, name, token=token)
 
 
 def _tuned(
@@ -138,26 +166,26 @@ def _tuned(
     token: Token,
     device: str,
 ) -> tuple[torch.nn.Module, Tap]:
-    graph: Any = backbone.graph
     # The head has no part in the features of blocks, so neither has what normalises its rows.
     network = whole_network(
         backbone,
-        trained_options(method, files.folder / RESULT_FILE),
-        load_file(files.folder / NETWORK_FILE),
+        trained_options(method, NetworkRecord.read(files.folder / RECORD_FILE).chosen),
+        load_file(files.folder / STATE_FILE),
         classes=classes,
         device=device,
-        transform=Transform(spec=method.normalize),
-    ).eval()
-    trunk = next(part for part in network.modules() if type(part) is type(graph.model))
-    return network, tap(trunk, blocks_of(trunk, name), token=token)
+        transform=Transform(spec=NoNormalisation()),
+    )
+    return network.eval(), tap(network, name, token=token)
 
 
-def trained_options(method: MethodOptions, result: Path) -> FineTune:
-    """Returns the options of a network: the base's where a head searches over them.
+def trained_options(method: MethodOptions, chosen: Mapping[str, Any]) -> FineTune:
+    """Returns the options that a network was trained with, those of the base of a search.
 
-    What a search has chosen stands in the network's record.
+    Args:
+      chosen: the record of what a search chose; of what it may choose nothing shapes the network,
+        so that only values that are options are read.
     """
-    options: Any = getattr(method, "base", method)
-    chosen = read_json(result).get("chosen") or {}
-    trained: FineTune = options.trial(chosen)
-    return trained
+    options = network_options(method)
+    assert options is not None, "law_networks names methods that tune networks"
+    known = {name: value for name, value in chosen.items() if name in FineTune.model_fields}
+    return options.trial(known)

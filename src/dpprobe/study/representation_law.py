@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dpprobe.errors import DpprobeError
+from dpprobe.finetune.options import TuneLora
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import NETWORKS
+from dpprobe.study.networks import network_options
 from dpprobe.study.study import Study
 
 
@@ -30,8 +31,8 @@ class Tuning:
 
 def tuning(method: MethodOptions) -> Tuning | None:
     """Describes how a method tunes a network; None for a head on stored features."""
-    options: Any = getattr(method, "base", method)
-    if options.head not in NETWORKS:
+    options = network_options(method)
+    if options is None:
         return None
     setting: Literal["constant", "searched", "priced"] = "constant"
     if options is not method:
@@ -44,7 +45,7 @@ def tuning(method: MethodOptions) -> Tuning | None:
         plural = "" if options.blocks == 1 else "s"
         words = f"last {options.blocks} block{plural}"
         return Tuning(setting=setting, tuned=words, blocks=options.blocks)
-    words = options.tune if isinstance(options.tune, str) else f"lora {options.tune.lora.rank}"
+    words = f"lora {options.tune.lora.rank}" if isinstance(options.tune, TuneLora) else options.tune
     return Tuning(setting=setting, tuned=words, blocks=None)
 
 

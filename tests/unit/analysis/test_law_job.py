@@ -81,9 +81,8 @@ def _rows(rows: int, *, seed: int) -> Rows:
 
 
 def _subject(network: torch.nn.Module, tuning: Tuning | None = None, **names: str) -> Subject:
-    blocks = list(network.blocks)
     return Subject(
-        make=lambda: (network, tap(network, blocks, token="class")), tuning=tuning, **names
+        make=lambda: (network, tap(network, "made up", token="class")), tuning=tuning, **names
     )
 
 
@@ -183,14 +182,14 @@ def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
 
 def test_maps_are_pooled_and_tokens_may_be() -> None:
     rows, maps = _rows(30, seed=0), Maps()
-    taps = tap(maps, list(maps.blocks), token="class")
+    taps = tap(maps, "made up", token="class")
     assert taps.token == "pooled"
     features = block_features(maps, taps, rows.images, device="cpu")
     assert [layer.shape for layer in features] == [(30, WIDTH)] * 3
     np.testing.assert_allclose(features[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
     tokens = Tokens()
     pooled = block_features(
-        tokens, tap(tokens, list(tokens.blocks), token="pooled"), rows.images, device="cpu"
+        tokens, tap(tokens, "made up", token="pooled"), rows.images, device="cpu"
     )
     np.testing.assert_allclose(pooled[0], rows.images.mean((2, 3)).numpy(), rtol=1e-6)
 
@@ -202,15 +201,13 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
 
     maps = Mirrored()
     images = torch.rand(5, WIDTH, 2, 2)
-    features = block_features(
-        maps, tap(maps, list(maps.blocks), token="pooled"), images, device="cpu"
-    )
+    features = block_features(maps, tap(maps, "made up", token="pooled"), images, device="cpu")
     np.testing.assert_allclose(features[0], 2 * images.mean((2, 3)).numpy(), rtol=1e-6)
 
 
 def test_hooks_are_gone_afterwards() -> None:
     maps = Maps()
-    taps = tap(maps, list(maps.blocks), token="pooled")
+    taps = tap(maps, "made up", token="pooled")
     block_features(maps, taps, torch.rand(2, WIDTH, 2, 2), device="cpu")
     maps(torch.rand(2, WIDTH, 2, 2))
     assert taps.taken == {}

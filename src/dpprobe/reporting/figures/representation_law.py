@@ -13,7 +13,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from dpprobe.analysis.law_record import FittedLaw, LawRecord, Measure, NetworkLaws, Setting, Split
+from dpprobe.analysis.law_record import (
+    ACCURACY_FIGURE,
+    MEASURE_FIGURES,
+    MEASURES,
+    FittedLaw,
+    LawRecord,
+    Measure,
+    NetworkLaws,
+    Setting,
+    Split,
+)
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.figures import style
@@ -41,6 +51,19 @@ _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9
 _DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced": (0, (6, 2))}
 
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
+
+
+def law_figures(record: LawRecord, grid: Grid, folder: Path) -> None:
+    """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
+
+    def files(name: str) -> dict[str, Path]:
+        stem = f"{name}_{record.backbone}"
+        return {"svg": folder / f"{stem}.svg", "png": folder / f"{stem}.png"}
+
+    for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
+        law_figure(record, measure, **files(name))
+    if len(record.networks) > 1:
+        accuracy_figure(record, grid, **files(ACCURACY_FIGURE))
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:

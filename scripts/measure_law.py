@@ -1,0 +1,30 @@
+"""Measures the laws of the frozen network and the tuned ones of one (dataset, backbone)."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.analysis.law_networks import TunedFiles, measure_laws
+        from dpprobe.study.options import RepresentationLawOptions
+
+        study = run_study(snakemake.config)
+        params, wildcards = snakemake.params, snakemake.wildcards
+        place = {"dataset": wildcards.dataset, "backbone": wildcards.backbone}
+        results = Path(study.results_dir)
+        measure_laws(
+            TunedFiles.of(results, params.networks, **place),
+            {split: Path(snakemake.input[split]) for split in ("train", "test")},
+            # <layers>/<dataset>/<backbone>/law.json
+            Path(snakemake.output.record).parents[2],
+            dataset=wildcards.dataset,
+            backbone_name=wildcards.backbone,
+            backbone=study.backbones[wildcards.backbone],
+            methods={name: study.methods[name].located(**place) for name in params.methods},
+            options=RepresentationLawOptions.model_validate(params.options),
+            seed=params.seed,
+            device=study.device,
+            threads=snakemake.threads,
+        )

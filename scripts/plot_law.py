@@ -1,0 +1,17 @@
+"""Draws the representation laws of one (dataset, backbone)."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.analysis.law_record import LawRecord
+        from dpprobe.reporting.figures.representation_law import law_figures
+        from dpprobe.results.summary import read_grid
+
+        law_figures(
+            LawRecord.read(Path(snakemake.input.record)),
+            read_grid([Path(snakemake.input.summary)]),
+            Path(snakemake.output.svg[0]).parent,
+        )

@@ -1,0 +1,118 @@
+# Representation laws of the frozen network and the tuned ones of each (dataset, backbone): not private, and only where
+# a study asks.
+rule measure_law:
+    input:
+        train="<data>/{dataset}/train.parquet",
+        test="<data>/{dataset}/test.parquet",
+        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+        networks=lambda wildcards: law_networks_paths(wildcards),
+        marks=lambda wildcards: law_networks_marks(wildcards),
+    output:
+        rows=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.parquet",
+        record=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
+    log:
+        "<logs>/measure_law/{dataset}/{backbone}.log",
+    benchmark:
+        "<benchmarks>/measure_law/{dataset}/{backbone}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: network_threads
+    resources:
+        mem_mb=law_memory,
+        runtime=law_minutes,
+    params:
+        options=dumped(STUDY.representation_law) if STUDY.representation_law else None,
+        networks=LAW_NETWORKS,
+        methods={method: dumped(STUDY.methods[method]) for method, _ in LAW_NETWORKS},
+        backbone=lambda wildcards: STUDY.backbones[
+            wildcards.backbone
+        ].extraction_params(),
+        seed=STUDY.seed,
+        version=VERSIONS["representation_law"],
+    message:
+        "representation laws of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/measure_law.py"
+
+
+rule write_law_tables:
+    input:
+        records=lambda wildcards: law_records(wildcards.dataset),
+        summary="<results>/summary/{dataset}.parquet",
+    output:
+        csv=report(
+            expand(
+                "<results>/tables/{{dataset}}_{name}.csv",
+                name=LAW_TABLES,
+            ),
+            caption="../../resources/captions/law.rst",
+            category="Representation laws",
+            labels={"dataset": "{dataset}"},
+        ),
+        markdown=expand("<results>/tables/{{dataset}}_{name}.md", name=LAW_TABLES),
+    log:
+        "<logs>/write_law_tables/{dataset}.log",
+    benchmark:
+        "<benchmarks>/write_law_tables/{dataset}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["tables"],
+    message:
+        "tables of representation laws, {wildcards.dataset}"
+    script:
+        "../../scripts/write_law_tables.py"
+
+
+rule plot_law:
+    input:
+        record=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
+        summary="<results>/summary/{dataset}.parquet",
+    output:
+        svg=expand(
+            "<results>/figures/{{dataset}}/{name}_{{backbone}}.svg",
+            name=LAW_FIGURES,
+        ),
+        png=report(
+            expand(
+                "<results>/figures/{{dataset}}/{name}_{{backbone}}.png",
+                name=LAW_FIGURES,
+            ),
+            caption="../../resources/captions/law.rst",
+            category="Representation laws",
+            labels={"dataset": "{dataset}", "backbone": "{backbone}"},
+        ),
+    log:
+        "<logs>/plot_law/{dataset}/{backbone}.log",
+    benchmark:
+        "<benchmarks>/plot_law/{dataset}/{backbone}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        version=VERSIONS["figures"],
+    message:
+        "representation laws of {wildcards.dataset}, {wildcards.backbone}"
+    script:
+        "../../scripts/plot_law.py"
+
+
+rule representation_law:
+    input:
+        later(of_all_datasets, law_outputs),
+
+
+for dataset in LAW_DATASETS:
+
+    rule:
+        name:
+            f"representation_law_{dataset}"
+        input:
+            later(law_outputs, dataset),
