@@ -1,0 +1,169 @@
+"""Networks in real runs: their cells, what is kept, and what a seed that is lost costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from dpprobe.results.cell_record import read_cell
+from dpprobe.results.network_record import NetworkRecord
+
+from .conftest import TIMEOUT, Workspace
+
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+CONVOLUTIONAL = {"family": "timm", "model": "test_efficientnet", "pretrained": False}
+NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
+# the cheapest: stored features, and no pass through a network
+HEAD = NETWORK | {"tune": "head"}
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    digits = {
+        "source": "sklearn", "name": "digits", "test_fraction": 0.03,
+        "subsample": {"per_class": 3},
+    }  # fmt: skip
+    return small | {
+        "datasets": {"digits": digits},
+        "backbones": {"vit": VIT},
+        "methods": {"head": HEAD},
+        "features": {"shards": 2},
+        "tsne": {"points": 50},
+    }
+
+
+def network(workspace: Workspace, method: str, index: int, backbone: str = "vit") -> Path:
+    folder = workspace.directory / "results/networks/digits" / backbone / method
+    return folder / f"eps-2/seed-{index}"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_networks_make_cells_like_any_other(workspace: Workspace, study: dict[str, Any]) -> None:
+    study["seeds"] = 1
+    study["methods"] = {
+        "sgd": {"head": "sgd", "batch_size": 16, "epochs": 1},
+        "head": HEAD,
+        "blocks": NETWORK | {"tune": {"blocks": 1}},
+        "all": NETWORK | {"tune": "all", "augment": {"views": 2}},
+        "lora": NETWORK | {"tune": {"lora": {"rank": 2}}, "probe": {"method": {"head": "sgd"}}},
+    }
+    workspace.run(study, "heads", "tables", "html_report")
+    for method in ("head", "blocks", "all", "lora"):
+        cell = workspace.cell(method, "2", "vit")
+        record = read_cell(cell / "metrics.json")
+        assert record.tunes_network
+        assert record.guaranteed
+        assert record.rows.train == 30
+        of_seed = NetworkRecord.read(network(workspace, method, 0) / "result.json")
+        assert of_seed.fingerprint == record.fingerprint
+        assert of_seed.steps == 2
+        state = load_file(network(workspace, method, 0) / "network.safetensors")
+        assert of_seed.trained == sum(values.size for values in state.values())
+        (weights,) = load_file(cell / "heads.safetensors")["weights"]
+        assert np.array_equal(weights[:, :-1], state["head.weight"])
+        assert np.array_equal(weights[:, -1], state["head.bias"])
+        scores = np.load(network(workspace, method, 0) / "scores.npy")
+        predicted = pq.read_table(cell / "predictions.parquet")["scores"].to_pylist()
+        assert np.array_equal(np.asarray(predicted, dtype=np.float32), scores)
+        statement = json.loads((cell / "privacy.json").read_text())
+        assert "trained parameters of the network" in statement["promise"]
+        names = [item["name"] for item in statement["mechanisms"]]
+        assert names == (["probe gradients", "gradients"] if method == "lora" else ["gradients"])
+    assert (load_file(workspace.cell("sgd", "2", "vit") / "heads.safetensors"))["weights"].shape
+    report = (workspace.directory / "results/report.html").read_text()
+    assert all(f">{method}<" in report for method in ("blocks", "lora"))
+    assert "Nothing to be done" in workspace.run(study, "heads", "tables", "html_report").stdout
+
+
+def test_a_convolutional_network_is_trained_from_its_cut(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study |= {"seeds": 1, "backbones": {"net": CONVOLUTIONAL}}
+    study["methods"] = {"last": NETWORK | {"tune": {"blocks": 1}}}
+    workspace.run(study, "heads")
+    state = load_file(network(workspace, "last", 0, "net") / "network.safetensors")
+    assert list(state)[-2:] != list(state)[:2]
+    assert any(name.startswith("body.") for name in state)
+    cut = workspace.directory / "results/cuts/digits/net/blocks-1/train/manifest.json"
+    assert cut.exists()
+
+
+def test_only_the_seed_that_is_lost_is_trained_again(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    workspace.run(study, "heads")
+    first, second = (network(workspace, "head", index) for index in range(2))
+    before = contents(first), contents(second)
+    assert before[0]["network.safetensors"] != before[1]["network.safetensors"]
+    cell = contents(workspace.cell("head", "2", "vit"))
+    (first / "result.json").unlink()
+    planned = workspace.planned(study, "heads")
+    assert (planned["tune_network"], planned["gather_networks"]) == (1, 1)
+    workspace.run(study, "heads")
+    after = contents(first)
+    assert after["network.safetensors"] == before[0]["network.safetensors"]
+    assert contents(second) == before[1]
+    assert contents(workspace.cell("head", "2", "vit")).keys() == cell.keys()
+
+    # What a seed does not depend on leaves it: another seed, another method.
+    study["seeds"] = 3
+    study["methods"]["more"] = HEAD | {"steps": 3}
+    output = workspace.run(study, "heads").stdout
+    assert "seed 0 kept, nothing it depends on has changed" in output + logs(workspace)
+    assert contents(first) == after
+    assert contents(second) == before[1]
+
+    study["methods"]["head"] = HEAD | {"learning_rate": 0.2}
+    assert workspace.planned(study, "heads")["tune_network"] >= 3
+    workspace.run(study, "heads")
+    assert contents(first)["network.safetensors"] != after["network.safetensors"]
+
+
+def logs(workspace: Workspace) -> str:
+    paths = (workspace.directory / "results/logs/tune_network").rglob("*.log")
+    return "\n".join(path.read_text() for path in paths)
+
+
+def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study |= {"seeds": 1, "fine_tuning": {"checkpoint_minutes": 1e-6}}
+    study["methods"] = {"head": HEAD | {"steps": 3000}}
+    workspace.run(study, "networks")
+    folder = network(workspace, "head", 0)
+    expected = contents(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    (folder.parent / ".seed-0.done").unlink()
+
+    checkpoint = folder.with_name(".seed-0.checkpoint")
+    command = workspace.command("networks", "--configfile", str(workspace.write(study)))
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + TIMEOUT
+        while not list(checkpoint.glob("checkpoint.*")):
+            assert process.poll() is None, "it ended without a checkpoint"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (folder / "result.json").exists()
+    workspace.run(study, "--unlock")
+    workspace.run(study, "networks")
+    assert "goes on after step" in logs(workspace)
+    assert not checkpoint.exists()
+    for name in ("network.safetensors", "scores.npy", "history.json"):
+        assert (folder / name).read_bytes() == expected[name], name
