@@ -73,7 +73,8 @@ def stir(model: torch.nn.Module | None) -> None:
     generator = torch.Generator().manual_seed(7)
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            assert module.running_mean is not None and module.running_var is not None
+            assert module.running_mean is not None
+            assert module.running_var is not None
             for values in (module.running_mean, module.weight.data, module.bias.data):
                 values.add_(torch.empty_like(values).uniform_(-0.3, 0.3, generator=generator))
             variance = module.running_var

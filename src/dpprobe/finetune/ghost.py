@@ -107,9 +107,12 @@ class Ghost:
                 *,
                 number: int = number,
                 layer: Layer = layer,
-            ) -> None:
+            ) -> Any:
                 calls[number] += 1
                 result = output if isinstance(output, torch.Tensor) else output[0]
+                # What is done in place to a view would pass its hook by.
+                copied = result._is_view()
+                result = result.clone() if copied else result
                 tensors = [*inputs, *options.values()]
                 given = any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
                 if not given:
@@ -126,6 +129,9 @@ class Ghost:
                     batch.add(layer, call, alone=calls[number] == 1)
 
                 result.register_hook(arrived)
+                if not copied:
+                    return None
+                return result if isinstance(output, torch.Tensor) else (result, *output[1:])
 
             handles.append(layer.module.register_forward_hook(hook, with_kwargs=True))
         try:

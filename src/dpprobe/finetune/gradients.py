@@ -124,12 +124,8 @@ class ClippedSums:
         if rows == 0:
             nothing = torch.zeros(0, device=total.device)
             return Statistics(nothing, nothing.double(), nothing.bool())
-        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
-        if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
-            # The fastest for convolutions, and what follows them takes it over.
-            flat = flat.contiguous(memory_format=torch.channels_last)
         batch = self._engine.gradients(
-            flat, labels, sigmoid=self._sigmoid, precision=self._precision
+            self.laid(inputs), labels, sigmoid=self._sigmoid, precision=self._precision
         )
         norms = batch.squared_norms().sqrt_()
         usable = norms.isfinite()
@@ -141,6 +137,14 @@ class ClippedSums:
             factors = factors * weights
         batch.add_sum(self._parts(total), factors.float())
         return Statistics(batch.losses, norms, clipped)
+
+    def laid(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Returns inputs as the network gets them: views one after another, in the best format."""
+        flat = inputs.flatten(0, 1) if inputs.ndim == self._dimensions + 2 else inputs
+        if flat.ndim == 4 and (flat.device.type == "cpu" or self._precision is not None):
+            # The fastest for convolutions, and what follows them takes it over.
+            return flat.contiguous(memory_format=torch.channels_last)
+        return flat
 
     def _add_usable(
         self,

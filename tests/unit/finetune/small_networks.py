@@ -1,0 +1,133 @@
+"""Small networks to train, and the clipped sums of their gradients by brute force in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.gradients import ClippedSums
+
+
+@dataclass(frozen=True)
+class Small:
+    """A module that is a network of `gradients.Network`."""
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    trained: dict[str, nn.Parameter] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        shape: tuple[int, ...],
+        chosen: Callable[[str], bool] = lambda name: True,
+    ) -> Small:
+        """Trains the parameters whose name is chosen."""
+        trained = {}
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(chosen(name))
+            if chosen(name):
+                trained[name] = parameter
+        return cls(module.eval(), shape, trained)
+
+
+def with_head(body: nn.Module, shape: tuple[int, ...], classes: int = 4) -> Small:
+    """A layer, its activations' mean and mean square over positions, and a linear head."""
+    torch.manual_seed(1)
+    module = nn.Sequential(body, Pooled(), nn.LazyLinear(classes))
+    module(torch.randn(2, *shape))
+    return Small.of(module, shape)
+
+
+class Pooled(nn.Module):
+    """Numbers [m, c, ...] -> [m, features]: so that gradients differ from position to position."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        return torch.cat([flat.sin(), flat[:, ::3].square().tanh()], 1)
+
+
+def frozen_norms(module: nn.Module) -> None:
+    """Replaces batch norms by scales and shifts, some way from the identity."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            channels = child.num_features
+            affine = ChannelAffine(torch.rand(channels) + 0.5, 0.1 * torch.randn(channels))
+            rest = [getattr(child, part) for part in ("drop", "act") if hasattr(child, part)]
+            setattr(module, name, nn.Sequential(affine, *rest))
+        else:
+            frozen_norms(child)
+
+
+def of_timm(name: str, size: int, chosen: Callable[[str], bool] = lambda name: True, **options: Any):
+    """A model of timm with random weights, no parameter of which is zero."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=5, **options).eval()
+    frozen_norms(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.1)
+    return Small.of(model, (3, size, size), chosen)
+
+
+def gradients(
+    network: Small, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool = False
+) -> torch.Tensor:
+    """Returns each row's gradient, [m, size], of a copy in float64 that sees one row at a time."""
+    module = copy.deepcopy(network.module).double()
+    parameters = [module.get_parameter(name) for name in network.trained]
+    rows = []
+    for row in range(len(inputs)):
+        one = inputs[row] if inputs.ndim == len(network.shape) + 2 else inputs[row : row + 1]
+        loss = _loss(module(one.double()), labels[row], sigmoid)
+        taken = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        rows.append(torch.cat([gradient.flatten() for gradient in taken]))
+    return torch.stack(rows)
+
+
+def _loss(scores: torch.Tensor, label: torch.Tensor, sigmoid: bool) -> torch.Tensor:
+    """Returns the mean over views of the cross-entropy, written out."""
+    if sigmoid:
+        probabilities = scores.sigmoid()
+        terms = label * probabilities.log() + (1 - label) * (1 - probabilities).log()
+        return -terms.sum(1).mean()
+    logs = scores - scores.logsumexp(1, keepdim=True)
+    return -(logs * label).sum(1).mean() if label.ndim else -logs[:, label].mean()
+
+
+def clipped(
+    rows: torch.Tensor, limit: float = math.inf, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns the sum of gradients [m, size], each clipped to `limit`, then weighted."""
+    factors = (limit / rows.norm(dim=1)).clamp(max=1)
+    return (factors if weights is None else factors * weights) @ rows
+
+
+def sums(network: Small, limit: float = math.inf, **options: Any) -> ClippedSums:
+    """`ClippedSums` with defaults."""
+    defaults = {
+        "sigmoid": False,
+        "clipping": "fixed",
+        "precision": "float32",
+        "engine": "ghost",
+    }
+    return ClippedSums(network, max_grad_norm=limit, **{**defaults, **options})
+
+
+def added(clipped_sums: ClippedSums, *arguments: Any) -> torch.Tensor:
+    """Returns what a batch adds to zero."""
+    total = torch.zeros(clipped_sums.size)
+    clipped_sums.add(total, *arguments)
+    return total
+
+

@@ -1,0 +1,256 @@
+"""Per-example gradients of every supported layer, against one-row differentiation in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import timm.layers
+import torch
+from torch import nn
+
+from dpprobe.finetune import ghost
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.layers import ModuleRule, forms_gradients, rule_of, squared_norms
+from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
+
+ROWS = 5
+MAPS = (6, 5, 7)
+TOKENS = (9, 6)
+
+
+class ConvNeXtLike(nn.Module):
+    """Maps whose channels lie last in memory enter a depthwise convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.conv = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.linear(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+
+class Twice(nn.Module):
+    """A layer that is called twice, and acts in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.relu_(self.linear(x)))
+
+
+class Tokens(nn.Module):
+    """Parameters that broadcast over the batch, at the root of a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.randn(1, 1, 6))
+        self.pos_embed = nn.Parameter(torch.randn(1, 10, 6))
+        self.scale = nn.Parameter(torch.randn(6))
+        self.mix = nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        return self.mix((x * self.scale).transpose(1, 2))
+
+
+class SelfAttention(nn.Module):
+    """A module that uses its children's parameters without calling them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        nn.init.normal_(self.attention.in_proj_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+def affine(channels: int) -> nn.Module:
+    return ChannelAffine(torch.rand(channels) + 0.5, torch.randn(channels))
+
+
+def activated(layer: nn.Module) -> nn.Module:
+    """Acts in place on the layer's output, as networks do."""
+    return nn.Sequential(layer, nn.ReLU6(inplace=True))
+
+
+MANY = (3, 40, 40)
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(6, 8), (6,)),
+    "linear of tokens": (lambda: nn.Linear(6, 8), TOKENS),
+    "linear of few tokens": (lambda: nn.Linear(96, 64), (2, 96)),
+    "linear of maps": (lambda: nn.Linear(7, 4), MAPS),
+    "linear without bias": (lambda: nn.Linear(6, 8, bias=False), TOKENS),
+    "conv": (lambda: nn.Conv2d(6, 4, 3), MAPS),
+    "conv of few positions": (lambda: nn.Conv2d(64, 64, 3, padding=1, stride=2), (64, 4, 4)),
+    "conv of many positions": (lambda: nn.Conv2d(3, 4, 3, padding=1), MANY),
+    "conv stride dilation": (
+        lambda: nn.Conv2d(6, 4, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(2, 1)),
+        MAPS,
+    ),
+    "conv stride that leaves a rest": (lambda: nn.Conv2d(6, 4, 2, stride=3), MAPS),
+    "pointwise": (lambda: nn.Conv2d(6, 4, 1), MAPS),
+    "pointwise of few positions": (lambda: nn.Conv2d(64, 48, 1), (64, 2, 2)),
+    "pointwise stride": (lambda: nn.Conv2d(6, 4, 1, stride=2, bias=False), MAPS),
+    "pointwise padded": (lambda: nn.Conv2d(6, 4, 1, padding=1), MAPS),
+    "grouped": (lambda: nn.Conv2d(6, 4, 3, padding=1, groups=2), MAPS),
+    "grouped of many positions": (lambda: nn.Conv2d(3, 6, 3, stride=1, groups=3), MANY),
+    "depthwise": (lambda: nn.Conv2d(6, 6, 3, padding=1, groups=6), MAPS),
+    "depthwise stride": (lambda: nn.Conv2d(6, 6, 3, padding=1, stride=2, groups=6), MAPS),
+    "depthwise of few": (lambda: nn.Conv2d(6, 12, 3, padding=1, stride=2, groups=6), (6, 2, 2)),
+    "depthwise of many positions": (lambda: nn.Conv2d(3, 3, 5, padding=2, groups=3), MANY),
+    "conv same": (lambda: timm.layers.Conv2dSame(6, 4, 3, stride=2), MAPS),
+    "depthwise same": (lambda: timm.layers.Conv2dSame(6, 6, 3, stride=2, groups=6), MAPS),
+    "conv reflected": (lambda: nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"), MAPS),
+    "conv padding by name": (lambda: nn.Conv2d(6, 4, 3, padding="same"), MAPS),
+    "standardised conv": (lambda: timm.layers.ScaledStdConv2d(6, 4, 3, padding=1), MAPS),
+    "layer norm": (lambda: nn.LayerNorm(6), TOKENS),
+    "layer norm of vectors": (lambda: nn.LayerNorm(6), (6,)),
+    "layer norm of timm": (lambda: timm.layers.LayerNorm(6), TOKENS),
+    "layer norm of maps": (lambda: timm.layers.LayerNorm2d(6), MAPS),
+    "layer norm of two dimensions": (lambda: nn.LayerNorm([9, 6]), TOKENS),
+    "group norm": (lambda: nn.GroupNorm(3, 6), MAPS),
+    "group norm of tokens": (lambda: nn.GroupNorm(3, 9), TOKENS),
+    "affine of maps": (lambda: affine(6), MAPS),
+    "affine of tokens": (lambda: affine(6), TOKENS),
+    "affine of vectors": (lambda: affine(6), (6,)),
+    "transposed conv": (lambda: nn.ConvTranspose2d(6, 4, 2), MAPS),
+    "layer scale": (lambda: timm.layers.LayerScale(6, init_values=0.7), TOKENS),
+    "prelu": (lambda: nn.PReLU(6), MAPS),
+    "channels last": (ConvNeXtLike, MAPS),
+    "layer used twice": (Twice, TOKENS),
+    "tokens": (Tokens, TOKENS),
+    "attention": (SelfAttention, TOKENS),
+}
+
+
+def started(name: str) -> Small:
+    make, shape = LAYERS[name]
+    torch.manual_seed(0)
+    layer = make()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    # Tanh in front: the layer's input depends on a trained layer.
+    body = nn.Sequential(nn.Linear(shape[-1], shape[-1]), nn.Tanh(), activated(layer))
+    return with_head(body, shape)
+
+
+def batch(
+    network: Small, *, views: int = 0, channels_last: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(2)
+    inputs = torch.randn(ROWS, *((views,) if views else ()), *network.shape)
+    if channels_last and inputs.ndim == 4:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    return inputs, torch.arange(ROWS) % 4
+
+
+@pytest.mark.parametrize("views", [0, 1, 3])
+@pytest.mark.parametrize("name", LAYERS)
+def test_clipped_sums_of_a_layer_are_those_of_single_rows(name: str, views: int) -> None:
+    network = started(name)
+    inputs, labels = batch(network, views=views)
+    rows = gradients(network, inputs, labels)
+    limit = float(rows.norm(dim=1).median())
+
+    total = added(sums(network, limit), inputs, labels, None)
+
+    expected = clipped(rows, limit)
+    assert (total - expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_each_parameter_has_its_gradient(name: str) -> None:
+    # So that a small parameter's error is seen beside large ones; norms are of all together.
+    network = started(name)
+    inputs, labels = batch(network, channels_last=True)
+    rows = gradients(network, inputs, labels)
+    sizes = [parameter.numel() for parameter in network.trained.values()]
+
+    total = torch.zeros(sum(sizes))
+    statistics = sums(network).add(total, inputs, labels, None)
+
+    for part, expected in zip(total.split(sizes), rows.sum(0).split(sizes), strict=True):
+        assert (part - expected).norm() <= 2e-5 * expected.norm() + 1e-7 * rows.norm()
+    torch.testing.assert_close(statistics.norms, rows.norm(dim=1), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_parts_of_layers_are_trained_alone(name: str, kind: str) -> None:
+    whole = started(name)
+    network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
+    inputs, labels = batch(network)
+    rows = gradients(network, inputs, labels)
+
+    total = added(sums(network, 0.1), inputs, labels, None)
+
+    expected = clipped(rows, 0.1)
+    assert (total - expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_both_ways_of_a_layer_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = started(name)
+    inputs, labels = batch(network, views=2)
+    results = []
+    for forms in (True, False):
+        monkeypatch.setattr(ghost, "forms_gradients", lambda sizes, forms=forms: forms)
+        if not forms:  # blocks of groups have no such way
+            monkeypatch.setattr(
+                ghost, "forms_gradients", lambda sizes: sizes[0] >= 10**6 or forms_gradients((1, 1, 1))
+            )
+        results.append(added(sums(network, 0.1), inputs, labels, None))
+
+    assert (results[0] - results[1]).norm() < 2e-5 * results[0].norm()
+
+
+def test_a_network_in_channels_last_is_the_same() -> None:
+    network = started("depthwise")
+    inputs, labels = batch(network)
+    before = added(sums(network, 0.1), inputs, labels, None)
+    network.module.to(memory_format=torch.channels_last)
+    other = inputs.contiguous(memory_format=torch.channels_last)
+
+    assert (added(sums(network, 0.1), other, labels, None) - before).norm() < 1e-6
+
+
+def test_supported_layers_have_rules_of_their_own() -> None:
+    slow = {name for name, (make, _) in LAYERS.items() if isinstance(rule_of(make()), ModuleRule)}
+
+    assert slow == {
+        "conv reflected",
+        "conv padding by name",
+        "standardised conv",
+        "layer norm of two dimensions",
+        "transposed conv",
+        "layer scale",
+        "prelu",
+        "channels last",
+        "layer used twice",
+        "tokens",
+        "attention",
+    }
+
+
+@pytest.mark.parametrize("positions", [1, 2, 16, 100])
+def test_norms_from_pairs_of_positions_are_never_too_small(positions: int) -> None:
+    generator = torch.Generator().manual_seed(positions)
+    inputs = torch.randn(64, positions, 40, generator=generator)
+    outputs = torch.randn(64, positions, 30, generator=generator)
+    inputs[:32] = inputs[:32, :1]
+    # Half of the rows' terms cancel.
+    outputs[:32] -= outputs[:32].mean(1, keepdim=True) * (1 if positions > 1 else 0)
+
+    squares = squared_norms(inputs, outputs)
+
+    formed = torch.bmm(outputs.double().transpose(1, 2), inputs.double())
+    expected = formed.square().sum((1, 2))
+    assert (squares >= expected * (1 - 1e-6)).all()
+    torch.testing.assert_close(squares[32:], expected[32:], rtol=1e-4, atol=0)
+    assert (squares[:32].sqrt() <= expected[:32].sqrt() + 1e-3 * positions * 35).all()
