@@ -59,6 +59,7 @@ from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
+from dpprobe.study.cuts import study_cuts
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study

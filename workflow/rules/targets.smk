@@ -31,6 +31,8 @@ rule calibrations:
 rule heads:
     input:
         rules.calibrations.input,
+        rules.cuts.input,
+        rules.searches.input,
         lambda wildcards: cell_paths(study_cells()),
         lambda wildcards: job_marks(study_cells()),
         lambda wildcards: network_paths(study_cells()),
@@ -98,6 +100,8 @@ for dataset in STUDY.datasets:
             later(calibration_paths, dataset),
             lambda wildcards, dataset=dataset: cell_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: job_marks(dataset_cells(dataset)),
+            later(cut_files, dataset),
+            lambda wildcards, dataset=dataset: search_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: network_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: network_marks(dataset_cells(dataset)),
             later(audit_files, dataset),

@@ -1,0 +1,32 @@
+"""Writes one shard of the activations that enter a network's last blocks."""
+
+from pathlib import Path
+
+from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):
+        from dpprobe.devices import limit_threads
+        from dpprobe.finetune.cut_shards import extract_cut_shard
+
+        study = run_study(snakemake.config)
+        limit_threads(snakemake.threads)
+        extract_cut_shard(
+            blocks=int(snakemake.wildcards.blocks),
+            table=Path(snakemake.input.table),
+            info=Path(snakemake.input.info),
+            backbone=study.backbones[snakemake.wildcards.backbone],
+            backbone_name=snakemake.wildcards.backbone,
+            split=snakemake.wildcards.split,
+            shard=int(snakemake.wildcards.shard),
+            shards=int(snakemake.wildcards.shards),
+            output=Path(snakemake.output[0]),
+            batch_size=snakemake.params.batch_size,
+            dtype=snakemake.params.dtype,
+            workers=study.features.workers,
+            threads=snakemake.threads,
+            device=study.device,
+            precision=study.features.precision,
+            compiled=study.features.compile,
+        )

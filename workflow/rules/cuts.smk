@@ -1,0 +1,83 @@
+# Activations of the frozen blocks, computed once and read by every epsilon, seed and trial: feature shards of a
+# network's inside. A part of a dataset has its own, from its own table.
+def cut_files(dataset=None):
+    """The shards and manifests of the cuts of a dataset, or of all."""
+    return [
+        f"<results>/cuts/{cut.dataset}/{cut.backbone}/blocks-{cut.blocks}/{split}/{name}"
+        for cut in study_cuts(STUDY, *([dataset] if dataset else []))
+        for split in ("train", "test")
+        for name in (*SHARDS, "manifest.json")
+    ]
+
+
+rule extract_cut:
+    input:
+        table="<data>/{dataset}/{split}.parquet",
+        info="<data>/{dataset}/dataset.json",
+        weights=lambda wildcards: STUDY.backbones[wildcards.backbone].input_files(),
+    output:
+        "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.h5",
+    log:
+        "<logs>/extract_cut/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.log",
+    benchmark:
+        "<benchmarks>/extract_cut/{dataset}/{backbone}/blocks-{blocks}/{split}/shard-{shard}-of-{shards}.tsv"
+    wildcard_constraints:
+        blocks=r"\d+",
+        shard=r"\d{5}",
+        shards=r"\d{5}",
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: network_threads
+    resources:
+        mem_mb=extraction_memory,
+        runtime=extraction_minutes,
+    params:
+        backbone=lambda wildcards: STUDY.backbones[
+            wildcards.backbone
+        ].extraction_params(),
+        batch_size=STUDY.features.batch_size,
+        dtype=STUDY.features.dtype,
+        precision=STUDY.features.precision,
+        features=VERSIONS["features"],
+        version=VERSIONS["cuts"],
+    message:
+        "activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
+        "{wildcards.blocks} blocks, shard {wildcards.shard} of {wildcards.shards}"
+    script:
+        "../../scripts/extract_cut.py"
+
+
+rule write_cut_manifest:
+    input:
+        shards=lambda wildcards: [
+            f"<results>/cuts/{wildcards.dataset}/{wildcards.backbone}/blocks-{wildcards.blocks}/"
+            f"{wildcards.split}/{name}"
+            for name in SHARDS
+        ],
+        info="<data>/{dataset}/dataset.json",
+    output:
+        "<results>/cuts/{dataset}/{backbone}/blocks-{blocks}/{split}/manifest.json",
+    log:
+        "<logs>/write_cut_manifest/{dataset}/{backbone}/blocks-{blocks}/{split}.log",
+    benchmark:
+        "<benchmarks>/write_cut_manifest/{dataset}/{backbone}/blocks-{blocks}/{split}.tsv"
+    wildcard_constraints:
+        blocks=r"\d+",
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10, per_gb=5),
+    params:
+        version=VERSIONS["cuts"],
+    message:
+        "manifest of activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
+        "{wildcards.blocks} blocks"
+    script:
+        "../../scripts/write_manifest.py"
+
+
+rule cuts:
+    input:
+        later(cut_files),
