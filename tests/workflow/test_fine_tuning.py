@@ -23,6 +23,7 @@ from .conftest import TIMEOUT, Workspace
 VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
 CONVOLUTIONAL = {"family": "timm", "model": "test_efficientnet", "pretrained": False}
 NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
+SGD = {"head": "sgd", "batch_size": 16, "epochs": 1}
 # the cheapest: stored features, and no pass through a network
 HEAD = NETWORK | {"tune": "head"}
 
@@ -54,11 +55,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_networks_make_cells_like_any_other(workspace: Workspace, study: dict[str, Any]) -> None:
     study["seeds"] = 1
     study["methods"] = {
-        "sgd": {"head": "sgd", "batch_size": 16, "epochs": 1},
+        "sgd": SGD,
         "head": HEAD,
         "blocks": NETWORK | {"tune": {"blocks": 1}},
         "all": NETWORK | {"tune": "all", "augment": {"views": 2}},
-        "lora": NETWORK | {"tune": {"lora": {"rank": 2}}, "probe": {"method": {"head": "sgd"}}},
+        "lora": NETWORK | {"tune": {"lora": {"rank": 2}}, "probe": {"method": SGD}},
     }
     workspace.run(study, "heads", "tables", "html_report")
     for method in ("head", "blocks", "all", "lora"):

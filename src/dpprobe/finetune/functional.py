@@ -35,9 +35,7 @@ class Functional:
         """Returns the rows' gradients of a batch; see `ghost.Ghost.gradients`."""
         rows = len(labels)
         device = inputs.device
-        parameters = {
-            inner: self._module.get_parameter(inner).detach() for inner in self._trained
-        }
+        parameters = {inner: self._module.get_parameter(inner).detach() for inner in self._trained}
 
         def loss(
             values: dict[str, torch.Tensor], views: torch.Tensor, label: torch.Tensor

@@ -218,9 +218,7 @@ def _layers(
             whole.append(path)
         has_children = next(child.children(), None) is not None and not is_whole
         inner = {}
-        for local, parameter in child.named_parameters(
-            recurse=is_whole, remove_duplicate=False
-        ):
+        for local, parameter in child.named_parameters(recurse=is_whole, remove_duplicate=False):
             if id(parameter) not in names:
                 continue
             if has_children and parameter.ndim > 1 and len(parameter) == 1:

@@ -110,7 +110,9 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     cells = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}"
         for cell in study.cells(dataset)
-        if cell.epsilon == INFINITE or not study.methods[cell.method].private
+        if cell.epsilon == INFINITE
+        or not (method := study.methods[cell.method]).private
+        or method.private_choices
     )
     probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
     measured = study.backbones if dataset in long_tail_datasets(study) else ()

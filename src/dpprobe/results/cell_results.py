@@ -57,9 +57,9 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Rows that the gradient steps of all seeds took in expectation; None for other heads."""
+        """Rows that the gradient steps of all seeds took in expectation; None for others than linear heads."""
         options = method_options(self.options)
-        if not isinstance(options, FirstOrderOptions):
+        if not isinstance(options, FirstOrderOptions) or options.tunes_network:
             return None
         units = len(self.values) * options.step_count(self.n) * options.batch(self.n)
         return float(units) * (self.train_rows / self.n)

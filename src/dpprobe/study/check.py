@@ -54,6 +54,8 @@ def check_study(study: Study) -> list[str]:
     for name, backbone in study.backbones.items():
         with report.part(f"backbones.{name}"):
             backbone.check()
+            for path in backbone.input_files():
+                public_files.check_weights(path)
             report.warnings += [f"backbones.{name}: {line}" for line in backbone.warnings()]
     if report.errors:
         raise ConfigError("\n".join(report.errors))

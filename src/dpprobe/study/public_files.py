@@ -50,6 +50,17 @@ class PublicFiles:
                     "features of a dataset under public_datasets"
                 )
 
+    def check_weights(self, path: str) -> None:
+        """Checks a file of a backbone's weights, which are public by assumption.
+
+        Raises:
+          ConfigError: for a path among private data, such as that of a network trained here.
+        """
+        if place := self._place(path):
+            raise ConfigError(
+                f"checkpoint: {path}: it lies in {place}; name public weights elsewhere"
+            )
+
     def _place(self, path: str) -> str | None:
         """Returns words for the private folder that a path lies in, None where it lies in none."""
         for view in _views(resolve_path(path)):

@@ -34,7 +34,7 @@ from dpprobe.finetune.probe import fit_probe, start_from
 from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
-from dpprobe.heads.private_mark import marked
+from dpprobe.heads.private_mark import check_unmarked, marked
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
@@ -166,6 +166,8 @@ def open_network_job(
     Raises:
       DpprobeError: when the method has no plan, with the reason.
     """
+    for path in files.backbone.input_files():
+        check_unmarked(Path(path), option="checkpoint", written=path)
     opened = open_job(
         job, train=files.train, test=files.test, plans=plans, cells=cells, overlap=overlap,
         tables=tables,
