@@ -17,7 +17,7 @@ def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> 
     views = len(scores) // len(labels)
     scores = scores.float()
     if labels.ndim == 1 and sigmoid:
-        labels = functional.one_hot(labels, scores.shape[1])
+        labels = labels.unsqueeze(1) == torch.arange(scores.shape[1], device=scores.device)
     if labels.ndim == 2:
         labels = labels.to(scores.dtype)
     if views > 1:

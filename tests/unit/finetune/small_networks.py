@@ -16,6 +16,11 @@ from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.gradients import ClippedSums
 
 
+def every(name: str) -> bool:
+    """Chooses all parameters."""
+    return bool(name)
+
+
 @dataclass(frozen=True)
 class Small:
     """A module that is a network of `gradients.Network`."""
@@ -29,7 +34,7 @@ class Small:
         cls,
         module: nn.Module,
         shape: tuple[int, ...],
-        chosen: Callable[[str], bool] = lambda name: True,
+        chosen: Callable[[str], bool] = every,
     ) -> Small:
         """Trains the parameters whose name is chosen."""
         trained = {}
@@ -68,7 +73,7 @@ def frozen_norms(module: nn.Module) -> None:
             frozen_norms(child)
 
 
-def of_timm(name: str, size: int, chosen: Callable[[str], bool] = lambda name: True, **options: Any):
+def of_timm(name: str, size: int, chosen: Callable[[str], bool] = every, **options: Any) -> Small:
     """A model of timm with random weights, no parameter of which is zero."""
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=5, **options).eval()
@@ -129,5 +134,3 @@ def added(clipped_sums: ClippedSums, *arguments: Any) -> torch.Tensor:
     total = torch.zeros(clipped_sums.size)
     clipped_sums.add(total, *arguments)
     return total
-
-

@@ -11,7 +11,7 @@ from torch import nn
 
 from dpprobe.finetune import ghost
 from dpprobe.finetune.adapters import ChannelAffine
-from dpprobe.finetune.layers import ModuleRule, forms_gradients, rule_of, squared_norms
+from dpprobe.finetune.layers import ModuleRule, rule_of, squared_norms
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5
@@ -199,12 +199,9 @@ def test_both_ways_of_a_layer_agree(name: str, monkeypatch: pytest.MonkeyPatch) 
     network = started(name)
     inputs, labels = batch(network, views=2)
     results = []
-    for forms in (True, False):
-        monkeypatch.setattr(ghost, "forms_gradients", lambda sizes, forms=forms: forms)
-        if not forms:  # blocks of groups have no such way
-            monkeypatch.setattr(
-                ghost, "forms_gradients", lambda sizes: sizes[0] >= 10**6 or forms_gradients((1, 1, 1))
-            )
+    # Blocks of groups have one way.
+    for way in (lambda _: True, lambda sizes: sizes[0] >= 10**6):
+        monkeypatch.setattr(ghost, "forms_gradients", way)
         results.append(added(sums(network, 0.1), inputs, labels, None))
 
     assert (results[0] - results[1]).norm() < 2e-5 * results[0].norm()

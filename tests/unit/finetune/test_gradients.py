@@ -1,0 +1,367 @@
+"""Clipped sums of networks: against single rows in float64, and what no row may do to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.gradients import STABILITY, clip_factors
+from tests.unit.finetune.small_networks import Small, added, clipped, gradients, of_timm, sums
+
+MODELS: dict[str, tuple[int, dict[str, Any]]] = {
+    "mobilenetv2_100": (64, {}),
+    "vit_tiny_patch16_224": (48, {"img_size": 48, "depth": 3}),
+    "resnet26": (64, {}),
+    "test_convnext": (64, {}),
+    "test_convnext2": (64, {}),
+    "test_nfnet": (64, {}),
+    "test_efficientnet_gn": (64, {}),
+    "test_efficientnet_ln": (64, {}),
+    "tf_mobilenetv3_small_minimal_100": (64, {}),
+}
+ENGINES = ["ghost", "functional"]
+warnings = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def small(seed: int = 0, classes: int = 3) -> Small:
+    """A convolutional network with every second kind of layer."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        ChannelAffine(torch.rand(4) + 0.5, torch.randn(4)),
+        nn.ReLU6(inplace=True),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
+    return Small.of(module, (2, 4, 4))
+
+
+def batch(rows: int, network: Small, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, *network.shape, generator=generator)
+    return inputs, torch.randint(0, classes, (rows,), generator=generator)
+
+
+@warnings
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_have_the_sums_of_single_rows(name: str, engine: str) -> None:
+    size, options = MODELS[name]
+    network = of_timm(name, size, **options)
+    inputs, labels = batch(3, network, 5)
+    rows = gradients(network, inputs, labels)
+    limit = float(rows.norm(dim=1).median())
+
+    total = added(sums(network, limit, engine=engine), inputs, labels, None)
+
+    # Activations near the ends of ReLUs may be cut off in float32 and not in float64.
+    expected = clipped(rows, limit)
+    assert (total - expected).norm() < 1e-2 * expected.norm()
+
+
+@warnings
+@pytest.mark.parametrize("engine", ENGINES)
+def test_last_blocks_with_views(engine: str) -> None:
+    network = of_timm(
+        "mobilenetv2_100", 64, lambda name: name.startswith(("blocks.6", "conv_head", "classifier"))
+    )
+    inputs = torch.randn(2, 3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([1, 4])
+    rows = gradients(network, inputs, labels)
+
+    total = added(sums(network, 1.0, engine=engine), inputs, labels, None)
+
+    assert (total - clipped(rows, 1.0)).norm() < 1e-3 * clipped(rows, 1.0).norm()
+
+
+@warnings
+def test_biases_alone() -> None:
+    network = of_timm(
+        "vit_tiny_patch16_224", 48, lambda name: name.endswith("bias"), img_size=48, depth=2
+    )
+    inputs, labels = batch(3, network, 5)
+
+    total = added(sums(network, 0.1), inputs, labels, None)
+
+    expected = clipped(gradients(network, inputs, labels), 0.1)
+    assert (total - expected).norm() < 1e-4 * expected.norm()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("sigmoid", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+def test_labels(sigmoid: bool, soft: bool, engine: str) -> None:
+    network = small()
+    inputs, labels = batch(6, network)
+    zeros = nn.functional.one_hot(labels, 3).float()
+    given_labels = zeros * 0.9 + 0.1 / 3 if soft else labels
+    rows = gradients(network, inputs, zeros * 0.9 + 0.1 / 3 if soft else zeros, sigmoid=sigmoid)
+    limit = float(rows.norm(dim=1).median())
+
+    total = added(sums(network, limit, sigmoid=sigmoid, engine=engine), inputs, given_labels, None)
+
+    torch.testing.assert_close(total.double(), clipped(rows, limit), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_multiply_what_is_clipped(engine: str) -> None:
+    network = small()
+    inputs, labels = batch(6, network)
+    weights = torch.tensor([1.0, 0.5, 0.0, 0.25, 1.0, 1 / 3])
+    rows = gradients(network, inputs, labels)
+
+    total = added(sums(network, 0.3, engine=engine), inputs, labels, weights)
+
+    expected = clipped(rows, 0.3, weights.double())
+    torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_automatic_clipping(engine: str) -> None:
+    network = small()
+    inputs, labels = batch(6, network)
+    rows = gradients(network, inputs, labels)
+
+    automatic = sums(network, 0.3, engine=engine, clipping="automatic")
+    total = added(automatic, inputs, labels, None)
+
+    expected = (0.3 / (rows.norm(dim=1) + STABILITY)) @ rows
+    torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_are_added_in_the_order_of_the_parameters() -> None:
+    network = small()
+    turned = Small(network.module, network.shape, dict(reversed(network.trained.items())))
+    inputs, labels = batch(4, network)
+    ahead = added(sums(network), inputs, labels, None)
+    sizes = [parameter.numel() for parameter in network.trained.values()]
+
+    total = torch.ones(sum(sizes))
+    sums(turned).add(total, inputs, labels, None)
+
+    back = torch.cat(total.split(sizes[::-1])[::-1])
+    torch.testing.assert_close(back, ahead + 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_statistics(engine: str) -> None:
+    network = small()
+    inputs, labels = batch(6, network)
+    rows = gradients(network, inputs, labels)
+    limit = float(rows.norm(dim=1).median())
+
+    clipping = sums(network, limit, engine=engine)
+    statistics = clipping.add(torch.zeros(clipping.size), inputs, labels, None)
+
+    losses = nn.functional.cross_entropy(network.module(inputs), labels, reduction="none")
+    torch.testing.assert_close(statistics.losses, losses.detach())
+    torch.testing.assert_close(statistics.norms, rows.norm(dim=1), rtol=1e-4, atol=0)
+    more = rows.norm(dim=1) > limit * 1.001
+    assert (statistics.clipped | ~more).all()
+    assert int(statistics.clipped.sum()) in (2, 3, 4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_row_adds_nothing(engine: str) -> None:
+    network = small()
+    inputs, labels = batch(0, network)
+    total = torch.full((sums(network).size,), 3.0)
+
+    statistics = sums(network, 1.0, engine=engine).add(total, inputs, labels, torch.zeros(0))
+
+    assert (total == 3).all()
+    assert len(statistics.losses) == len(statistics.norms) == len(statistics.clipped) == 0
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "automatic"])
+def test_gradients_of_zero_add_zero(clipping: str) -> None:
+    # Scores of a million to one: the softmax is one and zero, to the last bit.
+    network = small()
+    with torch.no_grad():
+        network.trained["7.bias"].copy_(torch.tensor([1e6, 0.0, 0.0]))
+    inputs, _ = batch(4, network)
+
+    total = added(
+        sums(network, 1.0, clipping=clipping), inputs, torch.zeros(4, dtype=torch.int64), None
+    )
+
+    assert (total == 0).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("limit", [0.3, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+def test_rows_without_a_gradient_add_nothing(bad: float, limit: float, engine: str) -> None:
+    network = small()
+    inputs, labels = batch(6, network)
+    weights = torch.rand(6, generator=torch.Generator().manual_seed(0))
+    kept = torch.tensor([0, 2, 3, 5])
+    clipping = sums(network, limit, engine=engine)
+    expected = added(clipping, inputs[kept], labels[kept], weights[kept])
+    inputs[1, 0, 2, 1] = bad
+    inputs[4] = bad
+
+    total = torch.zeros(clipping.size)
+    statistics = clipping.add(total, inputs, labels, weights)
+
+    if bad != 3e38:  # what follows may saturate, and have a gradient after all
+        torch.testing.assert_close(total, expected)
+        assert (~statistics.norms.isfinite()).nonzero().flatten().tolist() == [1, 4]
+        assert statistics.clipped[[1, 4]].all()
+    assert total.isfinite().all()
+
+
+def test_labels_that_are_not_finite_add_nothing() -> None:
+    network = small()
+    inputs, labels = batch(3, network)
+    soft = nn.functional.one_hot(labels, 3).float()
+    expected = added(sums(network, 1.0), inputs[1:], soft[1:], None)
+    soft[0, 1] = math.nan
+
+    torch.testing.assert_close(added(sums(network, 1.0), inputs, soft, None), expected)
+
+
+NUMBERS = st.one_of(
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e-40, 1e20, 3e38, -3e38]),
+    st.floats(-1e6, 1e6, width=32),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 31), NUMBERS), max_size=12),
+    clipping=st.sampled_from(["fixed", "automatic"]),
+    precision=st.sampled_from(["float32", "bfloat16"]),
+    engine=st.sampled_from(ENGINES),
+    limit=st.floats(1e-3, 1e3),
+)
+def test_no_row_moves_a_sum_by_more_than_the_clip(
+    changes: list[tuple[int, int, float]],
+    clipping: str,
+    precision: str,
+    engine: str,
+    limit: float,
+) -> None:
+    network = small()
+    inputs, labels = batch(3, network)
+    for row, place, value in changes:
+        inputs[row].view(-1)[place] = value
+    sum_of_rows = sums(network, limit, clipping=clipping, precision=precision, engine=engine)
+
+    alone = [added(sum_of_rows, inputs[i : i + 1], labels[i : i + 1], None) for i in range(3)]
+    together = added(sum_of_rows, inputs, labels, None)
+
+    for total in alone:
+        assert float(total.double().norm()) <= limit
+    assert together.isfinite().all()
+    if precision == "float32":
+        torch.testing.assert_close(together, sum(alone), rtol=1e-3, atol=1e-3 * limit)
+
+
+@warnings
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["mobilenetv2_100", "vit_tiny_patch16_224", "resnet26"])
+def test_the_clipped_norm_is_at_most_the_clip(name: str, precision: str) -> None:
+    size, options = MODELS[name]
+    network = of_timm(name, size, **options)
+    inputs, labels = batch(4, network, 5)
+    clipping = sums(network, 1.0, precision=precision)
+
+    for row in range(4):
+        total = added(clipping, inputs[row : row + 1], labels[row : row + 1], None)
+        assert 0.99 < float(total.double().norm()) <= 1.0
+
+
+def test_bfloat16_is_near_float32() -> None:
+    network = small()
+    inputs, labels = batch(8, network)
+    expected = added(sums(network, 0.5), inputs, labels, None)
+
+    total = added(sums(network, 0.5, precision="bfloat16"), inputs, labels, None)
+
+    assert 0 < (total - expected).norm() < 0.05 * expected.norm()
+
+
+def test_a_batch_in_pieces_has_the_same_sum() -> None:
+    network = small()
+    inputs, labels = batch(20, network)
+    clipping = sums(network, 0.3)
+    whole = added(clipping, inputs, labels, None)
+
+    pieces = torch.zeros(clipping.size)
+    for start in range(0, 20, 7):
+        clipping.add(pieces, inputs[start : start + 7], labels[start : start + 7], None)
+
+    torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_scoring_afterwards_is_as_before() -> None:
+    network = small()
+    inputs, labels = batch(3, network)
+    before = network.module(inputs)
+    added(sums(network, 1.0), inputs, labels, None)
+
+    assert torch.equal(network.module(inputs), before)
+    assert not any(module._forward_hooks for module in network.module.modules())
+    assert all(parameter.grad is None for parameter in network.trained.values())
+
+
+def test_shared_parameters_are_refused_by_ghost_and_right_by_functional() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
+    module[2].weight = module[0].weight
+    network = Small.of(module, (5,))
+    inputs, labels = batch(4, network)
+
+    with pytest.raises(ConfigError, match=r"0\.weight: used by several layers"):
+        sums(network)
+    total = added(sums(network, 0.3, engine="functional"), inputs, labels, None)
+
+    expected = clipped(gradients(network, inputs, labels), 0.3)
+    torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_input_that_is_overwritten_is_refused() -> None:
+    class Overwrites(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.affine = ChannelAffine(torch.rand(5), torch.rand(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.affine(x)
+            x.detach().mul_(2)
+            return y
+
+    network = Small.of(nn.Sequential(nn.Linear(5, 5), Overwrites(), nn.Linear(5, 3)), (5,))
+    inputs, labels = batch(2, network)
+
+    with pytest.raises(ConfigError, match=r"1\.affine: its input is overwritten.*functional"):
+        added(sums(network), inputs, labels, None)
+
+
+@given(
+    norms=st.lists(st.floats(0, 1e30), min_size=1, max_size=5),
+    limit=st.floats(1e-6, 1e6),
+    clipping=st.sampled_from(["fixed", "automatic"]),
+)
+def test_factors_bring_norms_below_the_clip(
+    norms: list[float], limit: float, clipping: str
+) -> None:
+    lengths = torch.tensor(norms, dtype=torch.float64)
+
+    factors = clip_factors(lengths, limit, clipping).float().double()
+
+    assert np.all((factors * lengths).numpy() <= limit)
+    assert np.all(factors.numpy() >= 0)
