@@ -57,7 +57,10 @@ class Checkpoints:
     folder: Path
     fingerprint: str
     minutes: float = 5.0
-    _last: float = field(default_factory=time.monotonic, init=False, repr=False)
+    _last: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._last = time.monotonic()
 
     @property
     def path(self) -> Path:

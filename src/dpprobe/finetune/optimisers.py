@@ -12,7 +12,7 @@ from dpprobe.heads.sgd import Sgd
 
 
 class TensorLamb(lamb.Lamb):
-    """You et al. 2019, algorithm 2: a layer is a whole tensor, as PyTorch's implementations take it.
+    """You et al. 2019, algorithm 2: a layer is a parameter tensor.
 
     Where the tensor or the direction is 0 the ratio is 1.
     """

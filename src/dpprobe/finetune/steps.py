@@ -101,13 +101,14 @@ class Training:
             self._average = {name: one.clone() for name, one in self._parameters.items()}
 
     @torch.no_grad()
-    def step(self, advance: Callable[[int], None] = lambda rows: None) -> None:
-        """Takes one noisy step, of an empty batch too; calls `advance` with rows that are done."""
+    def step(self, advance: Callable[[int], None] | None = None) -> None:
+        """Takes one noisy step, of an empty batch too; tells `advance` how many rows are done."""
         self._releases.count(GRADIENTS, 1)
         self._total.zero_()
         for rows, batch in self._physical_batches(self._drawn_rows()):
             self._add(rows, batch)
-            advance(len(rows))
+            if advance is not None:
+                advance(len(rows))
         noise = self._noise.draw(1, self._deviation)[0, 0]
         self._total.add_(noise.to(self._device)).div_(self._divisor)
         self._descend()

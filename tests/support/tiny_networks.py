@@ -1,0 +1,142 @@
+"""A small network, its rows, plans, and an oracle of clipped sums, for tests of its training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpprobe.finetune.inputs import CutInputs
+from dpprobe.finetune.network import TunedNetwork
+from dpprobe.finetune.options import Options
+from dpprobe.heads.units import Units
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+
+CPU = torch.device("cpu")
+DIMENSION, HIDDEN, CLASSES = 5, 6, 3
+SEED = 2**100 + 7
+
+
+class Mlp(nn.Module):
+    """Rows [m, 5] -> a hidden layer that is trained -> scores [m, 3]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(DIMENSION, HIDDEN)
+        self.head = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.hidden(rows.float().flatten(1)).tanh())
+        return scores
+
+
+def mlp_network(seed: int = 0) -> TunedNetwork:
+    """The network at its start, which `seed` draws."""
+    module = Mlp().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return TunedNetwork(
+        module=module,
+        trained=dict(module.named_parameters()),
+        shape=(DIMENSION,),
+        from_images=False,
+    )
+
+
+def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) -> CutInputs:
+    """Rows in a fixed random order of classes; with units of one, two or three rows."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(rows, DIMENSION, generator=generator)
+    labels = torch.randint(0, CLASSES, (rows,), generator=generator)
+    if several:
+        shape = (rows, CLASSES)
+        labels = torch.randint(0, 2, shape, generator=generator).to(torch.uint8)
+    names = [f"p{row * 7 % (rows // 2)}" for row in range(rows - 4)] + ["last"] * 4
+    return CutInputs(
+        features, labels, CLASSES, shape=(DIMENSION,), units=Units.of(names) if units else None
+    )
+
+
+def network_options(**values: Any) -> Options:
+    """fine_tune with a few steps, whatever is not given."""
+    defaults = {"tune": {"blocks": 1}, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.3}
+    return Options.model_validate({**defaults, **values})
+
+
+def plan_of(options: Options, n: int, noise: float) -> Plan:
+    """A plan that nobody has calibrated: so much noise, or none and no promise."""
+    private = noise > 0
+    return Plan(
+        mechanisms=tuple(item.scaled(noise) for item in options.mechanisms(n)),
+        n=n,
+        epsilon=1.0 if private else math.inf,
+        delta=1e-5,
+        accountant="pld",
+        realised_epsilon=1.0 if private else math.inf,
+    )
+
+
+def releases_of(options: Options, n: int, noise: float, seed: int = SEED) -> Releases:
+    return Releases(plan_of(options, n, noise), [seed], CPU)
+
+
+class NaiveSums:
+    """The same sums as `ClippedSums`, from one backward pass a view of a row, in float64."""
+
+    def __init__(
+        self,
+        network: TunedNetwork,
+        *,
+        sigmoid: bool,
+        max_grad_norm: float,
+        clipping: str,
+        precision: str = "float32",
+        engine: str = "ghost",
+    ) -> None:
+        del precision, engine
+        self._network, self._sigmoid = network, sigmoid
+        self._limit, self._clipping = max_grad_norm, clipping
+        self.size = sum(one.numel() for one in network.trained.values())
+
+    def add(
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> None:
+        for row in range(len(inputs)):
+            gradient = self.clipped(inputs[row], labels[row])
+            total += (gradient * (1 if weights is None else weights[row])).to(total.dtype)
+
+    def clipped(self, row: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        """One row's clipped gradient."""
+        views = row[None] if row.ndim == len(self._network.shape) else row
+        scores = self._network.module(views)
+        if self._sigmoid:
+            targets = label.expand_as(scores)
+            losses = nn.functional.binary_cross_entropy_with_logits(
+                scores, targets, reduction="none"
+            ).sum(1)
+        else:
+            losses = nn.functional.cross_entropy(scores, label.expand(len(views)), reduction="none")
+        parts = torch.autograd.grad(losses.mean(), list(self._network.trained.values()))
+        gradient = torch.cat([part.reshape(-1) for part in parts]).double()
+        norm = float(gradient.norm())
+        if math.isinf(self._limit):
+            return gradient
+        if self._clipping == "automatic":
+            return gradient * (self._limit / (norm + 0.01))
+        return gradient * min(1.0, self._limit / norm) if norm else gradient
+
+
+def flat(state: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """All parameters in one float64 vector."""
+    return torch.cat([one.detach().reshape(-1) for one in state.values()]).double().numpy()

@@ -1,0 +1,220 @@
+"""Checkpoints: a killed training ends bit for bit as one that was not; damaged ones are ignored."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import PrivacyError, StoreError
+from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
+from dpprobe.finetune.train import Trained, train_network
+from dpprobe.heads.private_mark import check_unmarked
+from tests.support.tiny_networks import (
+    flat,
+    mlp_inputs,
+    mlp_network,
+    network_options,
+    releases_of,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def run(folder: Path, values: dict[str, Any], place: str = "never") -> int:
+    """The exit status of a training in a process of its own."""
+    command = [
+        sys.executable, "-m", "tests.support.killed_training",
+        str(folder), json.dumps(values), place,
+    ]  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    return subprocess.run(command, cwd=REPOSITORY, check=False, timeout=300).returncode
+
+
+def ended(folder: Path) -> tuple[bytes, list[dict[str, float]]]:
+    return (folder / "end.npy").read_bytes(), json.loads((folder / "history.json").read_text())
+
+
+CASES = [
+    {"optimiser": "sgd", "batch_size": 8},
+    {"optimiser": "momentum", "average": "mean"},
+    {"optimiser": "adam", "batch_size": 8, "average": "ema", "schedule": "warmup_cosine"},
+    {"optimiser": "lamb", "batch_size": 5, "average": "mean", "units": True},
+    {"optimiser": "momentum", "batch_size": 1, "units": True, "class_weights": [1, 0.5, 0.5]},
+]
+
+
+@pytest.mark.parametrize("values", CASES)
+def test_a_training_killed_again_and_again_is_one_that_was_not(
+    values: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(whole, values) == 0
+    # before a step; while a checkpoint is written; after the last step but for the last checkpoint
+    for place in ("step:1", "save:2", "save:4"):
+        assert run(killed, values, place) == -signal.SIGKILL
+        assert not (killed / "end.npy").exists()
+    assert run(killed, values) == 0
+    assert ended(killed) == ended(whole)
+    assert [path.name for path in (killed / "checkpoint").iterdir()] == [FILE]
+
+
+def train(options: Any, checkpoint: Checkpoints | None, *, steps: int = 6, **rest: Any) -> Trained:
+    inputs = mlp_inputs()
+    releases = releases_of(options, inputs.n, 0.7)
+    trained = train_network(options, mlp_network(), inputs, releases, checkpoint=checkpoint, **rest)
+    releases.check()
+    assert trained.steps == steps
+    return trained
+
+
+def stopped_after(folder: Path, step: int, **values: Any) -> Checkpoints:
+    """The checkpoints of a training that was stopped after a step."""
+
+    class Stop(Exception):
+        pass
+
+    def record(taken: int, network: Any) -> dict[str, float]:
+        del network
+        if taken == step + 1:
+            raise Stop
+        return {}
+
+    made = Checkpoints(folder=folder, fingerprint="f", minutes=0)
+    with pytest.raises(Stop):
+        train(network_options(**values), made, record=record)
+    return made
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "lamb"])
+@pytest.mark.parametrize("average", ["last", "mean", "ema"])
+@pytest.mark.parametrize("batch_size", [8, "full"])
+def test_going_on_is_bit_for_bit(
+    optimiser: str, average: str, batch_size: Any, tmp_path: Path
+) -> None:
+    values = {"optimiser": optimiser, "average": average, "batch_size": batch_size}
+    whole = train(network_options(**values), None)
+    for step in (1, 3, 5):
+        made = stopped_after(tmp_path / str(step), step, **values)
+        again = train(network_options(**values), made)
+        assert flat(again.state).tolist() == flat(whole.state).tolist()
+        # and once more from the end, as where a job was killed before it published
+        once_more = train(network_options(**values), made)
+        assert flat(once_more.state).tolist() == flat(whole.state).tolist()
+
+
+def test_a_checkpoint_s_steps_are_counted_as_releases(tmp_path: Path) -> None:
+    options, inputs = network_options(), mlp_inputs()
+    made = stopped_after(tmp_path, 4)
+    releases = releases_of(options, inputs.n, 0.7)
+    releases.count("gradients", 3)
+    with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
+        train_network(options, mlp_network(), inputs, releases, checkpoint=made)
+
+
+def test_a_checkpoint_of_another_training_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped_after(tmp_path, 4, learning_rate=0.1)
+    other = Checkpoints(folder=tmp_path, fingerprint="g", minutes=5)
+    with caplog.at_level(logging.WARNING):
+        trained = train(network_options(), other)
+    assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
+    assert "a checkpoint of another training; ignored" in caplog.text
+
+
+def damaged(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "no metadata":
+        from safetensors.numpy import save_file
+
+        save_file({"a": np.zeros(3)}, path)
+    else:
+        path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "one bit", "no metadata"])
+def test_a_damaged_checkpoint_is_ignored(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = stopped_after(tmp_path, 4)
+    damaged(made.path, how)
+    with caplog.at_level(logging.WARNING):
+        trained = train(network_options(), made)
+    assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
+    assert "not a whole checkpoint" in caplog.text
+    assert made.load() is not None  # of the last step, in its place
+
+
+def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
+    made = Checkpoints(folder=tmp_path, fingerprint="f")
+    made.save(State(tensors={"parameter/x": torch.zeros(2)}, values={"taken": 1, "history": []}))
+    with pytest.raises(StoreError, match="other parameters"):
+        train(network_options(), made)
+
+
+def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpprobe.finetune import checkpoint
+
+    now = 0.0
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    made = Checkpoints(folder=tmp_path, fingerprint="f", minutes=5)
+    assert not made.due()
+    now = 299.0
+    assert not made.due()
+    now = 300.0
+    assert made.due()
+    made.save(State(tensors={}, values={}))
+    assert not made.due()
+    now = 600.0
+    assert made.due()
+
+
+def test_tensors_and_values_come_back(tmp_path: Path) -> None:
+    made = Checkpoints(folder=tmp_path / "new" / "folder", fingerprint="f")
+    assert made.load() is None
+    tensors = {
+        "transposed": torch.arange(6.0).view(2, 3).T,
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "nothing": torch.zeros(0),
+        "one": torch.tensor(1.5),
+    }
+    values = {"large": 2**63 + 5, "nan": [float("nan"), 0.1], "text": "é"}
+    made.save(State(tensors=tensors, values=values))
+    state = made.load()
+    assert state is not None
+    assert str(state.values) == str(values)
+    for name, one in tensors.items():
+        assert state.tensors[name].dtype == one.dtype
+        assert torch.equal(state.tensors[name], one)
+    made.clear()
+    assert made.load() is None
+    assert not made.folder.exists()
+    made.clear()
+
+
+def test_half_written_files_are_removed(tmp_path: Path) -> None:
+    made = stopped_after(tmp_path, 2)
+    partial = tmp_path / f".{FILE}.12345678.partial"
+    partial.write_bytes(b"x")
+    assert made.load() is not None
+    assert not partial.exists()
+
+
+def test_no_study_starts_from_a_checkpoint_as_if_it_were_public(tmp_path: Path) -> None:
+    made = stopped_after(tmp_path, 2)
+    with pytest.raises(PrivacyError, match="trained on private rows"):
+        check_unmarked(made.path, option="init_file", written="x")

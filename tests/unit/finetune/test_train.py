@@ -1,0 +1,507 @@
+"""DP training of networks: what is released, when, with which noise; and what it equals."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.finetune.inputs import CutInputs, Inputs
+from dpprobe.finetune.network import TunedNetwork
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.train import Trained, train_network
+from dpprobe.heads.adam import Adam
+from dpprobe.heads.units import Units
+from dpprobe.privacy.noise import GaussianNoise
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import poisson_batches
+from tests.support.tiny_networks import (
+    CLASSES,
+    CPU,
+    DIMENSION,
+    SEED,
+    NaiveSums,
+    flat,
+    mlp_inputs,
+    mlp_network,
+    network_options,
+    plan_of,
+    releases_of,
+)
+
+
+class RecordedSums:
+    """Remembers every call; adds nothing, or what the naive oracle adds."""
+
+    calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]
+
+    def __init__(self, network: TunedNetwork, **rest: Any) -> None:
+        self.calls = []
+        self.rest = rest
+        self.size = sum(one.numel() for one in network.trained.values())
+
+    def add(
+        self,
+        total: torch.Tensor,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+    ) -> None:
+        assert total.dtype == torch.float32
+        self.calls.append((inputs, labels, weights))
+
+
+def train(
+    options: Options, inputs: Inputs | None = None, *, noise: float = 2.0, **rest: Any
+) -> Trained:
+    inputs = mlp_inputs() if inputs is None else inputs
+    releases = releases_of(options, inputs.n, noise)
+    trained = train_network(options, mlp_network(), inputs, releases, **rest)
+    releases.check()
+    return trained
+
+
+def reference(
+    options: Options, inputs: CutInputs, noise: float, *, seed: int = SEED
+) -> list[dict[str, torch.Tensor]]:
+    """The parameters after each step, by a loop of its own: float64 sums and PyTorch's steps."""
+    network = mlp_network()
+    (mechanism,) = plan_of(options, inputs.n, noise).mechanisms
+    rate = mechanism.sample_rate
+    sums = NaiveSums(
+        network,
+        sigmoid=options.loss == "sigmoid",
+        max_grad_norm=options.max_grad_norm if noise else math.inf,
+        clipping=options.clipping,
+    )
+    drawn = GaussianNoise([seed], sums.size, CPU)
+    units = inputs.units
+    batches = poisson_batches(inputs.n, rate, mechanism.count, stream(seed, "sampling"))
+    head = [one for name, one in network.trained.items() if name.startswith("head")]
+    rest = [one for name, one in network.trained.items() if not name.startswith("head")]
+    groups = [
+        {"params": head, "lr": options.learning_rate},
+        {"params": rest, "lr": options.learning_rate * options.backbone_rate},
+    ]
+    torch_optimiser: torch.optim.Optimizer
+    if options.optimiser == "adam":
+        torch_optimiser = torch.optim.Adam(groups)
+    else:
+        momentum = 0.9 if options.optimiser == "momentum" else 0.0
+        torch_optimiser = torch.optim.SGD(groups, momentum=momentum)
+    states = []
+    for batch in batches:
+        rows = batch
+        if units is not None:
+            rows, _ = units.rows_of(batch, np.array([len(batch)]))
+        labels = inputs.labels[torch.from_numpy(rows)]
+        if options.loss == "sigmoid":
+            labels = labels.float()
+        weights = np.ones(len(rows)) if units is None else units.weights[rows]
+        if options.class_weights:
+            weights = weights * np.array(options.class_weights)[labels.numpy()]
+        total = torch.zeros(sums.size, dtype=torch.float64)
+        sums.add(total, inputs.batch(rows, step=None), labels, torch.from_numpy(weights))
+        total += drawn.draw(1, noise * options.max_grad_norm)[0, 0]
+        total /= rate * inputs.n
+        for parameter, part in zip(
+            network.trained.values(),
+            total.split([one.numel() for one in network.trained.values()]),
+            strict=True,
+        ):
+            parameter.grad = part.view(parameter.shape).float()
+        torch_optimiser.step()
+        states.append({name: one.detach().clone() for name, one in network.trained.items()})
+    return states
+
+
+def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert list(first) == list(second)
+    np.testing.assert_allclose(flat(first), flat(second), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("batch_size", [8, "full"])
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: float) -> None:
+    """Without noise that of a plain optimiser, on the same batches."""
+    options = network_options(
+        optimiser=optimiser, batch_size=batch_size, learning_rate=0.1, backbone_rate=0.5
+    )
+    wanted = reference(options, mlp_inputs(), noise)[-1]
+    assert_close(train(options, noise=noise).state, wanted)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"clipping": "automatic"},
+        {"loss": "sigmoid"},
+        {"engine": "functional"},
+        {"class_weights": (1.0, 0.25, 0.5)},
+        {"units": True, "class_weights": (1.0, 0.25, 0.5)},
+        {"units": True},
+        {"units": True, "batch_size": "full"},
+    ],
+)
+def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> None:
+    units = values.pop("units", False) if "units" in (values := dict(values)) else False
+    options = network_options(**{"batch_size": 8, "optimiser": "sgd", **values})
+    inputs = mlp_inputs(units=units, several=options.loss == "sigmoid")
+    assert_close(train(options, inputs, noise=0.7).state, reference(options, inputs, noise=0.7)[-1])
+
+
+def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
+    options = network_options(loss="sigmoid", batch_size=8)
+    inputs = mlp_inputs()
+    several = mlp_inputs()
+    several.labels = nn.functional.one_hot(inputs.labels, CLASSES).to(torch.uint8)
+    assert_close(train(options, inputs).state, train(options, several).state)
+
+
+@pytest.mark.parametrize("average", ["mean", "ema"])
+def test_averages_are_of_the_iterates(average: str) -> None:
+    options = network_options(average=average, optimiser="sgd", batch_size=8)
+    states = [flat(one) for one in reference(options, mlp_inputs(), 0.7)]
+    weights = np.ones(len(states))
+    if average == "ema":
+        weights = 0.99 ** np.arange(len(states))[::-1]
+    wanted = np.average(states, axis=0, weights=weights)
+    np.testing.assert_allclose(flat(train(options, noise=0.7).state), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_priors_move_the_biases_of_the_result_alone() -> None:
+    options = network_options()
+    priors = (0.5, 0.3, 0.2)
+    plain, moved = train(options), train(network_options(class_priors=priors))
+    for name, one in plain.state.items():
+        if name != "head.bias":
+            assert torch.equal(one, moved.state[name])
+    logs = torch.log(torch.tensor(priors))
+    shift = moved.state["head.bias"] - plain.state["head.bias"]
+    torch.testing.assert_close(shift, logs.mean() - logs)
+
+
+def test_numbers_of_classes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="class_weights has 2 numbers, and there are 3 classes"):
+        train(network_options(class_weights=(1.0, 0.5)))
+
+
+def test_the_network_is_left_with_the_result() -> None:
+    options, network = network_options(average="mean", class_priors=(0.5, 0.3, 0.2)), mlp_network()
+    inputs = mlp_inputs()
+    trained = train_network(options, network, inputs, releases_of(options, inputs.n, 1.0))
+    assert flat(network.trained).tolist() == flat(trained.state).tolist()
+    assert trained.steps == 6
+
+
+# -- noise, batches, and the count of releases
+
+
+def test_noise_has_the_plan_s_variance_and_is_anew_in_each_step() -> None:
+    """With sums of nothing and a rate of 1 a step moves by the noise over the divisor."""
+    options = network_options(optimiser="sgd", learning_rate=1.0, steps=4000, batch_size=10)
+    inputs = mlp_inputs()
+    moved: list[np.ndarray] = []
+
+    class Watched(RecordedSums):
+        def __init__(self, network: TunedNetwork, **rest: Any) -> None:
+            super().__init__(network, **rest)
+            self.network = network
+
+        def add(self, total: torch.Tensor, *rest: Any) -> None:
+            del rest
+            moved.append(flat(self.network.trained))
+            del total
+
+    noise = 1.7
+    train(options, inputs, noise=noise, make_sums=Watched)
+    steps = -np.diff(np.array(moved), axis=0)
+    divisor, deviation = 10, noise * options.max_grad_norm
+    draws = steps * divisor / deviation
+    count = draws.size
+    assert abs(draws.mean()) < 5 / count**0.5
+    assert (draws**2).mean() == pytest.approx(1, abs=5 * (2 / count) ** 0.5)
+    lagged = (draws[1:] * draws[:-1]).mean()
+    assert abs(lagged) < 5 / count**0.5
+    across = np.corrcoef(draws.T) - np.eye(draws.shape[1])
+    assert np.abs(across).max() < 6 / len(draws) ** 0.5
+    assert len({row.tobytes() for row in steps}) == len(steps)
+
+
+def test_another_seed_has_other_noise_and_other_batches() -> None:
+    options, inputs = network_options(batch_size=8), mlp_inputs()
+    sums: list[RecordedSums] = []
+
+    def make(*args: Any, **rest: Any) -> RecordedSums:
+        sums.append(RecordedSums(*args, **rest))
+        return sums[-1]
+
+    ends = []
+    for seed in (SEED, SEED + 1):
+        releases = releases_of(options, inputs.n, 1.0, seed=seed)
+        trained = train_network(options, mlp_network(), inputs, releases, make_sums=make)
+        ends.append(flat(trained.state))
+    assert not np.any(ends[0] == ends[1])
+    assert len(sums[0].calls[0][0]) != len(sums[1].calls[0][0]) or not torch.equal(
+        sums[0].calls[0][0], sums[1].calls[0][0]
+    )
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_each_unit_joins_each_batch_with_the_plan_s_rate(units: bool) -> None:
+    steps = 3000
+    options = network_options(batch_size=5, steps=steps, learning_rate=1e-9)
+    inputs = mlp_inputs(units=units)
+    inputs._source = torch.arange(inputs.rows).float()[:, None].expand(-1, DIMENSION)
+    made: list[RecordedSums] = []
+
+    def make(*args: Any, **rest: Any) -> RecordedSums:
+        made.append(RecordedSums(*args, **rest))
+        return made[-1]
+
+    train(options, inputs, make_sums=make)
+    batches = [set(call[0][:, 0].int().tolist()) for call in made[0].calls]
+    joined = np.zeros((steps, inputs.rows))
+    for step, batch in enumerate(batches):
+        joined[step, list(batch)] = 1
+    rate = 5 / inputs.n
+    deviation = (rate * (1 - rate) / steps) ** 0.5
+    assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
+    if inputs.units is not None:  # sampled as a whole
+        for unit in range(inputs.units.count):
+            rows = inputs.units.members[slice(*inputs.units.starts[unit : unit + 2])]
+            assert (joined[:, rows] == joined[:, rows[:1]]).all()
+    weights = made[0].calls[0][2]
+    assert (weights is not None) == units
+
+
+def test_an_empty_batch_takes_a_noisy_step_that_is_counted() -> None:
+    options = network_options(batch_size=1, steps=30, optimiser="sgd", learning_rate=1.0)
+    inputs = mlp_inputs(rows=8)
+    made: list[RecordedSums] = []
+
+    def make(*args: Any, **rest: Any) -> RecordedSums:
+        made.append(RecordedSums(*args, **rest))
+        return made[-1]
+
+    releases = releases_of(options, inputs.n, 1.0)
+    network = mlp_network()
+    start = flat(network.trained)
+    trained = train_network(options, network, inputs, releases, make_sums=make)
+    releases.check()
+    assert trained.steps == 30
+    assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
+    drawn = GaussianNoise([SEED], len(start), CPU)
+    total = sum(drawn.draw(1, 0.3)[0, 0].double().numpy().copy() for _ in range(30))
+    np.testing.assert_allclose(start - flat(trained.state), total, rtol=1e-4, atol=1e-5)
+
+
+def test_the_divisor_is_the_expected_batch_size_and_not_the_batch_s() -> None:
+    options = network_options(batch_size=4, steps=1, optimiser="sgd", learning_rate=1.0)
+    inputs = mlp_inputs()
+
+    class Ones(RecordedSums):
+        def add(self, total: torch.Tensor, inputs: torch.Tensor, *_: Any) -> None:
+            total += len(inputs)
+
+    start = flat(mlp_network().trained)
+    (batch,) = poisson_batches(inputs.n, 4 / inputs.n, 1, stream(SEED, "sampling"))
+    assert len(batch) != 4
+    moved = start - flat(train(options, inputs, noise=0.0, make_sums=Ones).state)
+    np.testing.assert_allclose(moved, len(batch) / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [8, "full"])
+@pytest.mark.parametrize("values", [{}, {"units": True}])
+def test_physical_batches_change_nothing_but_rounding(
+    batch_size: Any, values: dict[str, Any]
+) -> None:
+    options = network_options(batch_size=batch_size, optimiser="momentum")
+    inputs = mlp_inputs(**values)
+    made: list[RecordedSums] = []
+
+    def make(*args: Any, **rest: Any) -> RecordedSums:
+        made.append(RecordedSums(*args, **rest))
+        return made[-1]
+
+    for size in (1, 3, 64):
+        train(options, inputs, physical_batch=size, make_sums=make)
+    first, *others = ([torch.cat(part) for part in zip(*one.calls, strict=True)
+                       if part[0] is not None] for one in made)  # fmt: skip
+    for other in others:
+        for mine, theirs in zip(first, other, strict=True):
+            assert torch.equal(mine, theirs)
+    assert max(len(call[0]) for call in made[1].calls) == 3
+    ends = [train(options, inputs, physical_batch=size).state for size in (1, 3, 64)]
+    for end in ends[1:]:
+        np.testing.assert_allclose(flat(end), flat(ends[0]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_plan_with_other_steps_is_refused(change: int) -> None:
+    options, inputs = network_options(), mlp_inputs()
+    plan = plan_of(options, inputs.n, 1.0)
+    (item,) = plan.mechanisms
+    other = replace(plan, mechanisms=(replace(item, count=item.count + change),))
+    with pytest.raises(PrivacyError, match="has count"):
+        train_network(options, mlp_network(), inputs, Releases(other, [SEED], CPU))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"sensitivity": 0.1}, "sensitivity"), ({"sample_rate": 0.3}, "rate")]
+)
+def test_a_plan_with_another_norm_or_rate_is_refused(change: dict[str, Any], said: str) -> None:
+    options, inputs = network_options(batch_size=8), mlp_inputs()
+    plan = plan_of(options, inputs.n, 1.0)
+    other = replace(plan, mechanisms=(replace(plan.mechanisms[0], **change),))
+    with pytest.raises(PrivacyError, match=said):
+        train_network(options, mlp_network(), inputs, Releases(other, [SEED], CPU))
+
+
+def test_a_plan_for_another_n_is_refused() -> None:
+    options, inputs = network_options(), mlp_inputs()
+    with pytest.raises(PrivacyError, match="n = 39 units of privacy, the data has 40"):
+        train_network(options, mlp_network(), inputs, releases_of(options, 39, 1.0))
+
+
+def test_releases_serve_one_training() -> None:
+    options, inputs = network_options(), mlp_inputs()
+    releases = releases_of(options, inputs.n, 1.0)
+    train_network(options, mlp_network(), inputs, releases)
+    with pytest.raises(PrivacyError, match="handed out before"):
+        train_network(options, mlp_network(), inputs, releases)
+
+
+def test_steps_that_were_released_before_are_not_released_again() -> None:
+    options, inputs = network_options(), mlp_inputs()
+    releases = releases_of(options, inputs.n, 1.0)
+    releases.count("gradients", 1)
+    with pytest.raises(PrivacyError, match="7 noisy releases were taken, 6 were priced"):
+        train_network(options, mlp_network(), inputs, releases)
+
+
+def test_sums_get_the_plan_s_norm_and_the_options() -> None:
+    made: list[RecordedSums] = []
+
+    def make(*args: Any, **rest: Any) -> RecordedSums:
+        made.append(RecordedSums(*args, **rest))
+        return made[-1]
+
+    options = network_options(clipping="automatic", precision="bfloat16", engine="functional")
+    train(options, make_sums=make)
+    train(options, noise=0.0, make_sums=make)
+    common = {"sigmoid": False, "precision": "bfloat16", "engine": "functional"}
+    assert made[0].rest == common | {"max_grad_norm": 0.3, "clipping": "automatic"}
+    assert made[1].rest == common | {"max_grad_norm": math.inf, "clipping": "fixed"}
+
+
+def test_rows_that_take_no_part_are_null_rows() -> None:
+    """Batches, noise and divisor are those of all rows; what the others hold changes nothing."""
+    options, inputs = network_options(batch_size=8), mlp_inputs()
+    kept = np.arange(inputs.rows) % 3 > 0
+    other = mlp_inputs()
+    assert isinstance(other._source, torch.Tensor)
+    other._source[torch.from_numpy(~kept)] = 1e6
+    ends = [train(options, one.keeping(kept)) for one in (inputs, other)]
+    assert flat(ends[0].state).tolist() == flat(ends[1].state).tolist()
+    assert inputs.kept is None
+    assert flat(ends[0].state).tolist() != flat(train(options, inputs).state).tolist()
+
+
+def test_rows_that_are_not_finite_add_nothing() -> None:
+    options, inputs = network_options(), mlp_inputs()
+    assert isinstance(inputs._source, torch.Tensor)
+    bad = np.arange(inputs.rows) % 5 == 0
+    without = train(options, inputs.keeping(~bad))
+    inputs._source[torch.from_numpy(bad)] = math.nan
+    np.testing.assert_allclose(
+        flat(train(options, inputs).state), flat(without.state), rtol=1e-5, atol=1e-7
+    )
+
+
+# -- records, progress, divergence
+
+
+def test_records_are_of_what_would_be_returned_then() -> None:
+    options = network_options(average="mean", class_priors=(0.5, 0.3, 0.2), steps=50)
+    inputs, seen = mlp_inputs(), []
+
+    def record(step: int, network: TunedNetwork) -> dict[str, float]:
+        seen.append((step, flat(network.trained)))
+        return {"held_out": step / 7}
+
+    watched, alone = train(options, inputs, record=record), train(options, inputs)
+    assert flat(watched.state).tolist() == flat(alone.state).tolist()  # watching changes nothing
+    assert alone.history == []
+    steps = [step for step, _ in seen]
+    assert (steps[0], steps[-1], len(steps)) == (0, 50, 21)
+    assert [one["step"] for one in watched.history] == steps
+    assert [one["epoch"] for one in watched.history] == steps  # full batches
+    assert [one["held_out"] for one in watched.history] == [step / 7 for step in steps]
+    assert seen[-1][1].tolist() == flat(watched.state).tolist()
+    network = mlp_network()
+    with torch.no_grad():
+        for name, one in watched.state.items():
+            network.trained[name].copy_(one)
+        scores = network.module(inputs.batch(np.arange(40), step=None))
+    loss = nn.functional.cross_entropy(scores, inputs.labels)
+    assert watched.history[-1]["train_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_divergence_names_the_learning_rate() -> None:
+    options = network_options(learning_rate=1e38, steps=40, max_grad_norm=1e4)
+    with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*write a smaller"):
+        train(options)
+
+
+def test_progress_tells_rows_and_the_time_left(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpprobe import progress
+
+    clock = iter(range(0, 10_000, 6))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    with caplog.at_level(logging.INFO, "dpprobe"):
+        train(network_options(), physical_batch=16, label="cell")
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("cell: train: " in line and "/240 rows" in line and "ETA" in line for line in lines)
+    assert "cell: train: 240 rows in" in lines[-1]
+
+
+def test_lamb_scales_adam_s_direction_to_each_tensor() -> None:
+    options = network_options(optimiser="lamb", steps=1, learning_rate=0.01)
+    inputs = mlp_inputs()
+    network = mlp_network()
+    (one,) = reference(network_options(optimiser="sgd", steps=1, learning_rate=1.0), inputs, 0.7)
+    trained = train(options, inputs, noise=0.7)
+    for name, start in network.trained.items():
+        gradient = (start.detach() - one[name]).double()
+        adam = Adam(beta1=0.9, beta2=0.999, eps=1e-6).direction(gradient)
+        step = adam * start.detach().norm() / adam.norm()
+        torch.testing.assert_close(
+            start.detach() - trained.state[name], 0.01 * step.float(), rtol=1e-2, atol=1e-5
+        )
+
+
+def test_units_of_one_row_are_rows() -> None:
+    options = network_options(batch_size=8)
+    alone, units = mlp_inputs(), mlp_inputs()
+    units.units = Units.of([f"{row:03d}" for row in range(units.rows)])
+    assert flat(train(options, alone).state).tolist() == flat(train(options, units).state).tolist()
+
+
+def test_a_fit_of_several_seeds_is_refused() -> None:
+    options, inputs = network_options(), mlp_inputs()
+    plan: Plan = plan_of(options, inputs.n, 1.0)
+    with pytest.raises(PrivacyError, match="2 seeds"):
+        train_network(options, mlp_network(), inputs, Releases(plan, [1, 2], CPU))
