@@ -24,7 +24,7 @@ from dpprobe import artifacts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS, NETWORKS
+from dpprobe.heads.registry import HEADS, NETWORKS, method_options
 from dpprobe.options import Options as Block
 from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
@@ -41,9 +41,21 @@ PICTURES = ROOT / "docs" / "images" / "methods"
 CEILING = "nonprivate"
 # Where the table of releases is priced.
 EPSILON = 1.0
+# A network's releases are priced for this method on so many rows, CIFAR-10's.
+NETWORK: dict[str, Any] = {
+    "head": "fine_tune",
+    "tune": {"blocks": 2},
+    "steps": 100,
+    "probe": {"method": {"head": "feature_covariance", "normalize": "none"}},
+}
+NETWORK_ROWS = 50_000
 INTERVAL_5 = 2.776 / math.sqrt(5)  # of a t distribution with 4 degrees of freedom, 95 %
 # Of options whose meaning is their name.
-MEANINGS = {"learning_rate": "The length of a step."}
+MEANINGS = {
+    "learning_rate": "The length of a step.",
+    "rank": "The inner dimension of each adapter.",
+    "trials": "Their number.",
+}
 
 
 class Seeds(NamedTuple):
@@ -232,13 +244,26 @@ def blocks(path: Path, study: Study, measured: Measured) -> dict[str, str]:
     if path == CONFIGURATION:
         return {"normalisations": normalisations()}
     if path.stem in NETWORKS:  # the digits are no images for one, so none was measured
-        return {"options": options_table(options_class(NETWORKS, path.stem))}
+        return network_blocks(path.stem)
     if path.stem not in HEADS:
         return {"accuracies": accuracies(study, measured)}
     return {
         "options": options_table(options_class(HEADS, path.stem)),
         "releases": releases_table(study, path.stem),
         "accuracy": accuracy_rows(study, path.stem, measured),
+    }
+
+
+def network_blocks(name: str) -> dict[str, str]:
+    """The generated parts of a network's card: its options, their blocks, and a price."""
+    from dpprobe.finetune.options import Augment, Lora, Probe, Search
+
+    example = method_options(NETWORK)
+    parts = {"lora": Lora, "augment": Augment, "probe": Probe, "search": Search}
+    return {
+        "options": options_table(options_class(NETWORKS, name)),
+        "releases": priced_table(example, NETWORK_ROWS, delta=1e-5, accountant="pld"),
+        **{part: options_table(cls) for part, cls in parts.items()},
     }
 
 
@@ -249,14 +274,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def options_table(cls: type[Block]) -> str:
     """Name, default, what may be written and meaning of each option, as the class has them."""
-    schema = cls.model_json_schema(mode="validation")["properties"]
+    whole = cls.model_json_schema(mode="validation")
+    schema, definitions = whole["properties"], whole.get("$defs", {})
     rows = []
     for name, field in cls.model_fields.items():
         if name in ("head", "kind"):
             continue
         described = schema[name]
         text = " ".join(described.get("description", MEANINGS.get(name, "")).split())
-        rows.append([f"`{name}`", default(cls, name, field), allowed(cls, name, described), text])
+        rows.append(
+            [
+                f"`{name}`",
+                default(cls, name, field),
+                allowed(cls, name, described, definitions),
+                text,
+            ]
+        )
     return table(["option", "default", "may be", "meaning"], rows)
 
 
@@ -280,23 +313,28 @@ def spelt(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:g}"
     if isinstance(value, tuple):
-        return ", ".join(map(spelt, value))
+        return ", ".join(map(spelt, value)) or "none"
     return f"`{value}`"
 
 
-def allowed(cls: type[Block], name: str, schema: Mapping[str, Any]) -> str:
+def allowed(
+    cls: type[Block], name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]
+) -> str:
     """Describes the allowed values, from the option's JSON schema."""
     if name == "normalize":
         return "[a kind](../configuration.md#normalisation)"
-    if name == "base":
+    if name in ("base", "method"):
         return "any private head with its options"
     if name in getattr(cls, "paths", ()) or name.endswith("_file"):
         return "a path"
     parts = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    return ", ".join(allowed_part(part) for part in parts)
+    return ", ".join(allowed_part(part, definitions) for part in parts)
 
 
-def allowed_part(schema: Mapping[str, Any]) -> str:
+def allowed_part(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    if "$ref" in schema:  # a block of its own: its keys
+        keys = definitions[schema["$ref"].rpartition("/")[2]]["properties"]
+        return f"`{{{', '.join(keys)}}}`"
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema["type"]
@@ -336,6 +374,11 @@ def releases_table(study: Study, head: str) -> str:
     counted = dataset.count_rows()
     assert counted is not None  # the digits are no download
     n = counted[0]
+    return priced_table(method, n, delta=study.delta, accountant=study.accountant)
+
+
+def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str) -> str:
+    """Describes what a method releases of n rows, and its noise at epsilon 1."""
     mechanisms = method.mechanisms(n)
     if not mechanisms:
         return "Nothing is released with noise: the head is not private."
@@ -344,8 +387,8 @@ def releases_table(study: Study, head: str) -> str:
             mechanisms,
             n=n,
             epsilon=EPSILON,
-            delta=study.delta,
-            accountant=study.accountant,
+            delta=delta,
+            accountant=accountant,
             cache=Path(cache),
             selection=method.selection(n),
         )
