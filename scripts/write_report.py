@@ -45,6 +45,7 @@ if __name__ == "__main__":
                 figures=paths("figures"),
                 audits=paths("audits"),
                 long_tails=paths("long_tails"),
+                laws=paths("laws"),
                 fairness=paths("fairness"),
                 costly_images=paths("costly_images"),
                 imbalance=paths("imbalance"),

@@ -19,11 +19,20 @@ SECTION_FIGURES = {
     "audits": ("audit.", "membership_"),
     "fairness": ("fairness_",),
     "imbalance": ("imbalance_",),
+    "laws": ("law_",),
 }
 SECTION_TITLES = {
     "audit": "Bounds of audits against claims",
     "fairness_gap": "Gaps between groups against epsilon",
     "fairness_auc": "Gaps between groups against quality",
+}
+# The longer of two beginnings first.
+LAW_TITLES = {
+    "law_accuracy": "Test results by tuned blocks",
+    "law_fuzziness": "Fuzziness by block",
+    "law_separability": "Separability by block, as printed",
+    "law_residual_one_hot": "One-hot prediction residual by block",
+    "law_residual": "Prediction residual by block",
 }
 TABLE_BYTES = 300_000  # of a table as Markdown; a longer one becomes a link
 
@@ -141,6 +150,8 @@ def title_of(name: str, dataset: str | None) -> str:
         text = f"What is left of a rare class, {rest.removeprefix('law_')} features"
     elif kind == "imbalance":
         text = f"Recall of rare classes, {rest} features"
+    elif law := next((key for key in LAW_TITLES if name.startswith(f"{key}_")), None):
+        text = f"{LAW_TITLES[law]}, {name.removeprefix(f'{law}_')}"
     elif kind in words:
         text = words[kind] + (f" of {rest} features" if rest else "")
     else:

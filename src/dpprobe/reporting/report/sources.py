@@ -23,6 +23,7 @@ class Sources:
     zero_shot: Sequence[Path] = ()
     audits: Sequence[Path] = ()  # records of audited cells
     long_tails: Sequence[Path] = ()  # records
+    laws: Sequence[Path] = ()  # records of representation laws
     fairness: Sequence[Path] = ()  # records of subgroups, their tables beside them
     costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown
     imbalance: Sequence[Path] = ()  # records of rare classes

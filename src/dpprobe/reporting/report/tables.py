@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpprobe.analysis.law_record import LAW_TABLES
 from dpprobe.errors import DataError
 from dpprobe.reporting import published
 from dpprobe.reporting.accuracy_table import NAME, accuracy_table
@@ -15,7 +16,7 @@ from dpprobe.reporting.tables import Table
 from dpprobe.results.summary import read_grid
 
 # How the names of the tables end that stand in a section of their own.
-SECTION_TABLES = ("_fairness",)
+SECTION_TABLES = ("_fairness", *(f"_{name}" for name in LAW_TABLES))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from dpprobe.reporting.report.costly_images import read_costly
 from dpprobe.reporting.report.exhibits import Exhibits, figure_facts, relative_path
 from dpprobe.reporting.report.fairness import NOT_COVERED, read_fairness_parts
 from dpprobe.reporting.report.imbalance import read_imbalances
+from dpprobe.reporting.report.laws import law_parts
 from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.sources import Origin, Sources
@@ -50,6 +51,8 @@ NOT_PRIVATE = (
     ("Membership attacks", "they score real training rows, without noise; audits with synthetic "
      "canaries use none."),
     ("Long tails", "sub-classes and memorised rows come from features and labels, without noise."),
+    ("Representation laws", "scatter and regressions of training and test rows, without noise; "
+     "also of networks that were tuned with privacy."),
     ("Results of subgroups", "computed from labels and groups of test rows, without noise; those "
      "of a small group tell of few people."),
     ("Results of rare classes", "test labels and gradients of training rows, without noise."),
@@ -122,6 +125,10 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         imbalance=[
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="imbalance")}
             for part in read_imbalances(sources.imbalance, order=list(grid.measures))
+        ],
+        laws=[
+            {**part, "figures": exhibits.figures(part["dataset"], {}, section="laws")}
+            for part in law_parts(sources.laws, grid)
         ],
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,

@@ -1,0 +1,29 @@
+"""The report's section on representation laws: a part a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.analysis.law_record import read_laws
+from dpprobe.reporting.law_tables import law_tables
+from dpprobe.reporting.tables import html
+from dpprobe.results.summary import Grid
+
+
+def law_parts(paths: Sequence[Path], grid: Grid) -> list[dict[str, Any]]:
+    """Reads records, and makes each dataset's tables, in the order of the datasets."""
+    records = read_laws(paths)
+    measured = {record.dataset for record in records}
+    return [
+        {
+            "dataset": dataset,
+            "tables": [
+                html(table, caption=table.title)
+                for table in law_tables(records, grid, dataset=dataset).values()
+            ],
+        }
+        for dataset in grid.measures
+        if dataset in measured
+    ]
