@@ -57,7 +57,7 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Rows that the gradient steps of all seeds took in expectation; None for others than linear heads."""
+        """Rows that the steps of all seeds took in expectation; None for others than linear heads."""
         options = method_options(self.options)
         if not isinstance(options, FirstOrderOptions) or options.tunes_network:
             return None

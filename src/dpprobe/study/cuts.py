@@ -1,4 +1,4 @@
-"""The cuts of a study: which networks are trained from stored activations, and before which block."""
+"""The cuts of a study: the activations that networks are trained from, by dataset and backbone."""
 
 from __future__ import annotations
 

@@ -1,0 +1,257 @@
+"""One network a job: what is kept, trained again and refused, and the cell that is made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dpprobe.backbones.timm_models import Options as Timm
+from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.finetune.options import Options
+from dpprobe.heads.first_order_options import GRADIENTS
+from dpprobe.heads.private_mark import check_unmarked
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.cell_record import CellRecord, read_cell
+from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
+from dpprobe.training.network_job import Limits, plan_for, tune_network
+from dpprobe.training.network_material import NetworkFiles
+from dpprobe.training.plans import read_plans, write_plans
+from dpprobe.training.tasks import Job
+from dpprobe.training.tuned_networks import gather_networks
+
+ROWS = {"train": 60, "test": 20}
+CLASSES, DIMENSION = 3, 64  # of test_vit
+HEAD = {"head": "fine_tune", "tune": "head", "batch_size": 20, "steps": 3, "learning_rate": 0.5}
+SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
+
+
+def write_features(folder: Path) -> None:
+    for number, (split, rows) in enumerate(ROWS.items()):
+        generator = np.random.default_rng(number)
+        labels = np.arange(rows) % CLASSES
+        features = generator.normal(size=(rows, DIMENSION)) / 8
+        features[np.arange(rows), labels] += 1
+        header = ShardHeader(
+            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
+            multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="vit",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        ids = [f"{split}-{row}" for row in range(rows)]
+        write_shard(shard, header, features=features, labels=labels.astype(np.int64), ids=ids)
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """The jobs of one cell over the features of a folder."""
+
+    folder: Path
+    calibration: Path
+    job: Job
+
+    @property
+    def networks(self) -> Path:
+        return self.folder / "networks"
+
+    def network(self, index: int) -> Path:
+        (method,) = self.job.methods
+        cell = (self.job.dataset, self.job.backbone, method, self.job.epsilon)
+        return network_folder(self.networks, cell, index)
+
+    def files(self, index: int) -> dict[str, bytes]:
+        return {name: (self.network(index) / name).read_bytes() for name in NETWORK_FILES}
+
+    def record(self, index: int) -> NetworkRecord:
+        return NetworkRecord.read(self.network(index) / "result.json")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        backbone = Timm(family="timm", model="test_vit", pretrained=False)
+        files = NetworkFiles(
+            backbone=backbone,
+            train=self.folder / "train/manifest.json",
+            test=self.folder / "test/manifest.json",
+        )
+        plans = self.folder / f"plans-{self.job.epsilon}.json"
+        write_plans(
+            self.job.methods, output=plans, cache=self.calibration, n=ROWS["train"],
+            epsilon=epsilon_value(self.job.epsilon), delta=1e-5, accountant="pld",
+            seeds=self.job.seeds,
+        )  # fmt: skip
+        return {
+            "files": files, "plans": plans, "cells": self.folder / "cells",
+            "networks": self.networks,
+        }  # fmt: skip
+
+    def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
+        tune_network(
+            self.job, index=index, **self.given, limits=Limits(device="cpu", **limits),
+            choice=choice,
+        )  # fmt: skip
+
+    def gather(self, choice: Path | None = None) -> CellRecord:
+        gather_networks(self.job, **self.given, choice=choice)
+        (method,) = self.job.methods
+        job = self.job
+        cell = self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
+        return read_cell(cell / "metrics.json")
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def run(tmp_path: Path, calibration: Path) -> Run:
+    write_features(tmp_path)
+    job = Job(
+        study="s", private_datasets=("d",), dataset="d", backbone="vit", epsilon="2",
+        methods={"net": method_options(HEAD)}, seeds=2, study_seed=0, delta=1e-5,
+        accountant="pld", mode="benchmark", memory_mb=100,
+    )  # fmt: skip
+    return Run(folder=tmp_path, calibration=calibration, job=job)
+
+
+def of(run: Run, options: dict[str, Any], **changes: Any) -> Run:
+    return replace(run, job=replace(run.job, methods={"net": method_options(options)}, **changes))
+
+
+def test_a_network_is_kept_and_made_again_with_the_same_bits(run: Run) -> None:
+    run.tune(0)
+    first = run.files(0)
+    made = run.network(0).stat().st_mtime_ns
+    run.tune(0)
+    assert run.files(0) == first
+    assert run.network(0).stat().st_mtime_ns == made, "nothing was written"
+    (run.network(0) / "scores.npy").write_bytes(b"cut off")
+    run.tune(0)
+    again = run.files(0)
+    assert again["network.safetensors"] == first["network.safetensors"]
+    assert again["scores.npy"] == first["scores.npy"]
+    assert not list(run.network(0).parent.glob(".*"))
+
+
+def test_seeds_and_options_have_networks_of_their_own(run: Run) -> None:
+    run.tune(0)
+    run.tune(1)
+    assert run.files(0)["network.safetensors"] != run.files(1)["network.safetensors"]
+    assert run.record(0).fingerprint == run.record(1).fingerprint
+    before = run.record(0)
+    of(run, HEAD | {"learning_rate": 0.25}).tune(0)
+    assert run.record(0).fingerprint != before.fingerprint
+    assert run.record(0).steps == 3
+    assert run.record(0).trained == CLASSES * (DIMENSION + 1)
+
+
+def test_the_physical_batch_changes_no_identity_and_only_rounding(run: Run) -> None:
+    run.tune(0)
+    whole = load_file(run.network(0) / "network.safetensors")
+    fingerprint = run.record(0).fingerprint
+    (run.network(0) / "result.json").unlink()
+    run.tune(0, physical_batch=3)
+    assert run.record(0).fingerprint == fingerprint
+    for name, values in load_file(run.network(0) / "network.safetensors").items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_cell_has_what_its_networks_have(run: Run) -> None:
+    for index in range(2):
+        run.tune(index)
+    record = run.gather()
+    assert record.guaranteed
+    assert record.tunes_network
+    assert [seed["index"] for seed in record.seeds] == [0, 1]
+    cell = run.folder / "cells/d/vit/net/eps-2"
+    weights = load_file(cell / "heads.safetensors")["weights"]
+    assert weights.shape == (2, CLASSES, DIMENSION + 1)
+    before = (cell / "metrics.json").read_bytes()
+    run.gather()
+    assert (cell / "metrics.json").read_bytes() == before
+    for index in range(2):
+        labels = np.arange(ROWS["test"]) % CLASSES
+        scores = np.load(run.network(index) / "scores.npy")
+        accuracy = float((scores.argmax(1) == labels).mean())
+        assert record.seeds[index]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> None:
+    free = of(run, HEAD | {"steps": 100}, epsilon="inf", seeds=1)
+    free.tune(0)
+    record = free.gather()
+    assert not record.guaranteed
+    assert record.mean > 0.9
+
+
+def test_a_cell_is_of_whole_seeds_of_one_identity(run: Run) -> None:
+    run.tune(0)
+    with pytest.raises(DataError, match="seed-1: no whole network; delete it and run again"):
+        run.gather()
+    run.tune(1)
+    path = run.network(1) / "result.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {"device": "NVIDIA H100"}))
+    with pytest.raises(DataError, match="trained on NVIDIA H100, .*seed-0 on cpu"):
+        run.gather()
+    path.write_text(json.dumps(written | {"fingerprint": "0" * 64}))
+    with pytest.raises(DataError, match="seed-1: not a seed of today's cell"):
+        run.gather()
+
+
+def test_private_weights_are_marked(run: Run) -> None:
+    run.tune(0)
+    path = run.network(0) / "network.safetensors"
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        check_unmarked(path, option="init_file", written="x")
+
+
+def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) -> None:
+    searched = of(run, SEARCHED, seeds=1)
+    choice = run.folder / "search.json"
+    choice.write_text(json.dumps({"best": {"values": {"max_grad_norm": 0.5}}}))
+    searched.tune(0, choice=choice)
+    assert searched.record(0).chosen == {"max_grad_norm": 0.5}
+    record = searched.gather(choice)
+    assert record.seeds[0]["chosen"] == {"max_grad_norm": 0.5}
+    assert not record.guaranteed
+    statement = json.loads((run.folder / "cells/d/vit/net/eps-2/privacy.json").read_text())
+    assert statement["promise"].startswith("No privacy is promised")
+    before = searched.record(0).fingerprint
+    choice.write_text(json.dumps({"best": {"values": {"max_grad_norm": 2.0}}}))
+    searched.tune(0, choice=choice)
+    assert searched.record(0).fingerprint != before
+
+    plan = read_plans(run.folder / "plans-2.json").plans["net"]
+    options = method_options(SEARCHED)
+    assert isinstance(options, Options)
+    changed = plan_for(plan, options.trial({"max_grad_norm": 0.5})).mechanism(GRADIENTS)
+    assert changed.sensitivity == 0.5
+    assert changed.noise_multiplier == plan.mechanism(GRADIENTS).noise_multiplier
+
+
+def test_a_method_without_a_plan_says_why(run: Run) -> None:
+    impossible = of(run, HEAD | {"batch_size": 61})
+    with pytest.raises(PrivacyError, match="batch_size 61 is above the 60"):
+        impossible.tune(0)
+    write_plans(
+        run.job.methods | {"other": method_options(HEAD | {"batch_size": 61})},
+        output=run.folder / "both.json", cache=run.calibration, n=60, epsilon=2.0, delta=1e-5,
+        accountant="pld", seeds=2,
+    )  # fmt: skip
+    job = replace(run.job, methods={"other": method_options(HEAD | {"batch_size": 61})})
+    given = run.given | {"plans": run.folder / "both.json"}
+    with pytest.raises(DpprobeError, match="other: batch_size 61"):
+        tune_network(job, index=0, **given, limits=Limits(device="cpu"))
