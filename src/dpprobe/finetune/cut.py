@@ -6,7 +6,6 @@ all that stands beside them, stay whole. One tensor may cross the cut: what ente
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -15,20 +14,10 @@ from torch import fx, nn
 from dpprobe.backbones.networks import line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
+from dpprobe.finetune.tracing import traced
 
 # Of the largest feature: the parts compute what the whole does, up to memory formats.
 _TOLERANCE = 1e-4
-
-
-class _Tracer(fx.Tracer):
-    """Looks into the modules that hold blocks, and into no others."""
-
-    def __init__(self, around: set[int]) -> None:
-        super().__init__()
-        self._around = around
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
-        return id(m) not in self._around
 
 
 class _Values(fx.Interpreter):
@@ -75,14 +64,13 @@ def cut_network(
             f"tune: blocks: {blocks}: {name} has {len(modules)} blocks; write a number from 1 to "
             f"{len(modules)}"
         )
-    traced = _traced(model, modules, name)
-    entry = _entry(traced, model, modules[-blocks], name)
-    runs = [_Values(traced).taken(part) for part in (example[:1], example[:2])]
-    behind = _behind(traced.graph, entry)
+    graph = _traced(model, modules, example, name)
+    entry = _entry(graph, model, modules[-blocks], name)
+    runs = [_Values(graph).taken(part) for part in (example[:1], example[:2])]
     crossing = entry.args[0]
     assert isinstance(crossing, fx.Node)
-    prefix = _prefix(traced, crossing)
-    suffix = _suffix(traced, crossing, behind, runs, name)
+    prefix = _prefix(graph, crossing)
+    suffix = _suffix(graph, crossing, _behind(graph.graph, entry), runs, name)
     shape = _shape(runs, crossing, name)
     with torch.no_grad():
         whole, parts = model(example[:2]), suffix(prefix(example[:2]))
@@ -94,17 +82,11 @@ def cut_network(
     return prefix, suffix, shape
 
 
-def _traced(model: nn.Module, blocks: list[nn.Module], name: str) -> fx.GraphModule:
-    ids = {id(block) for block in blocks}
-    around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
-    # Further arguments, such as a mask, have the values that they have without being given.
-    given = {
-        key: one.default
-        for key, one in inspect.signature(model.forward).parameters.items()
-        if one.default is not one.empty
-    }
+def _traced(
+    model: nn.Module, blocks: list[nn.Module], example: torch.Tensor, name: str
+) -> fx.GraphModule:
     try:
-        return fx.GraphModule(model, _Tracer(around).trace(model, concrete_args=given or None))
+        return traced(model, blocks, (example[:1], example[:2]))
     except Exception as error:  # a trace raises whatever the model's code runs into
         raise ConfigError(
             f"tune: blocks: the forward pass of {name} cannot be traced, so it cannot be cut "
@@ -112,10 +94,10 @@ def _traced(model: nn.Module, blocks: list[nn.Module], name: str) -> fx.GraphMod
         ) from error
 
 
-def _entry(traced: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
+def _entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str) -> fx.Node:
     """Returns the node that calls a block first."""
     paths = {path for path, one in model.named_modules(remove_duplicate=False) if one is block}
-    for node in traced.graph.nodes:
+    for node in whole.graph.nodes:
         if node.op == "call_module" and node.target in paths:
             if node.args and isinstance(node.args[0], fx.Node):
                 return node  # type: ignore[no-any-return]
@@ -132,23 +114,23 @@ def _behind(graph: fx.Graph, entry: fx.Node) -> list[fx.Node]:
     return nodes[nodes.index(entry) :]
 
 
-def _prefix(traced: fx.GraphModule, crossing: fx.Node) -> nn.Module:
+def _prefix(whole: fx.GraphModule, crossing: fx.Node) -> nn.Module:
     """Copies what the crossing tensor is computed from."""
     needed = {crossing}
-    for node in reversed(traced.graph.nodes):
+    for node in reversed(whole.graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    for node in traced.graph.nodes:
+    for node in whole.graph.nodes:
         if node in needed or node.op == "placeholder":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(copies[crossing])
-    return _module(traced, graph)
+    return _module(whole, graph)
 
 
 def _suffix(
-    traced: fx.GraphModule,
+    whole: fx.GraphModule,
     crossing: fx.Node,
     behind: list[fx.Node],
     runs: list[dict[fx.Node, Any]],
@@ -157,7 +139,7 @@ def _suffix(
     """Copies what stands behind the cut, and what it needs that no image decides."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
-    from_images = _from_images(traced.graph)
+    from_images = _from_images(whole.graph)
 
     def needed(node: fx.Node) -> Any:
         if node not in copies:
@@ -171,7 +153,7 @@ def _suffix(
 
     for node in behind:
         copies[node] = copied(node)
-    return _module(traced, graph)
+    return _module(whole, graph)
 
 
 def _from_images(graph: fx.Graph) -> set[fx.Node]:
@@ -205,6 +187,6 @@ def _shape(runs: list[dict[fx.Node, Any]], crossing: fx.Node, name: str) -> tupl
     return tuple(first.shape[1:])
 
 
-def _module(traced: fx.GraphModule, graph: fx.Graph) -> nn.Module:
+def _module(whole: fx.GraphModule, graph: fx.Graph) -> nn.Module:
     graph.lint()
-    return fx.GraphModule(traced, graph).eval()
+    return fx.GraphModule(whole, graph).eval()

@@ -117,14 +117,22 @@ class Branching(Chain):
         return super().forward(x)
 
 
-class Turned(Chain):
-    """Rows of images are columns in its blocks."""
+class Counting(Chain):
+    """It asks for the number of images."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.T.contiguous().T
-        for block in self.blocks:
-            x = block(x)
-        return x
+        if self.blocks[0](x).shape[0] > 1:
+            x = -x
+        return super().forward(x)
+
+
+class Measuring(Chain):
+    """It asks for sizes of images and of what its blocks give."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != 6 or self.blocks[0](x).shape[1] != 6:
+            raise ValueError("no such images")
+        return super().forward(x)
 
 
 class Shared(Chain):
@@ -153,11 +161,18 @@ def test_constants_and_sizes_are_copied_behind_the_cut() -> None:
     assert "scale" in dict(suffix.named_parameters())
 
 
+def test_questions_about_sizes_are_answered() -> None:
+    model, x = Measuring().eval(), torch.randn(3, 6)
+    prefix, suffix, _ = cut_network(model, 2, example=x)
+    torch.testing.assert_close(suffix(prefix(x)), model(x))
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (Skipping(), "more than one tensor of net would cross the cut"),
         (Branching(), "the forward pass of net cannot be traced"),
+        (Counting(), "the forward pass of net cannot be traced"),
         (Transposed(), r"what crosses the cut of net is \[3, 1, 6\] for one image"),
     ],
 )

@@ -1,0 +1,105 @@
+"""Traces the modules around a network's blocks; the blocks stay whole.
+
+A network may ask for sizes on its way, such as those of its patches. What it would be told is found
+by running it on two batches: sizes that both give are constants. It may not ask for values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+Outputs = list[dict[int, list[Any]]]
+
+
+class _Tracer(fx.Tracer):
+    """Looks into the modules that hold blocks, and into no others."""
+
+    def __init__(
+        self, model: nn.Module, around: set[int], batches: list[torch.Tensor], outputs: Outputs
+    ) -> None:
+        super().__init__()
+        self._around, self._batches, self._outputs = around, batches, outputs
+        # While it traces, attributes of modules are not what they are.
+        self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._constants = dict(model.named_parameters(remove_duplicate=False))
+        self._constants |= dict(model.named_buffers(remove_duplicate=False))
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return id(m) not in self._around
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Answers a question about sizes alone, as all batches do."""
+        answers = [self._value(obj.node, batch, {}) for batch in range(len(self._batches))]
+        if answers[0] is answers[1] and isinstance(answers[0], bool):
+            return answers[0]
+        return super().to_bool(obj)
+
+    def _value(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
+        """Computes a node's value; modules have been run before, while they could be."""
+        if node not in known:
+            known[node] = self._computed(node, batch, known)
+        return known[node]
+
+    def _computed(self, node: fx.Node, batch: int, known: dict[fx.Node, Any]) -> Any:
+        if node.op == "placeholder":
+            return self._batches[batch] if node.prev.op == "root" else None
+        if node.op == "call_module":
+            calls = [one for one in node.graph.nodes if one.target == node.target]
+            module = self._modules[str(node.target)]
+            return self._outputs[batch][id(module)][calls.index(node)]
+        if node.op == "get_attr":
+            return self._constants[str(node.target)]
+        inputs = (node.args, node.kwargs)
+        args, kwargs = fx.map_arg(inputs, lambda one: self._value(one, batch, known))
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
+
+
+@torch.no_grad()
+def traced(
+    model: nn.Module, blocks: list[nn.Module], batches: tuple[torch.Tensor, torch.Tensor]
+) -> fx.GraphModule:
+    """Returns a network's graph, in which blocks are single nodes.
+
+    While it traces, torch's modules of all threads are changed: no other may run a network.
+
+    Args:
+      model: images -> features.
+      blocks: of it.
+      batches: of different numbers of images.
+    """
+    ids = {id(block) for block in blocks}
+    around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
+    # Further arguments, such as a mask, have the values that they have without being given.
+    given = {
+        name: one.default
+        for name, one in inspect.signature(model.forward).parameters.items()
+        if one.default is not one.empty
+    }
+    outputs = [_outputs(model, around, batch) for batch in batches]
+    tracer = _Tracer(model, around, list(batches), outputs)
+    return fx.GraphModule(model, tracer.trace(model, concrete_args=given or None))
+
+
+def _outputs(model: nn.Module, around: set[int], batch: torch.Tensor) -> dict[int, list[Any]]:
+    """Returns what each module that stays whole gives, call by call."""
+    outputs: dict[int, list[Any]] = {}
+    hooks = [
+        module.register_forward_hook(
+            lambda module, _inputs, output: outputs.setdefault(id(module), []).append(output)
+        )
+        for module in model.modules()
+        if id(module) not in around
+    ]
+    try:
+        model(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs
