@@ -19,8 +19,9 @@ from torch import nn
 from torch.func import functional_call
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.layers import WHOLE, Call, Rule, forms_gradients, rule_of, squared_norms
+from dpprobe.finetune.layers import Call, Rule, forms_gradients, squared_norms
 from dpprobe.finetune.losses import row_losses
+from dpprobe.finetune.rules import WHOLE, rule_of
 
 
 @dataclass(frozen=True)

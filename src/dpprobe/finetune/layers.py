@@ -19,18 +19,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import timm.layers
 import torch
-from timm.layers.padding import pad_same
 from torch import nn
 from torch.func import functional_call, vjp, vmap
-from torch.nn import functional
-
-from dpprobe.finetune.adapters import ChannelAffine
 
 Gradients = dict[str, torch.Tensor]  # of rows, [m, ...], by a parameter's name in its module
-# Row by row, convolutions of so many positions are faster than all rows' as groups of one.
-_POSITIONS_BY_ROW = 1024
 _PIECE_BYTES = 2**22
 
 
@@ -123,16 +116,16 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     return left.mul_(right).sum((1, 2), dtype=torch.float64).clamp_(min=0) + rounding
 
 
-def _by_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def by_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     """Returns [m, t, channels] of a tensor whose last dimension is the channels."""
     return tensor.reshape(rows, -1, tensor.shape[-1])
 
 
-def _channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def channels_last(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     """Returns [m, t, channels] of maps [m * v, channels, height, width]."""
     if len(tensor) == rows and tensor.is_contiguous():
         return tensor.flatten(2).transpose(1, 2)
-    return _by_rows(tensor.permute(0, 2, 3, 1), rows)
+    return by_rows(tensor.permute(0, 2, 3, 1), rows)
 
 
 def _products(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
@@ -155,7 +148,7 @@ class LinearRule(Rule):
             inputs, outputs = self.positions(call)
             gradients["weight"] = torch.bmm(outputs.transpose(1, 2), inputs)
         if "bias" in names:
-            gradients["bias"] = _by_rows(call.output_gradient, call.rows).sum(1)
+            gradients["bias"] = by_rows(call.output_gradient, call.rows).sum(1)
         return gradients
 
     def sizes(self, call: Call) -> tuple[int, int, int]:
@@ -163,138 +156,7 @@ class LinearRule(Rule):
         return call.gradient.numel() // (call.rows * outputs), inputs, outputs
 
     def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        return _by_rows(call.input, call.rows), _by_rows(call.output_gradient, call.rows)
-
-
-class Conv2dRule(Rule):
-    """Convolutions with any stride, dilation and groups, padded with zeros."""
-
-    weight = "weight"
-
-    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
-        gradients: Gradients = {}
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
-        if "weight" in names:
-            if self._pointwise(module):
-                inputs, outputs = self.positions(call)
-                weight = torch.bmm(outputs.transpose(1, 2), inputs)
-            else:
-                weight = self._kernels(call, module)
-            gradients["weight"] = weight.view(call.rows, *module.weight.shape)
-        if "bias" in names:
-            outputs = call.output_gradient
-            gradients["bias"] = outputs.sum((2, 3)).view(call.rows, -1, outputs.shape[1]).sum(1)
-        return gradients
-
-    def sizes(self, call: Call) -> tuple[int, int, int]:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
-        outputs = call.gradient.shape[1]
-        positions = call.gradient.numel() // (call.rows * outputs)
-        # A group's gradient is a block of its own, which has no use for pairs of positions.
-        return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
-
-    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
-        outputs = _channels_last(call.output_gradient, call.rows)
-        inputs, padding = self._padded(module, call.input)
-        if self._pointwise(module):
-            inputs = functional.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
-            strides = module.stride
-            return _channels_last(inputs[:, :, :: strides[0], :: strides[1]], call.rows), outputs
-        patches = functional.unfold(
-            inputs, module.kernel_size, module.dilation, padding, module.stride
-        ).transpose(1, 2)
-        if len(patches) != call.rows:
-            patches = _by_rows(patches, call.rows)
-        return patches, outputs
-
-    def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
-        module = call.module
-        assert isinstance(module, nn.Conv2d)
-        if self._pointwise(module):
-            super().add_weight(total, call, factors)
-            return
-        outputs = call.output_gradient
-        scaled = outputs * factors.repeat_interleave(len(outputs) // call.rows).view(-1, 1, 1, 1)
-        inputs, padding = self._padded(module, call.input)
-        gradient = _weight_gradient(module, module.weight.shape, inputs, scaled, padding, 1)
-        total.add_(gradient.reshape(-1))
-
-    def _kernels(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
-        """Returns the rows' gradients of kernels."""
-        outputs = call.output_gradient
-        inputs, padding = self._padded(module, call.input)
-        count, groups = len(outputs), module.groups
-        positions = outputs[0, 0].numel() * count // call.rows
-        dense = groups == 1 or positions >= _POSITIONS_BY_ROW
-        shape = module.weight.shape
-        if dense and outputs.device.type == "cpu":
-            pairs = zip(inputs.chunk(call.rows), outputs.chunk(call.rows), strict=True)
-            return torch.stack(
-                [_weight_gradient(module, shape, a, g, padding, groups) for a, g in pairs]
-            )
-        gradients = _weight_gradient(
-            module,
-            (count * shape[0], *shape[1:]),
-            _as_channels(inputs),
-            _as_channels(outputs),
-            padding,
-            count * groups,
-        )
-        return gradients.view(call.rows, -1, *shape).sum(1)
-
-    @staticmethod
-    def _padded(module: nn.Conv2d, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, and the zeros that are still to be put around them."""
-        if isinstance(module, timm.layers.Conv2dSame):
-            padded = pad_same(inputs, module.kernel_size, module.stride, module.dilation)
-            return padded, (0, 0)
-        assert isinstance(module.padding, tuple)
-        height, width = module.padding
-        return inputs, (height, width)
-
-    @staticmethod
-    def _pointwise(module: nn.Conv2d) -> bool:
-        return module.kernel_size == (1, 1) and module.groups == 1
-
-
-def _as_channels(maps: torch.Tensor) -> torch.Tensor:
-    """Returns maps [m, c, h, w] as one map of m * c channels, in the memory format they have."""
-    rows, channels, height, width = maps.shape
-    if maps.is_contiguous():
-        return maps.view(1, rows * channels, height, width)
-    last = maps.permute(2, 3, 0, 1).reshape(1, height, width, rows * channels)
-    return last.permute(0, 3, 1, 2)
-
-
-def _weight_gradient(
-    module: nn.Conv2d,
-    shape: tuple[int, ...] | torch.Size,
-    inputs: torch.Tensor,
-    outputs: torch.Tensor,
-    padding: tuple[int, int],
-    groups: int,
-) -> torch.Tensor:
-    """Returns a convolution's gradient of its weight, summed over all inputs."""
-    # Products in TF32 would differ from those that the norms are of.
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        gradient: torch.Tensor = torch.ops.aten.convolution_backward(
-            outputs,
-            inputs,
-            inputs.new_empty(()).expand(shape),
-            None,
-            module.stride,
-            padding,
-            module.dilation,
-            False,
-            [0, 0],
-            groups,
-            [False, True, False],
-        )[1]
-    return gradient
+        return by_rows(call.input, call.rows), by_rows(call.output_gradient, call.rows)
 
 
 class AffineRule(Rule):
@@ -336,8 +198,8 @@ class AffineRule(Rule):
         """Returns [m, t, channels]."""
         maps = tensor.ndim == 4 if self._maps is None else self._maps
         if maps and tensor.ndim == 4:
-            return _channels_last(tensor, rows)
-        return _by_rows(tensor.movedim(1, -1) if maps else tensor, rows)
+            return channels_last(tensor, rows)
+        return by_rows(tensor.movedim(1, -1) if maps else tensor, rows)
 
 
 class ModuleRule(Rule):
@@ -382,48 +244,3 @@ class ModuleRule(Rule):
 
 def _as_float32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _layer_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(inputs, module.normalized_shape, None, None, module.eps)
-
-
-def _layer_norm_maps(module: Any, inputs: torch.Tensor) -> torch.Tensor:
-    last = inputs.permute(0, 2, 3, 1)
-    normalised = functional.layer_norm(last, module.normalized_shape, None, None, module.eps)
-    return normalised.permute(0, 3, 1, 2)
-
-
-def _group_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(inputs, module.num_groups, None, None, module.eps)
-
-
-_LINEAR, _CONVOLUTION, _MODULE = LinearRule(), Conv2dRule(), ModuleRule()
-_LAYER_NORM = AffineRule(_layer_norm, maps=False)
-_RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: _LINEAR,
-    nn.modules.linear.NonDynamicallyQuantizableLinear: _LINEAR,
-    nn.Conv2d: _CONVOLUTION,
-    timm.layers.Conv2dSame: _CONVOLUTION,
-    nn.LayerNorm: _LAYER_NORM,
-    timm.layers.LayerNorm: _LAYER_NORM,
-    timm.layers.LayerNorm2d: AffineRule(_layer_norm_maps, maps=True),
-    nn.GroupNorm: AffineRule(_group_norm, maps=True),
-    ChannelAffine: AffineRule(
-        lambda module, inputs: inputs, scale="scale", shift="shift", maps=None
-    ),
-}
-# Modules that use the parameters of their children without calling them.
-WHOLE = (nn.MultiheadAttention,)
-
-
-def rule_of(module: nn.Module) -> Rule:
-    """Returns the rule of a module's parameters."""
-    rule = _RULES.get(type(module), _MODULE)
-    if isinstance(module, nn.Conv2d) and (
-        module.padding_mode != "zeros" or isinstance(module.padding, str)
-    ):
-        return _MODULE
-    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
-        return _MODULE
-    return rule

@@ -11,7 +11,8 @@ from torch import nn
 
 from dpprobe.finetune import ghost
 from dpprobe.finetune.adapters import ChannelAffine
-from dpprobe.finetune.layers import ModuleRule, rule_of, squared_norms
+from dpprobe.finetune.layers import ModuleRule, squared_norms
+from dpprobe.finetune.rules import rule_of
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
 ROWS = 5

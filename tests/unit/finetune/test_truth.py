@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune import layers
+from dpprobe.finetune import layers, rules
 from dpprobe.finetune.truth import check_network
 from tests.unit.finetune.small_networks import Small, of_timm
 
@@ -93,7 +93,7 @@ def test_a_wrong_rule_is_refused_by_name(
     name: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = small()
-    rule = layers.rule_of(network.module.get_submodule(name.split(".")[0]))
+    rule = rules.rule_of(network.module.get_submodule(name.split(".")[0]))
     right = rule.gradients
 
     def wrong(call: layers.Call, names: Any) -> layers.Gradients:

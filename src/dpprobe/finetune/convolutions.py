@@ -1,0 +1,150 @@
+"""Per-example gradients of convolutions.
+
+Inputs are indexed as they are, not as they lie in memory: channels_last inputs are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import timm.layers
+import torch
+from timm.layers.padding import pad_same
+from torch import nn
+from torch.nn import functional
+
+from dpprobe.finetune.layers import Call, Gradients, Rule, by_rows, channels_last
+
+# Row by row, convolutions of so many positions are faster than all rows' as groups of one.
+_POSITIONS_BY_ROW = 1024
+
+
+class Conv2dRule(Rule):
+    """Convolutions with any stride, dilation and groups, padded with zeros."""
+
+    weight = "weight"
+
+    def gradients(self, call: Call, names: Collection[str]) -> Gradients:
+        gradients: Gradients = {}
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        if "weight" in names:
+            if self._pointwise(module):
+                inputs, outputs = self.positions(call)
+                weight = torch.bmm(outputs.transpose(1, 2), inputs)
+            else:
+                weight = self._kernels(call, module)
+            gradients["weight"] = weight.view(call.rows, *module.weight.shape)
+        if "bias" in names:
+            outputs = call.output_gradient
+            gradients["bias"] = outputs.sum((2, 3)).view(call.rows, -1, outputs.shape[1]).sum(1)
+        return gradients
+
+    def sizes(self, call: Call) -> tuple[int, int, int]:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        outputs = call.gradient.shape[1]
+        positions = call.gradient.numel() // (call.rows * outputs)
+        # A group's gradient is a block of its own, which has no use for pairs of positions.
+        return (positions if module.groups == 1 else 10**6), module.weight[0].numel(), outputs
+
+    def positions(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        outputs = channels_last(call.output_gradient, call.rows)
+        inputs, padding = self._padded(module, call.input)
+        if self._pointwise(module):
+            inputs = functional.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
+            strides = module.stride
+            return channels_last(inputs[:, :, :: strides[0], :: strides[1]], call.rows), outputs
+        patches = functional.unfold(
+            inputs, module.kernel_size, module.dilation, padding, module.stride
+        ).transpose(1, 2)
+        if len(patches) != call.rows:
+            patches = by_rows(patches, call.rows)
+        return patches, outputs
+
+    def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
+        module = call.module
+        assert isinstance(module, nn.Conv2d)
+        if self._pointwise(module):
+            super().add_weight(total, call, factors)
+            return
+        outputs = call.output_gradient
+        scaled = outputs * factors.repeat_interleave(len(outputs) // call.rows).view(-1, 1, 1, 1)
+        inputs, padding = self._padded(module, call.input)
+        gradient = _weight_gradient(module, module.weight.shape, inputs, scaled, padding, 1)
+        total.add_(gradient.reshape(-1))
+
+    def _kernels(self, call: Call, module: nn.Conv2d) -> torch.Tensor:
+        """Returns the rows' gradients of kernels."""
+        outputs = call.output_gradient
+        inputs, padding = self._padded(module, call.input)
+        count, groups = len(outputs), module.groups
+        positions = outputs[0, 0].numel() * count // call.rows
+        dense = groups == 1 or positions >= _POSITIONS_BY_ROW
+        shape = module.weight.shape
+        if dense and outputs.device.type == "cpu":
+            pairs = zip(inputs.chunk(call.rows), outputs.chunk(call.rows), strict=True)
+            return torch.stack(
+                [_weight_gradient(module, shape, a, g, padding, groups) for a, g in pairs]
+            )
+        gradients = _weight_gradient(
+            module,
+            (count * shape[0], *shape[1:]),
+            _as_channels(inputs),
+            _as_channels(outputs),
+            padding,
+            count * groups,
+        )
+        return gradients.view(call.rows, -1, *shape).sum(1)
+
+    @staticmethod
+    def _padded(module: nn.Conv2d, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+        """Returns inputs, and the zeros that are still to be put around them."""
+        if isinstance(module, timm.layers.Conv2dSame):
+            padded = pad_same(inputs, module.kernel_size, module.stride, module.dilation)
+            return padded, (0, 0)
+        assert isinstance(module.padding, tuple)
+        height, width = module.padding
+        return inputs, (height, width)
+
+    @staticmethod
+    def _pointwise(module: nn.Conv2d) -> bool:
+        return module.kernel_size == (1, 1) and module.groups == 1
+
+
+def _as_channels(maps: torch.Tensor) -> torch.Tensor:
+    """Returns maps [m, c, h, w] as one map of m * c channels, in the memory format they have."""
+    rows, channels, height, width = maps.shape
+    if maps.is_contiguous():
+        return maps.view(1, rows * channels, height, width)
+    last = maps.permute(2, 3, 0, 1).reshape(1, height, width, rows * channels)
+    return last.permute(0, 3, 1, 2)
+
+
+def _weight_gradient(
+    module: nn.Conv2d,
+    shape: tuple[int, ...] | torch.Size,
+    inputs: torch.Tensor,
+    outputs: torch.Tensor,
+    padding: tuple[int, int],
+    groups: int,
+) -> torch.Tensor:
+    """Returns a convolution's gradient of its weight, summed over all inputs."""
+    # Products in TF32 would differ from those that the norms are of.
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        gradient: torch.Tensor = torch.ops.aten.convolution_backward(
+            outputs,
+            inputs,
+            inputs.new_empty(()).expand(shape),
+            None,
+            module.stride,
+            padding,
+            module.dilation,
+            False,
+            [0, 0],
+            groups,
+            [False, True, False],
+        )[1]
+    return gradient

@@ -1,0 +1,62 @@
+"""The rule of each kind of layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm.layers
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.convolutions import Conv2dRule
+from dpprobe.finetune.layers import AffineRule, LinearRule, ModuleRule, Rule
+
+
+def _layer_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(inputs, module.normalized_shape, None, None, module.eps)
+
+
+def _layer_norm_maps(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    last = inputs.permute(0, 2, 3, 1)
+    normalised = functional.layer_norm(last, module.normalized_shape, None, None, module.eps)
+    return normalised.permute(0, 3, 1, 2)
+
+
+def _group_norm(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    return functional.group_norm(inputs, module.num_groups, None, None, module.eps)
+
+
+def _as_it_is(module: Any, inputs: torch.Tensor) -> torch.Tensor:
+    del module
+    return inputs
+
+
+_LINEAR, _CONVOLUTION, _MODULE = LinearRule(), Conv2dRule(), ModuleRule()
+_LAYER_NORM = AffineRule(_layer_norm, maps=False)
+_RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: _LINEAR,
+    nn.modules.linear.NonDynamicallyQuantizableLinear: _LINEAR,
+    nn.Conv2d: _CONVOLUTION,
+    timm.layers.Conv2dSame: _CONVOLUTION,
+    nn.LayerNorm: _LAYER_NORM,
+    timm.layers.LayerNorm: _LAYER_NORM,
+    timm.layers.LayerNorm2d: AffineRule(_layer_norm_maps, maps=True),
+    nn.GroupNorm: AffineRule(_group_norm, maps=True),
+    ChannelAffine: AffineRule(_as_it_is, scale="scale", shift="shift", maps=None),
+}
+# Modules that use the parameters of their children without calling them.
+WHOLE = (nn.MultiheadAttention,)
+
+
+def rule_of(module: nn.Module) -> Rule:
+    """Returns the rule of a module's parameters."""
+    rule = _RULES.get(type(module), _MODULE)
+    if isinstance(module, nn.Conv2d) and (
+        module.padding_mode != "zeros" or isinstance(module.padding, str)
+    ):
+        return _MODULE
+    if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) != 1:
+        return _MODULE
+    return rule
