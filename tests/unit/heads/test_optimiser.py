@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,3 +58,28 @@ def test_an_optimiser_derived_from_a_plain_one_is_not_plain() -> None:
     assert is_plain(Sgd())
     assert not is_plain(Slower())
     assert not is_plain(Momentum(beta=0.9))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Sgd,
+        lambda: Momentum(beta=0.8),
+        lambda: Adam(beta1=0.8, beta2=0.95, eps=1e-3),
+        lambda: Lamb(beta1=0.8, beta2=0.95, eps=1e-3),
+    ],
+)
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_an_optimiser_goes_on_from_a_state(make: Callable[[], Optimiser], taken: int) -> None:
+    """Bit for bit, however the first one goes on."""
+    weights, first = start(), make()
+    for gradient in gradients()[:taken]:
+        first.step(weights, gradient.clone(), 0.1)
+    state, other, again = first.state(), weights.clone(), make()
+    again.step(start(), gradients()[-1], 0.3)  # forgets what it did before
+    for gradient in gradients()[taken:]:
+        first.step(weights, gradient.clone(), 0.1)
+    again.restore(state)
+    for gradient in gradients()[taken:]:
+        again.step(other, gradient.clone(), 0.1)
+    assert torch.equal(weights, other)

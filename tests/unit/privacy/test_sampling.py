@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -191,3 +192,17 @@ def test_streams_of_a_seed_are_apart() -> None:
     assert 0 <= stream_seed(2**128 - 1, "noise") < 2**64
     with pytest.raises(PrivacyError, match="128 bits"):
         stream(2**128, "noise")
+
+
+@pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (30, 0.3), (7, 0.9), (5, 1.0)])
+@pytest.mark.parametrize("taken", [0, 1, 9])
+def test_a_sampler_goes_on_from_a_state(rows: int, rate: float, taken: int) -> None:
+    first = PoissonSampler(rows, rate, stream(1, "sampling"))
+    for _ in range(taken):
+        first.block(1)
+    state = json.loads(json.dumps(first.state()))
+    ahead = [first.block(1)[0].tolist() for _ in range(40)]
+    again = PoissonSampler(rows, rate, stream(2, "sampling"))
+    again.block(3)
+    again.restore(state)
+    assert [again.block(1)[0].tolist() for _ in range(40)] == ahead

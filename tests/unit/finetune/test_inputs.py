@@ -1,0 +1,240 @@
+"""Inputs: the rows that are asked for, in memory or not, and views of (seed, step, row) alone."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.transforms.functional import pil_to_tensor
+
+from dpprobe.backbones.backbone import Backbone
+from dpprobe.backbones.images import ToBytes, ToTensor
+from dpprobe.data import table
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable
+from dpprobe.errors import ConfigError, DataError, StoreError
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.inputs import CutInputs, ImageInputs, cut_inputs, image_inputs, views_of
+from dpprobe.finetune.options import Augment
+from dpprobe.heads.units import Units
+from tests.support.feature_stores import write_store
+
+ROWS, SIZE = 11, 6
+
+
+def picture(row: int, size: int = SIZE) -> Image.Image:
+    values = np.random.default_rng(row).integers(0, 256, (size, size + 2, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def write_images(folder: Path, *, odd: bool = False) -> SplitTable:
+    """A table of small images; with `odd` one of them has another size."""
+
+    def encoded(row: int) -> bytes:
+        stream = io.BytesIO()
+        picture(row, SIZE + 1 if odd and row == 7 else SIZE).save(stream, format="PNG")
+        return stream.getvalue()
+
+    def rows(ids: range) -> Any:
+        return table.make_batch(
+            ids=[f"id{row}" for row in ids],
+            labels=[row % 3 for row in ids],
+            images=[encoded(row) for row in ids],
+            paths=[None] * len(ids),
+            units=[f"p{row // 2}" for row in ids],
+        )
+
+    table.write_dataset(
+        folder,
+        iter([("train", rows(range(ROWS))), ("test", rows(range(20, 23)))]),
+        options=dataset_options({"source": "sklearn", "name": "digits", "verify": "hash"}),
+        class_names=["a", "b", "c"],
+        rows=ROWS + 3,
+        units=True,
+    )
+    return SplitTable(folder / "train.parquet")
+
+
+def bytes_backbone(transform: Any = None) -> Backbone:
+    return Backbone(
+        dimension=3, preprocessing={}, weights_sha256=None, fingerprint="f",
+        transform=transform or ToBytes(mode="RGB", steps=pil_to_tensor),
+        forward=lambda images: images.float().mean((2, 3)),
+    )  # fmt: skip
+
+
+def images_of(
+    source: SplitTable, *, augment: Augment | None = None, memory_mb: int = 100, seed: int = 3
+) -> ImageInputs:
+    return image_inputs(
+        source, bytes_backbone(), split="train", augment=augment, seed=seed, memory_mb=memory_mb,
+        threads=2,
+    )  # fmt: skip
+
+
+WANTED = torch.stack([pil_to_tensor(picture(row)) for row in range(ROWS)])
+VIEWS = Augment(views=3, flip=True, pad=2)
+
+
+@pytest.mark.parametrize("memory_mb", [100, 0])
+def test_images_are_the_table_s(tmp_path: Path, memory_mb: int) -> None:
+    inputs = images_of(write_images(tmp_path), memory_mb=memory_mb)
+    assert inputs.shape == (3, SIZE, SIZE + 2)
+    assert (inputs.rows, inputs.n, inputs.num_classes) == (ROWS, ROWS, 3)
+    assert inputs.labels.tolist() == [row % 3 for row in range(ROWS)]
+    for index in (np.arange(ROWS), np.array([10, 0, 0, 4]), np.zeros(0, dtype=np.int64)):
+        for step in (None, 4):
+            batch = inputs.batch(index, step=step)
+            assert batch.dtype == torch.uint8
+            assert torch.equal(batch, WANTED[torch.from_numpy(index)])
+
+
+def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> None:
+    source, index = write_images(tmp_path), np.array([9, 2, 2, 7])
+    kept, anew = (images_of(source, augment=VIEWS, memory_mb=size) for size in (100, 0))
+    assert (kept.views, anew.views) == (3, 3)
+    for step in (0, 5):
+        first = kept.batch(index, step=step)
+        assert first.shape == (4, 3, 3, SIZE, SIZE + 2)
+        assert torch.equal(first, anew.batch(index, step=step))
+    assert torch.equal(kept.batch(index, step=None), WANTED[torch.from_numpy(index)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=8),
+    step=st.integers(0, 2**40),
+    flip=st.booleans(),
+    views=st.integers(1, 4),
+    pad=st.integers(1, SIZE - 1),
+)
+def test_views_depend_on_seed_step_and_row_alone(
+    rows: list[int], step: int, flip: bool, views: int, pad: int
+) -> None:
+    """And each is one that a plain mirror, reflecting padding and crop makes."""
+    augment = Augment(views=views, flip=flip, pad=pad)
+    index = np.array(rows)
+    together = views_of(WANTED[index], augment, key=1, step=step, rows=index)
+    assert together.shape == (len(rows), views, *WANTED.shape[1:])
+    for place, row in enumerate(rows):
+        alone = views_of(WANTED[[row]], augment, key=1, step=step, rows=np.array([row]))
+        assert torch.equal(together[place], alone[0])
+        padded = np.pad(WANTED[row].numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
+        crops = {
+            padded[:, top : top + SIZE, left : left + SIZE + 2].tobytes()
+            for top in range(2 * pad + 1)
+            for left in range(2 * pad + 1)
+        }
+        for view in alone[0]:
+            plain, mirrored = (one.numpy().tobytes() for one in (view, view.flip(-1)))
+            assert plain in crops or (flip and mirrored in crops)
+
+
+def test_views_are_anew_in_each_step_row_and_seed() -> None:
+    same = WANTED[:1].expand(ROWS, -1, -1, -1)
+    index = np.arange(ROWS)
+    first = views_of(same, VIEWS, key=1, step=0, rows=index)
+    assert len({one.numpy().tobytes() for one in first}) == ROWS
+    for key, step in ((2, 0), (1, 1)):
+        other = views_of(same, VIEWS, key=key, step=step, rows=index)
+        assert sum(torch.equal(a, b) for a, b in zip(first, other, strict=True)) <= 1
+
+
+def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
+    """Over many rows: each of 25 shifts with probability 1 / 25, mirrored or not."""
+    rows, image = 4000, torch.arange(49, dtype=torch.uint8).view(1, 1, 7, 7)
+    augment = Augment(views=1, flip=True, pad=2)
+    made = views_of(image.expand(rows, -1, -1, -1), augment, key=1, step=3, rows=np.arange(rows))
+    centres = made[:, 0, 0, 3, 3].numpy()
+    counts = np.bincount(centres, minlength=49).reshape(7, 7)
+    inner = counts[1:6, 1:6]
+    assert inner.sum() == rows
+    assert np.abs(inner - rows / 25).max() < 5 * (rows / 25) ** 0.5
+    # of what is not mirrored, the middle row rises from left to right in its middle
+    mirrored = made[:, 0, 0, 3, 4].int() < made[:, 0, 0, 3, 3].int()
+    assert abs(float(mirrored.float().mean()) - 0.5) < 5 * 0.5 / rows**0.5
+
+
+def test_views_beyond_the_images_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"augment.pad 6: images are 6 x 8"):
+        images_of(write_images(tmp_path), augment=Augment(pad=SIZE))
+
+
+@pytest.mark.parametrize("memory_mb", [100, 0])
+def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
+    source = write_images(tmp_path, odd=True)
+    with pytest.raises(DataError, match=r"train row 7 \(id id7\): an image of \[3, 7, 9\]"):
+        images_of(source, memory_mb=memory_mb).batch(np.arange(ROWS), step=None)
+
+
+def test_backbones_that_take_no_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gives torch.float32, not bytes"):
+        image_inputs(
+            write_images(tmp_path), bytes_backbone(ToTensor(mode="RGB", size=None)),
+            split="train", augment=None, seed=1, memory_mb=1,
+        )  # fmt: skip
+
+
+def test_units_are_counted(tmp_path: Path) -> None:
+    source = write_images(tmp_path)
+    names = source.units()
+    assert names is not None
+    inputs = image_inputs(
+        source, bytes_backbone(), split="train", augment=None, seed=1, memory_mb=1,
+        units=Units.of(names),
+    )  # fmt: skip
+    assert (inputs.rows, inputs.n) == (ROWS, 6)
+    with pytest.raises(DataError, match="of 2 rows; 11 are needed"):
+        ImageInputs(WANTED, inputs.labels, 3, shape=inputs.shape, units=Units.of(["a", "b"]))
+
+
+# -- activations
+
+
+@pytest.mark.parametrize("memory_mb", [100, 0])
+def test_activations_are_the_store_s(tmp_path: Path, memory_mb: int) -> None:
+    store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
+    inputs = cut_inputs(store, shape=(3, 2, 2), memory_mb=memory_mb)
+    assert inputs.slow == (memory_mb == 0)
+    wanted = torch.from_numpy(store.read()).view(30, 3, 2, 2)
+    assert inputs.labels.tolist() == store.labels.tolist()
+    assert inputs.num_classes == 3
+    for index in (np.arange(30), np.array([29, 0, 14, 15, 0]), np.zeros(0, dtype=np.int64)):
+        batch = inputs.batch(index, step=2)
+        assert batch.dtype == torch.float32
+        assert torch.equal(batch, wanted[torch.from_numpy(index)])
+
+
+@pytest.mark.parametrize("memory_mb", [100, 0])
+def test_a_damaged_shard_is_refused(tmp_path: Path, memory_mb: int) -> None:
+    manifest = write_store(tmp_path, rows=30, dimension=12, classes=3)
+    shard = tmp_path / "shard-00001-of-00002.h5"
+    content = bytearray(shard.read_bytes())
+    features = FeatureStore(manifest).read("float16")[15:]
+    place = bytes(content).index(features[3].tobytes())
+    content[place] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(StoreError):
+        cut_inputs(FeatureStore(manifest), shape=(12,), memory_mb=memory_mb)
+
+
+def test_a_shape_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
+    store = FeatureStore(write_store(tmp_path, rows=30, dimension=12, classes=3))
+    with pytest.raises(DataError, match=r"rows of 12 numbers, not of shape \[3, 5\]"):
+        cut_inputs(store, shape=(3, 5), memory_mb=1)
+
+
+def test_a_part_shares_the_rows() -> None:
+    labels = torch.zeros(4, dtype=torch.int64)
+    inputs = CutInputs(torch.zeros(4, 2), labels, 2, shape=(2,), units=None)
+    part = inputs.keeping(np.array([True, False, True, True]))
+    assert part.n == 4
+    assert part._source is inputs._source
+    assert inputs.kept is None
