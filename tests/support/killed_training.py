@@ -1,9 +1,9 @@
-"""A training in a process of its own, which kills itself when it is told to.
+"""Trainings that are killed with SIGKILL, each in a process forked for it, and what they end with.
 
-    python -m tests.support.killed_training FOLDER OPTIONS KILL_AT
+    python -m tests.support.killed_training FOLDER CASES
 
-KILL_AT is "step:K", before step K is taken, "save:K", while the K-th checkpoint is written, or
-"never". A training that ends writes its parameters to FOLDER/end.npy.
+CASES is a JSON list of options. One line of JSON a case says whether killed trainings were killed,
+and whether they ended bit for bit, records too, as one that was not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.tiny_networks import (
 
 
 def kill_at(place: str) -> None:
-    """Kills this process at a step, or in the middle of writing a checkpoint."""
+    """Kills this process before "step:K", or while it writes its K-th checkpoint, "save:K"."""
     kind, _, number = place.partition(":")
     if kind == "step":
         take = Training.step
@@ -64,10 +64,10 @@ def norm(step: int, network: TunedNetwork) -> dict[str, float]:
     return {"taken": step, "norm": float(np.linalg.norm(flat(network.trained)))}
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    folder, values, place = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+def train(folder: Path, values: dict[str, Any], place: str) -> None:
+    """Trains with a checkpoint after every step; writes what came out at the end."""
     kill_at(place)
+    values = dict(values)
     inputs = mlp_inputs(units=values.pop("units", False))
     options = network_options(**values)
     releases = releases_of(options, inputs.n, 0.7)
@@ -83,6 +83,38 @@ def main() -> None:
     releases.check()
     np.save(folder / "end.npy", flat(trained.state))
     write_json(folder / "history.json", trained.history)
+
+
+def in_child(folder: Path, values: dict[str, Any], place: str) -> int:
+    """Trains in a forked process; returns its exit status, negative for a signal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            train(folder, values, place)
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def ended(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "end.npy").read_bytes(), (folder / "history.json").read_bytes()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for number, values in enumerate(json.loads(sys.argv[2])):
+        whole, killed = (Path(sys.argv[1]) / f"{number}-{name}" for name in ("whole", "killed"))
+        # before a step; while a checkpoint is written, the first of the second run, another one
+        places = ["never", "step:1", "save:2", "step:4", "save:1", "never"]
+        folders = [whole, *[killed] * 5]
+        statuses = [in_child(*one) for one in zip(folders, [values] * 6, places, strict=True)]
+        left = sorted(path.name for path in (killed / "checkpoint").iterdir())
+        said = {"statuses": statuses, "left": left, "same": ended(whole) == ended(killed)}
+        print(json.dumps({"case": values, **said}))
 
 
 if __name__ == "__main__":
