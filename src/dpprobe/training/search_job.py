@@ -42,7 +42,6 @@ from dpprobe.results import metrics
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.results.units import unit_codes
 from dpprobe.training.cell import CellTask
-from dpprobe.training.features import read_training_set
 from dpprobe.training.network_job import Limits, network_task, open_network_job, plan_for
 from dpprobe.training.network_material import Material, NetworkFiles
 from dpprobe.training.tasks import Job
@@ -227,11 +226,7 @@ class _Objective:
     def _features(self) -> TrainingSet:
         """The features that probes train on: held-out rows are null."""
         material = self.material
-        whole = read_training_set(
-            material.stores[0], device=material.device, memory_mb=material.memory_mb,
-            units=material.units,
-        )  # fmt: skip
-        return without_rows(whole, material.stores[0], self.held_out)
+        return without_rows(material.features, material.stores[0], self.held_out)
 
     def _score(self, network: TunedNetwork) -> float:
         """Returns the metric on held-out rows, every patient counting once."""

@@ -1,0 +1,372 @@
+"""The job of an unpriced search: what its trials train on, what it keeps, what it goes on from."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.features.header import ShardHeader
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.network import TunedNetwork
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.search import best_trial
+from dpprobe.finetune.train import Trained, train_network
+from dpprobe.heads.registry import method_options
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.search_record import SearchRecord
+from dpprobe.training import search_job as module
+from dpprobe.training.features import read_training_set
+from dpprobe.training.network_job import Limits
+from dpprobe.training.network_material import NetworkFiles
+from dpprobe.training.plans import write_plans
+from dpprobe.training.search_choice import read_choice
+from dpprobe.training.search_job import held_out_rows, search_job, without_rows
+from dpprobe.training.tasks import Job
+
+ROWS, CLASSES, DIMENSION, IMAGES = 300, 3, 6, 3
+SPACE: dict[str, Any] = {"learning_rate": [0.01, 0.3, 2.0], "max_grad_norm": [0.5, 2.0]}
+
+
+def searched(trials: int = 4, **changes: Any) -> Options:
+    search = {"trials": trials, "space": SPACE, "held_out": 0.25}
+    values = {"head": "fine_tune", "tune": "head", "steps": 4, "search": search, **changes}
+    options = method_options(values)
+    assert isinstance(options, Options)
+    return options
+
+
+def write_features(
+    folder: Path, *, patients: bool = False, several: bool = False, constant: bool = False
+) -> None:
+    """Two splits of three separable classes; of patients with three images each."""
+    for number, (split, rows) in enumerate({"train": ROWS, "test": 60}.items()):
+        generator = np.random.default_rng(number)
+        labels = np.arange(rows) // IMAGES % CLASSES
+        features = generator.normal(size=(rows, DIMENSION))
+        features[np.arange(rows), labels] += 2.0
+        held = labels.astype(np.int64)
+        if several:
+            held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
+            held[0] = 1
+        header = ShardHeader(
+            split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
+            multi_label=several, dtype="float32", dataset_fingerprint="d", backbone="none",
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        shard = folder / split / "shard-00000-of-00001.h5"
+        write_shard(
+            shard, header, features=features, labels=held,
+            ids=[f"{split}-{row}" for row in range(rows)],
+            units=[f"{split} {row // IMAGES}" for row in range(rows)] if patients else None,
+        )  # fmt: skip
+        write_manifest(
+            [shard], folder / split / "manifest.json", rows=rows, dataset_fingerprint="d"
+        )
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(DIMENSION, CLASSES)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(inputs)
+        return scores
+
+
+def head_network(*arguments: Any, **rest: Any) -> TunedNetwork:  # noqa: ARG001
+    network = Head().eval()
+    trained = dict(network.named_parameters())
+    return TunedNetwork(module=network, trained=trained, shape=(DIMENSION,), from_images=False)
+
+
+@dataclass
+class Trainings:
+    """Notes every training, and may stop at one."""
+
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    stop: int | None = None
+
+    def __call__(
+        self, options: Any, network: Any, inputs: Any, releases: Any, **rest: Any
+    ) -> Trained:
+        if self.stop == len(self.calls):
+            raise KeyboardInterrupt
+        trained = train_network(options, network, inputs, releases, **rest)
+        self.calls.append({"options": options, "inputs": inputs, "releases": releases, **rest})
+        return trained
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    calibration: Path
+    job: Job
+    trainings: Trainings
+    output: str = "searches/eps-4.json"
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.output
+
+    def search(self, options: Options | None = None, **changes: Any) -> SearchRecord:
+        options = options or searched()
+        job = replace(self.job, methods={"net": options}, **changes)
+        plans = self.folder / f"plans-{job.epsilon}-{job.unit}.json"
+        write_plans(
+            job.methods, output=plans, cache=self.calibration,
+            n=ROWS // IMAGES if job.unit == "patient" else ROWS,
+            epsilon=epsilon_value(job.epsilon), delta=job.delta, accountant=job.accountant,
+            seeds=job.seeds, unit=job.unit,
+        )  # fmt: skip
+        search_job(
+            job,
+            files=NetworkFiles(
+                backbone=backbone_options({"family": "timm", "model": "test_vit"}),
+                train=self.folder / "train/manifest.json",
+                test=self.folder / "test/manifest.json",
+            ),
+            plans=plans, cells=self.folder / "cells", output=self.path,
+            limits=Limits(device="cpu", physical_batch=64, checkpoint_minutes=0),
+        )  # fmt: skip
+        return SearchRecord.read(self.path)
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calibration")
+
+
+@pytest.fixture
+def run(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    write_features(tmp_path)
+    monkeypatch.setattr("dpprobe.training.network_material.build_network", head_network)
+    monkeypatch.setattr("dpprobe.training.network_material.load", lambda *_, **__: None)
+    trainings = Trainings()
+    monkeypatch.setattr(module, "train_network", trainings)
+    job = Job(
+        study="unit", private_datasets=("toy",), dataset="toy", backbone="none",
+        epsilon="4", methods={}, seeds=2, study_seed=0,
+        delta=1e-3, accountant="pld", mode="benchmark", memory_mb=1000,
+    )  # fmt: skip
+    return Run(tmp_path, calibration, job, trainings)
+
+
+def test_a_record_has_the_trials_and_the_best(run: Run) -> None:
+    record = run.search()
+    assert [trial.number for trial in record.trials] == [0, 1, 2, 3]
+    assert record.best == best_trial(record.trials)
+    assert record.metric == "accuracy"
+    assert record.cell.key == ("toy", "none", "net", "4")
+    assert "without a price" in record.note
+    held = held_out_rows(FeatureStore(run.folder / "train/manifest.json"), 0.25, seed=0)
+    assert record.held_out.rows == record.held_out.units == held.sum()
+    assert record.held_out.share == 0.25
+    assert read_choice(run.path) == record.best.values
+    assert (record.best.score or 0) > 0.7
+    assert not list(run.path.parent.glob(".*.checkpoint"))
+
+
+def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
+    record = run.search()
+    held = held_out_rows(FeatureStore(run.folder / "train/manifest.json"), 0.25, seed=0)
+    seeds = set()
+    for trial, call in zip(record.trials, run.trainings.calls, strict=True):
+        np.testing.assert_array_equal(call["inputs"].kept, ~held)
+        assert call["inputs"].n == ROWS
+        plan = call["releases"].plan
+        (mechanism,) = plan.mechanisms
+        assert (plan.n, plan.epsilon, mechanism.count) == (ROWS, 4, 4)
+        assert mechanism.sensitivity == trial.values["max_grad_norm"]
+        assert call["options"].learning_rate == trial.values["learning_rate"]
+        seeds |= set(call["releases"].seeds)
+    noise = {call["releases"].plan.mechanisms[0].noise_multiplier for call in run.trainings.calls}
+    assert len(noise) == 1
+    assert len(seeds) == 4
+
+
+def test_a_trial_is_scored_on_held_out_rows_alone(run: Run) -> None:
+    """With labels of all other rows wrong, the score is what the held-out rows say."""
+    record = run.search(searched(2))
+    store = FeatureStore(run.folder / "train/manifest.json")
+    held = held_out_rows(store, 0.25, seed=0)
+    for trial, call in zip(record.trials, run.trainings.calls, strict=True):
+        again = head_network()
+        trained = train_network(
+            call["options"], again, call["inputs"],
+            type(call["releases"])(
+                call["releases"].plan, call["releases"].seeds, torch.device("cpu")
+            ),
+            physical_batch=64,
+        )  # fmt: skip
+        assert trained.steps == 4
+        rows = torch.from_numpy(store.read()[held])
+        right = again.module(rows).argmax(1).numpy() == np.asarray(store.labels)[held]
+        assert trial.score == pytest.approx(right.mean())
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3])
+def test_a_job_that_ends_early_goes_on(run: Run, stop: int) -> None:
+    run.search()
+    whole = run.path.read_bytes()
+    for path in run.path.parent.iterdir():
+        path.unlink()
+    run.trainings.calls.clear()
+    run.trainings.stop = stop
+    with pytest.raises(KeyboardInterrupt):
+        run.search()
+    assert not run.path.exists()
+    run.trainings.calls.clear()
+    run.trainings.stop = None
+    run.search()
+    assert len(run.trainings.calls) == 4 - stop
+    assert run.path.read_bytes() == whole
+
+
+def test_a_trial_has_a_checkpoint_of_its_own(run: Run) -> None:
+    run.search()
+    marks = [call["checkpoint"].fingerprint for call in run.trainings.calls]
+    assert len(set(marks)) == 4
+    assert all(call["checkpoint"].folder.name.startswith(".") for call in run.trainings.calls)
+
+
+def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    run.search()
+    before, calls = run.path.read_bytes(), len(run.trainings.calls)
+    run.search()
+    assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls)
+    assert "search kept" in caplog.text
+    run.path.write_text("{")
+    run.search()
+    assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls), "from its log"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run.search(searched(steps=5)),
+        lambda run: run.search(epsilon="2"),
+        lambda run: run.search(study_seed=1),
+        lambda run: run.search(delta=1e-4),
+        lambda run: (write_features(run.folder, patients=True), run.search()),
+    ],
+)
+def test_other_options_plans_or_rows_are_searched_anew(
+    run: Run, change: Callable[[Run], Any]
+) -> None:
+    first = run.search(searched(2))
+    run.trainings.calls.clear()
+    change(run)
+    assert SearchRecord.read(run.path).fingerprint != first.fingerprint
+    assert len(run.trainings.calls) == 4
+
+
+def test_more_trials_go_on_from_fewer(run: Run) -> None:
+    first = run.search(searched(2))
+    more = run.search(searched(5))
+    assert more.trials[:2] == first.trials
+    assert len(run.trainings.calls) == 5
+    assert more.fingerprint != first.fingerprint
+
+
+def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    space = {"learning_rate": [0.3, 3e38]}
+    options = searched(search={"trials": 6, "space": space})
+    record = run.search(options)
+    scores = {trial.values["learning_rate"]: trial.score for trial in record.trials}
+    assert scores[3e38] is None
+    assert record.best.values == {"learning_rate": 0.3}
+    assert "diverged" in caplog.text
+    assert not list(run.path.parent.glob(".*.checkpoint"))
+    only = {"learning_rate": [3e38, 3.1e38]}
+    with pytest.raises(ConfigError, match="all 2 trials diverged"):
+        run.search(searched(search={"trials": 2, "space": only}))
+
+
+@pytest.mark.parametrize("unit", ["image", "patient"])
+def test_patients_are_held_out_whole(run: Run, unit: str) -> None:
+    write_features(run.folder, patients=True)
+    store = FeatureStore(run.folder / "train/manifest.json")
+    held = held_out_rows(store, 0.25, seed=0)
+    patients = np.arange(ROWS) // IMAGES
+    assert all(len(set(held[patients == patient])) == 1 for patient in set(patients))
+    assert 0.1 < held.mean() < 0.4
+    assert not np.array_equal(held, held_out_rows(store, 0.25, seed=1))
+    record = run.search(searched(2), unit=unit)
+    assert (record.held_out.rows, record.held_out.units) == (held.sum(), held.sum() // IMAGES)
+    for call in run.trainings.calls:
+        assert (call["inputs"].units is None) == (unit == "image")
+        assert call["releases"].plan.n == (ROWS if unit == "image" else ROWS // IMAGES)
+
+
+def test_several_labels_a_row_are_scored_by_auc(run: Run) -> None:
+    write_features(run.folder, several=True)
+    record = run.search(searched(2, loss="sigmoid"))
+    assert record.metric == "auc"
+    assert 0.5 < (record.best.score or 0) <= 1
+
+
+def test_labels_without_an_auc_are_said(run: Run) -> None:
+    write_features(run.folder, several=True, constant=True)
+    with pytest.raises(DataError, match="write a larger search.held_out"):
+        run.search(searched(2, loss="sigmoid", search={"space": SPACE, "held_out": 0.01}))
+
+
+def test_a_part_that_leaves_one_side_empty_is_refused(tmp_path: Path) -> None:
+    write_features(tmp_path)
+    store = FeatureStore(tmp_path / "train/manifest.json")
+    with pytest.raises(DataError, match="held_out 1e-09 puts all 300 units on one side"):
+        held_out_rows(store, 1e-9, seed=0)
+
+
+def test_a_method_without_a_search_is_refused(run: Run) -> None:
+    with pytest.raises(ConfigError, match="net: no search in its options"):
+        run.search(searched().trial({}))
+
+
+def test_a_method_without_a_plan_is_refused(run: Run) -> None:
+    with pytest.raises(DpprobeError, match="delta"):
+        run.search(delta=0.5)
+
+
+@pytest.mark.parametrize("memory_mb", [0, 1000])
+def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> None:
+    write_features(tmp_path)
+    store = FeatureStore(tmp_path / "train/manifest.json")
+    held = held_out_rows(store, 0.25, seed=0)
+    whole = read_training_set(store, device="cpu", memory_mb=memory_mb, units=None)
+    assert (whole.features is None) == (memory_mb == 0)
+    part = without_rows(whole, store, held)
+    assert part.n == ROWS
+    np.testing.assert_array_equal(part.lengths.isinf().numpy(), held)
+    for start, block in part.blocks(64):
+        rows = slice(start, start + len(block))
+        assert not block[torch.from_numpy(held[rows])].any()
+        assert block[torch.from_numpy(~held[rows])].any(1).all()
+
+
+def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
+    probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none"}}
+    record = run.search(searched(2, probe=probe))
+    assert all(trial.score is not None for trial in record.trials)
+    for call in run.trainings.calls:
+        names = [item.name for item in call["releases"].plan.mechanisms]
+        assert names == ["probe gradients", "gradients"]
+    assert math.isfinite(record.best.score or math.nan)
