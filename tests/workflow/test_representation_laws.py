@@ -1,0 +1,78 @@
+"""Representation laws in real runs: what is planned, made, kept and shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import read_json
+
+from .conftest import Workspace
+
+TINY = {
+    "family": "timm",
+    "model": "vit_tiny_patch16_224",
+    "pretrained": False,
+    "model_args": {"img_size": 32, "depth": 4, "embed_dim": 48, "num_heads": 3},
+    "preprocessing": {"size": 32},
+}
+TUNED = {"head": "fine_tune", "batch_size": "full", "steps": 2, "tune": {"blocks": 2}}
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    return small | {
+        "backbones": {"tiny": TINY},
+        "methods": {"two_blocks": TUNED, "least_squares": {"head": "least_squares"}},
+        "epsilons": [1],
+        "representation_law": {"rows": 100, "shuffles": 1},
+        "seeds": 1,
+    }
+
+
+def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
+    workspace.run(study, "representation_law", "results/report.html")
+    results = workspace.directory / "results"
+    record = read_json(results / "layers/digits/tiny/law.json")
+    assert (record["layers"], record["token"], record["private"]) == (4, "class", False)
+    assert [network["setting"] for network in record["networks"]] == ["frozen", "constant"]
+    for name in ("representation_law", "accuracy_by_blocks"):
+        assert "ot private" in (results / f"tables/digits_{name}.md").read_text()
+    for name in ("law_fuzziness", "law_residual_one_hot", "law_accuracy"):
+        assert (results / f"figures/digits/{name}_tiny.png").is_file()
+    assert '<section id="laws"' in (results / "report.html").read_text(encoding="utf-8")
+    assert "Nothing to be done" in workspace.run(study, "representation_law").stdout
+
+    study["representation_law"]["rows"] = 120
+    planned = workspace.planned(study, "representation_law")
+    assert planned["measure_law"] == 1
+    assert planned["tune_network"] == planned["extract_features"] == 0
+
+
+def test_the_frozen_network_alone_needs_no_networks(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study["representation_law"]["methods"] = []
+    planned = workspace.planned(study, "results/layers/digits/tiny/law.json")
+    assert planned["measure_law"] == 1
+    assert planned["tune_network"] == planned["extract_features"] == 0
+    assert workspace.planned(study, "representation_law_digits")["plot_law"] == 1
+
+
+def test_a_study_without_laws_plans_none(workspace: Workspace, study: dict[str, Any]) -> None:
+    assert workspace.planned(study)["measure_law"] == 1, "part of `all` where asked for"
+    del study["representation_law"]
+    planned = workspace.planned(study)
+    assert planned["measure_law"] == planned["plot_law"] == planned["write_law_tables"] == 0
+    assert planned["tune_network"] == 1
+
+
+def test_laws_that_cannot_be_measured_stop_before_any_job(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    study["representation_law"]["methods"] = ["least_squares"]
+    result = workspace.run(study, "representation_law", check=False)
+    assert result.returncode != 0
+    assert "representation_law: methods: least_squares: head least_squares" in result.stdout
+    assert not (workspace.directory / "results").exists()
