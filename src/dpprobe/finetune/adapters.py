@@ -34,9 +34,8 @@ class ChannelAffine(nn.Module):
         return cls(torch.ones(channels), torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scale, shift = self.scale, self.shift
-        if x.ndim == 4:
-            scale, shift = scale.view(-1, 1, 1), shift.view(-1, 1, 1)
+        shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
+        scale, shift = self.scale.view(shape), self.shift.view(shape)
         # Parameters stay float32 in passes of lower precision: rounding them would move the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
@@ -50,12 +49,15 @@ class Film(nn.Module):
         self.dimension = dimension
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor
         if self.dimension == 1 and x.ndim == 3:  # [batch, channels, length]
-            y: torch.Tensor = self.affine(x.unsqueeze(-1))
+            y = self.affine(x.unsqueeze(-1))
             return y.squeeze(-1)
         if self.dimension == -1 and x.ndim == 4:  # [batch, height, width, channels]
-            return self.affine(x.flatten(1, 2)).view_as(x)  # type: ignore[no-any-return]
-        return self.affine(x)  # type: ignore[no-any-return]
+            y = self.affine(x.flatten(1, 2))
+            return y.view_as(x)
+        y = self.affine(x)
+        return y
 
 
 class LoraLinear(nn.Module):
@@ -150,8 +152,9 @@ def insert_film(model: nn.Module, *, name: str) -> None:
         )
     for path, norm, channels, dimension in norms:
         film = Film(channels, dimension)
-        if isinstance(getattr(norm, "act", None), nn.Module):  # an activation follows in the layer
-            norm.act = nn.Sequential(OrderedDict(film=film, act=norm.act))
+        activation = getattr(norm, "act", None)
+        if isinstance(activation, nn.Module):  # it follows within the layer
+            norm.act = nn.Sequential(OrderedDict(film=film, act=activation))
         else:
             replace_module(model, path, nn.Sequential(OrderedDict(norm=norm, film=film)))
 

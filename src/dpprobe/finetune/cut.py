@@ -100,7 +100,7 @@ def _entry(whole: fx.GraphModule, model: nn.Module, block: nn.Module, name: str)
     for node in whole.graph.nodes:
         if node.op == "call_module" and node.target in paths:
             if node.args and isinstance(node.args[0], fx.Node):
-                return node  # type: ignore[no-any-return]
+                return node
             break
     raise ConfigError(
         f"tune: blocks: {name} does not pass a tensor through its blocks one by one; write tune: "

@@ -199,10 +199,12 @@ def _tuned(
     """Moves a network to its device and marks what is trained in it."""
     module = module.to(device).eval().requires_grad_(False)
     known = dict(module.named_parameters())
-    names = [*(f"body.{path}" for path in trained), *_HEAD]
+    marked = {name: known[name] for name in [*(f"body.{path}" for path in trained), *_HEAD]}
+    for parameter in marked.values():
+        parameter.requires_grad_(True)
     return TunedNetwork(
         module=module,
-        trained={name: known[name].requires_grad_(True) for name in names},
+        trained=marked,
         shape=shape,
         from_images=module.from_images,
     )

@@ -66,7 +66,8 @@ class Projected(nn.Module):
     def __init__(self, tower: nn.Module, weight: nn.Parameter) -> None:
         super().__init__()
         self.tower = tower
-        self.projection = nn.Linear(*weight.shape, bias=False, device="meta")
+        inputs, outputs = weight.shape
+        self.projection = nn.Linear(inputs, outputs, bias=False, device="meta")
         turned = weight.detach().T.contiguous()
         self.projection.weight = nn.Parameter(turned, requires_grad=weight.requires_grad)
 

@@ -25,8 +25,10 @@ class _Tracer(fx.Tracer):
         self._around, self._batches, self._outputs = around, batches, outputs
         # While it traces, attributes of modules are not what they are.
         self._modules = dict(model.named_modules(remove_duplicate=False))
-        self._constants = dict(model.named_parameters(remove_duplicate=False))
-        self._constants |= dict(model.named_buffers(remove_duplicate=False))
+        self._constants: dict[str, torch.Tensor] = {
+            **dict(model.named_parameters(remove_duplicate=False)),
+            **dict(model.named_buffers(remove_duplicate=False)),
+        }
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         return id(m) not in self._around

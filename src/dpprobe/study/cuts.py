@@ -1,44 +1,28 @@
-"""The activations that a study stores: before which blocks of which backbone, of which dataset."""
+"""The cuts of a study: the activations that networks are trained from, by dataset and backbone."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from dpprobe.finetune.options import Options as FineTune
-from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.study.networks import network_methods, network_options
 from dpprobe.study.study import Study
-
-CUTS = "cuts"  # the folder among the results
 
 
 class Cut(NamedTuple):
-    """The last blocks that are trained from stored activations of one dataset."""
+    """The activations that enter the last `blocks` blocks of a backbone."""
 
     dataset: str
     backbone: str
     blocks: int
 
-    @property
-    def folder(self) -> str:
-        """The folder below `CUTS`; in it there is one a split."""
-        return f"{self.dataset}/{self.backbone}/blocks-{self.blocks}"
-
 
 def study_cuts(study: Study, *datasets: str) -> list[Cut]:
-    """Returns the cuts that a study needs, of some datasets or of all, each once."""
-    cuts = (
-        Cut(cell.dataset, cell.backbone, blocks)
-        for cell in study.cells(*datasets)
-        if (blocks := cut_blocks(study.methods[cell.method])) is not None
-    )
-    return list(dict.fromkeys(cuts))
-
-
-def cut_blocks(method: MethodOptions) -> int | None:
-    """Returns the blocks that a method trains from stored activations; None where it does not."""
-    if isinstance(method, Tuned):
-        method = method.base
-    if isinstance(method, FineTune) and method.cut:
-        return method.blocks
-    return None
+    """Returns the cuts that the networks of a study start from, of some datasets or of all."""
+    options = (network_options(study.methods[name]) for name in network_methods(study))
+    depths = {each.cut_blocks for each in options if each is not None} - {None}
+    return [
+        Cut(dataset, backbone, blocks)
+        for dataset in datasets or study.datasets
+        for backbone in study.backbones
+        for blocks in sorted(depth for depth in depths if depth is not None)
+    ]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from timm.layers import BatchNormAct2d, GroupNormAct, LayerNorm2d
+from timm.layers.norm import LayerNorm2d
+from timm.layers.norm_act import BatchNormAct2d, GroupNormAct
 from torch import nn
 
 from dpprobe.errors import ConfigError

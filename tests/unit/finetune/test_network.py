@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from timm.layers import BatchNormAct2d
+from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -51,7 +51,7 @@ from tests.support.backbones import (
 CPU = Runtime(device="cpu", precision="float32")
 CLASSES = 3
 UNIT = Transform(L2())
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 LORA = {"lora": {"rank": 2}}
 
 

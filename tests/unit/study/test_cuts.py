@@ -43,7 +43,6 @@ def test_blocks_are_stored_once_for_all_methods_and_epsilons() -> None:
         Cut("digits", "two", 4),
     ]
     assert [cut.dataset for cut in cuts(tuned(two), datasets=("b", "a"))] == ["b", "b", "a", "a"]
-    assert Cut("digits", "one", 2).folder == "digits/one/blocks-2"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,204 @@
+"""Stored activations: those of a network's first part, in shards that are checked like features."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.loading import load
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.data import table
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import read_info
+from dpprobe.errors import ConfigError, StoreError
+from dpprobe.features.extract import extract_shard
+from dpprobe.features.manifest import write_manifest
+from dpprobe.features.store import FeatureStore
+from dpprobe.finetune.cut_shards import cut_backbone, cut_shape, extract_cut_shard
+from dpprobe.finetune.network import build_network, tuned_state, whole_network
+from dpprobe.finetune.options import Options
+from dpprobe.heads.normalisation import L2
+from dpprobe.heads.rows import Transform
+
+NETWORK: dict[str, Any] = {
+    "family": "timm",
+    "model": "mobilenetv2_035",
+    "pretrained": False,
+    "model_args": {"pad_type": "same"},
+    "preprocessing": {"size": 32},
+}
+ROWS = 7
+CPU = Runtime(device="cpu", precision="float32")
+
+
+def picture(row: int) -> Image.Image:
+    values = np.random.default_rng(row).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+
+    def split(rows: range) -> Any:
+        images = []
+        for row in rows:
+            stream = io.BytesIO()
+            picture(row).save(stream, format="PNG")
+            images.append(stream.getvalue())
+        return table.make_batch(
+            ids=[f"id{row}" for row in rows],
+            labels=[row % 2 for row in rows],
+            images=images,
+            paths=[None] * len(rows),
+            groups={},
+        )
+
+    splits: Iterator[Any] = iter([("train", split(range(ROWS))), ("test", split(range(90, 92)))])
+    table.write_dataset(
+        folder,
+        splits,
+        options=dataset_options({"source": "sklearn", "name": "digits", "duplicates": "warn"}),
+        class_names=["even", "odd"],
+        groups=[],
+        accepted=False,
+        rows=ROWS + 2,
+    )
+    return folder
+
+
+def extract(
+    dataset: Path, output: Path, *, blocks: int | None = 2, shards: int = 1, **changed: Any
+) -> FeatureStore:
+    output.mkdir(parents=True, exist_ok=True)
+    paths = [output / f"shard-{shard:05d}-of-{shards:05d}.h5" for shard in range(shards)]
+    for shard, path in enumerate(paths):
+        arguments: dict[str, Any] = {
+            "table": dataset / "train.parquet",
+            "info": dataset / "dataset.json",
+            "backbone": backbone_options({**NETWORK, **changed}),
+            "backbone_name": "net",
+            "split": "train",
+            "shard": shard,
+            "shards": shards,
+            "output": path,
+            "batch_size": 4,
+            "dtype": "float32",
+            "threads": 2,
+            "device": "cpu",
+        }
+        if blocks is None:
+            extract_shard(**arguments)
+        else:
+            extract_cut_shard(blocks=blocks, **arguments)
+    info = read_info(dataset / "dataset.json")
+    manifest = output / "manifest.json"
+    write_manifest(paths, manifest, rows=ROWS, dataset_fingerprint=info.fingerprint)
+    return FeatureStore(manifest)
+
+
+def test_a_network_trained_from_shards_starts_where_the_whole_one_does(
+    dataset: Path, tmp_path: Path
+) -> None:
+    store = extract(dataset, tmp_path, shards=3)
+    backbone = load(backbone_options(NETWORK), runtime=CPU)
+    options = Options(tune={"blocks": 2}, init="lecun_normal")
+    unit = Transform(L2())
+    network = build_network(backbone, options, classes=2, seed=0, device="cpu", transform=unit)
+    assert cut_shape(store) == network.shape == (56, 1, 1)
+    assert store.preprocessing["cut"] == {"blocks": 2, "shape": [56, 1, 1]}
+    assert store.labels.tolist() == [row % 2 for row in range(ROWS)]
+    assert store.ids == [f"id{row}" for row in range(ROWS)]
+    stored = torch.from_numpy(store.read()).unflatten(1, network.shape)
+    images = torch.stack([backbone.transform(picture(row)) for row in range(ROWS)])
+    whole = whole_network(
+        backbone, options, tuned_state(network), classes=2, device="cpu", transform=unit
+    )
+    expected = whole(images)
+    assert float(expected.std()) > 0.001
+    torch.testing.assert_close(network.module(stored).detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shards_and_layers_change_no_activation(dataset: Path, tmp_path: Path) -> None:
+    one = extract(dataset, tmp_path / "one", shards=1)
+    three = extract(dataset, tmp_path / "three", shards=3, layers="all")
+    np.testing.assert_array_equal(one.read(), three.read())
+    assert three.layers == {}
+    assert extract(dataset, tmp_path / "again").fingerprint == one.fingerprint
+
+
+def test_other_cuts_are_other_stores(dataset: Path, tmp_path: Path) -> None:
+    stores = [extract(dataset, tmp_path / str(blocks), blocks=blocks) for blocks in (1, 2, 17)]
+    assert len({store.fingerprint for store in stores}) == 3
+    assert cut_shape(stores[2]) == (16, 16, 16)
+    assert stores[2].dimension == 16**3
+    with pytest.raises(StoreError, match="features of a whole backbone, not activations at a cut"):
+        cut_shape(extract(dataset, tmp_path / "whole", blocks=None))
+
+
+def test_shards_of_two_cuts_do_not_fit_together(dataset: Path, tmp_path: Path) -> None:
+    # the activations of these cuts have one shape, so that only their headers differ
+    extract(dataset, tmp_path / "one", blocks=1, shards=2)
+    extract(dataset, tmp_path / "two", blocks=2, shards=2)
+    second = "shard-00001-of-00002.h5"
+    (tmp_path / "two" / second).replace(tmp_path / "one" / second)
+    info = read_info(dataset / "dataset.json")
+    with pytest.raises(StoreError, match="preprocessing"):
+        write_manifest(
+            [tmp_path / "one" / "shard-00000-of-00002.h5", tmp_path / "one" / second],
+            tmp_path / "one" / "manifest.json",
+            rows=ROWS,
+            dataset_fingerprint=info.fingerprint,
+        )
+
+
+def test_a_damaged_shard_is_refused(dataset: Path, tmp_path: Path) -> None:
+    store = extract(dataset, tmp_path)
+    with h5py.File(tmp_path / store.shards[0].file, "r+") as file:
+        file["features"][3, 5] += 1
+    with pytest.raises(StoreError, match="shard-00000-of-00001.h5: not the shard its manifest"):
+        FeatureStore(tmp_path / "manifest.json").read()
+
+
+def test_a_header_that_does_not_fit_its_rows_is_refused(dataset: Path, tmp_path: Path) -> None:
+    store = extract(dataset, tmp_path)
+    store.preprocessing["cut"]["shape"] = [56, 2, 2]
+    with pytest.raises(StoreError, match=r"rows of 56 numbers, and activations of \[56, 2, 2\]"):
+        cut_shape(store)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"preprocessing": {"size": 32, "crop": "inception"}}, "preprocessing.crop: inception"),
+        ({"preprocessing": {"size": 32, "flip": True}}, "preprocessing.flip"),
+        ({"blocks": 18}, "has 17 blocks"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_before_any_row(
+    dataset: Path, tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        extract(dataset, tmp_path, **changed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_activations_do_not_depend_on_the_batch() -> None:
+    backbone = load(backbone_options(NETWORK), runtime=CPU)
+    cut = cut_backbone(backbone, CPU, 4)
+    images = torch.stack([backbone.transform(picture(row)) for row in range(5)])
+    together = cut.forward(images)
+    assert together.dtype == torch.float32
+    for row in range(5):
+        other = images.clone()
+        other[[one for one in range(5) if one != row]] = 0
+        assert torch.equal(cut.forward(other)[row], together[row])
