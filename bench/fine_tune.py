@@ -1,0 +1,462 @@
+"""A step of DP fine-tuning beside Opacus and torch.func, on the same network, images and batch.
+
+Each way is a process of its own, which measures its peak memory in its first step; then all are
+timed in turns, and ratios are taken. A step is the clipped sum of one batch, Gaussian noise and an
+update. Writes Markdown:
+
+    .venv/bin/python bench/fine_tune.py                 # both networks, a quarter of an hour
+    .venv/bin/python bench/fine_tune.py --backbone vit --rounds 3 --no-write
+    .venv/bin/python bench/fine_tune.py --device cuda --precision bfloat16
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import multiprocessing
+import statistics
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from clock import Clock, number
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.adapters import ChannelAffine
+from dpprobe.finetune.gradients import ClippedSums
+from dpprobe.finetune.network import TunedNetwork, build_network
+from dpprobe.finetune.options import Options
+from dpprobe.heads.normalisation import NoNormalisation
+from dpprobe.heads.rows import Transform
+from memory import _status
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results" / "fine_tune.md"
+CHECKPOINT = ROOT.parent / "shared/data/weights/mobilenetv2_100_imagenet.safetensors"
+CLASSES, CLIP, NOISE, RATE = 10, 1.0, 1.0, 1e-4
+BACKBONES: dict[str, dict[str, Any]] = {
+    # Plainly padded, so that Opacus has a rule of its own for each convolution.
+    "mobilenetv2": {"model": "mobilenetv2_100", "preprocessing": {"size": 128}},
+    "vit": {"model": "vit_tiny_patch16_224", "pretrained": False},
+}
+# Name -> backbone, what is trained, rows of a batch.
+CASES: dict[str, tuple[str, Any, int]] = {
+    "MobileNetV2 at 128 px, last 2 blocks, from the cut": ("mobilenetv2", {"blocks": 2}, 64),
+    "MobileNetV2 at 128 px, whole": ("mobilenetv2", "all", 32),
+    "ViT-Ti/16 at 224 px (random weights), last 2 blocks, from the cut": (
+        "vit",
+        {"blocks": 2},
+        32,
+    ),
+    "ViT-Ti/16 at 224 px (random weights), 12 blocks, from the cut": ("vit", {"blocks": 12}, 16),
+}
+OURS = "dpprobe"
+PEERS = ("Opacus hooks", "Opacus ghost", "torch.func")
+BESIDE = ("not private", "last layer, with forward pass", "last layer, stored features")
+Step = Callable[[], object]
+
+
+class Case(NamedTuple):
+    """What a process measures: a way of a case, on a device."""
+
+    backbone: str
+    tune: Any
+    rows: int
+    way: str
+    device: str
+    precision: str
+    threads: int
+
+
+def main() -> None:
+    arguments = _arguments()
+    lines = [_heading(arguments)]
+    for title, (backbone, tune, rows) in CASES.items():
+        if arguments.backbone in (None, backbone):
+            lines += measured(title, backbone, tune, rows, arguments)
+            print("\n".join(lines[-1:]), flush=True)
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if arguments.write:
+        RESULTS.write_text(text, encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--backbone", choices=list(BACKBONES))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-write", dest="write", action="store_false")
+    return parser.parse_args()
+
+
+def _heading(arguments: argparse.Namespace) -> str:
+    device = f"CPU, {arguments.threads} thread" + "s" * (arguments.threads > 1)
+    if arguments.device == "cuda":
+        device = torch.cuda.get_device_name()
+    opacus = metadata.version("opacus")
+    return (
+        "# Fine-tuning: a step\n\n"
+        f"`bench/fine_tune.py` on {device}, torch {torch.__version__}, Opacus {opacus}, "
+        f"{arguments.precision}; medians of {arguments.rounds} rounds in turns, of processor "
+        "time on a CPU. A step: the clipped sum of one batch of Gaussian images, all rows at "
+        "once, Gaussian noise of torch, an update. Every way has the same network (batch norms "
+        "as frozen scales and shifts), weights, inputs, precision and batch; Opacus has a rule "
+        "for scales and shifts. Above 1 a way is slower than dpprobe. Memory is the peak above "
+        "what the process held before the first step. No time is given: these machines are "
+        "shared.\n"
+    )
+
+
+def measured(
+    title: str, backbone: str, tune: Any, rows: int, arguments: argparse.Namespace
+) -> list[str]:
+    """Returns a case's table."""
+    workers, peaks = {}, {}
+    for way in (OURS, *PEERS, *BESIDE):
+        case = Case(
+            backbone, tune, rows, way, arguments.device, arguments.precision, arguments.threads
+        )
+        try:
+            workers[way] = Worker(case)
+            peaks[way] = workers[way].peak
+        except RuntimeError as error:
+            print(f"{title}, {way}: {error}", flush=True)
+    times: dict[str, list[float]] = {way: [] for way in workers}
+    for _ in range(arguments.rounds):
+        for way, worker in workers.items():
+            times[way].append(worker.step())
+    for worker in workers.values():
+        worker.close()
+    return _table(title, rows, times, peaks)
+
+
+def _table(
+    title: str, rows: int, times: dict[str, list[float]], peaks: dict[str, float]
+) -> list[str]:
+    middle = {way: statistics.median(values) for way, values in times.items()}
+    lines = [
+        f"## {title}, {rows} rows\n",
+        "| way | time over dpprobe's (rounds) | peak memory | over dpprobe's |",
+        "|---|---|---|---|",
+    ]
+    for way, values in times.items():
+        each = [a / b for a, b in zip(values, times[OURS], strict=True)]
+        extremes = f" ({number(min(each))} to {number(max(each))})" if way != OURS else ""
+        lines.append(
+            f"| {way} | {number(middle[way] / middle[OURS])}{extremes} | "
+            f"{peaks[way] / 2**20:.0f} MiB | {peaks[way] / max(1.0, peaks[OURS]):.2f} |"
+        )
+    peers = [way for way in PEERS if way in middle]
+    if peers:
+        cheapest = min(peers, key=middle.__getitem__)
+        lines.append(
+            f"\ndpprobe takes {middle[OURS] / middle[cheapest]:.2f} of the time of the cheapest "
+            f"peer, {cheapest}.\n"
+        )
+    return lines
+
+
+class Worker:
+    """A process that takes steps of one way."""
+
+    def __init__(self, case: Case) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(other, case))
+        self._process.start()
+        other.close()
+        self.peak = self._answer()
+
+    def _answer(self) -> float:
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            raise RuntimeError("the process ended; was it short of memory?") from None
+        if isinstance(answer, str):
+            self.close()
+            raise RuntimeError(answer)
+        return float(answer)
+
+    def step(self) -> float:
+        self._pipe.send(True)
+        return self._answer()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def _work(pipe: Connection, case: Case) -> None:
+    torch.set_num_threads(case.threads)
+    warnings.filterwarnings("ignore")
+    try:
+        step = made(case)
+        gc.collect()
+        if case.device == "cpu":
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            before = _status("VmRSS")
+        else:
+            before = float(torch.cuda.memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+        step()
+        on_cpu = case.device == "cpu"
+        after = _status("VmHWM") if on_cpu else float(torch.cuda.max_memory_allocated())
+        step()
+        pipe.send(after - before)
+        clock = Clock(case.device)
+        while True:
+            pipe.recv()
+            pipe.send(min(clock.seconds(step) for _ in range(2)))
+    except EOFError:
+        return
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}"[:300])
+
+
+def made(case: Case) -> Step:
+    """Returns one way's step."""
+    torch.manual_seed(0)
+    values = dict(BACKBONES[case.backbone])
+    if case.backbone == "mobilenetv2" and CHECKPOINT.is_file():
+        values["checkpoint"] = str(CHECKPOINT)
+    options = backbone_options({"family": "timm", **values})
+    backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+
+    def network(tune: Any) -> TunedNetwork:
+        return build_network(
+            backbone,
+            Options(tune=tune, init="lecun_normal"),
+            classes=CLASSES,
+            seed=0,
+            device=case.device,
+            transform=Transform(NoNormalisation()),
+        )
+
+    labels = (torch.arange(case.rows) % CLASSES).to(case.device)
+    if case.way.startswith("last layer"):
+        return _last_layer(case, backbone, network("head"), network("all"), labels)
+    tuned = network(case.tune)
+    inputs = _inputs(tuned, case)
+    if case.way == OURS:
+        return _ours(tuned, inputs, labels, case.precision)
+    makers = {
+        "Opacus hooks": _opacus_hooks,
+        "Opacus ghost": _opacus_ghost,
+        "torch.func": _functional,
+        "not private": _not_private,
+    }
+    return makers[case.way](tuned, inputs, labels, case.precision)
+
+
+def _inputs(network: TunedNetwork, case: Case) -> torch.Tensor:
+    shape = (case.rows, *network.shape)
+    if network.from_images:
+        return torch.randint(0, 256, shape, dtype=torch.uint8).to(case.device)
+    return torch.randn(shape).to(case.device)
+
+
+def _updated(parameters: list[nn.Parameter], total: torch.Tensor, rows: int) -> None:
+    """Adds noise to a sum, and takes a step."""
+    total.add_(torch.randn_like(total), alpha=NOISE * CLIP).div_(rows)
+    with torch.no_grad():
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, part in zip(parameters, total.split(sizes), strict=True):
+            parameter.sub_(part.view_as(parameter), alpha=RATE)
+
+
+def _ours(network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: Any) -> Step:
+    clipping = ClippedSums(
+        network,
+        sigmoid=False,
+        max_grad_norm=CLIP,
+        clipping="fixed",
+        precision=precision,
+        engine="ghost",
+    )
+    parameters = list(network.trained.values())
+
+    def step() -> None:
+        total = torch.zeros(clipping.size, device=inputs.device)
+        clipping.add(total, inputs, labels, None)
+        _updated(parameters, total, len(inputs))
+
+    return step
+
+
+def _last_layer(
+    case: Case, backbone: Any, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor
+) -> Step:
+    images = _inputs(whole, case)
+    body = whole.module.requires_grad_(False)
+    body.head = nn.Identity()
+    with torch.inference_mode():
+        stored = body(images).float()
+    stored = stored.clone()
+    if case.way.endswith("stored features"):
+        return _ours(network, stored, labels, case.precision)
+    sums = ClippedSums(
+        network,
+        sigmoid=False,
+        max_grad_norm=CLIP,
+        clipping="fixed",
+        precision="float32",
+        engine="ghost",
+    )
+    parameters = list(network.trained.values())
+    on_cpu = case.device == "cpu"
+
+    def step() -> None:
+        total = torch.zeros(sums.size, device=images.device)
+        given = images.contiguous(memory_format=torch.channels_last) if on_cpu else images
+        with torch.inference_mode(), _autocast(images, case.precision):
+            features = body(given)
+        sums.add(total, features.float().clone(), labels, None)
+        _updated(parameters, total, len(images))
+
+    return step
+
+
+def _autocast(tensor: torch.Tensor, precision: str) -> torch.autocast:
+    enabled = precision == "bfloat16"
+    return torch.autocast(tensor.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def _not_private(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+) -> Step:
+    parameters = list(network.trained.values())
+    optimizer = torch.optim.SGD(parameters, lr=RATE)
+    if inputs.ndim == 4 and inputs.device.type == "cpu":
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with _autocast(inputs, precision):
+            scores = network.module(inputs)
+        nn.functional.cross_entropy(scores.float(), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def _functional(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+) -> Step:
+    """The tutorial's way: gradients of rows by vmap, their norms, and a weighted sum."""
+    module, parameters = network.module, list(network.trained.values())
+    names = [name for name, value in module.named_parameters() if value.requires_grad]
+    chosen = {name: module.get_parameter(name) for name in names}
+
+    def loss(values: dict[str, torch.Tensor], row: torch.Tensor, label: torch.Tensor) -> Any:
+        with _autocast(inputs, precision):
+            scores = torch.func.functional_call(module, values, (row.unsqueeze(0),))
+        return nn.functional.cross_entropy(scores.float(), label.unsqueeze(0))
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+
+    def step() -> None:
+        values = {name: parameter.detach() for name, parameter in chosen.items()}
+        rows = [value.flatten(1) for value in gradients(values, inputs, labels).values()]
+        norms = torch.stack([value.norm(dim=1) for value in rows]).norm(dim=0)
+        factors = (CLIP / norms).clamp(max=1.0)
+        total = torch.cat([value.T @ factors for value in rows])
+        _updated(parameters, total, len(inputs))
+
+    return step
+
+
+def _for_opacus(network: TunedNetwork) -> nn.Module:
+    """A copy without operations in place, which its hooks do not allow."""
+    module = copy.deepcopy(network.module)
+    for child in module.modules():
+        if hasattr(child, "inplace"):
+            child.inplace = False
+    _opacus_rule()
+    return module
+
+
+def _opacus_rule() -> None:
+    from opacus.grad_sample import register_grad_sampler
+
+    @register_grad_sampler(ChannelAffine)
+    def affine(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Any:
+        inputs = activations[0]
+        over = (2, 3) if inputs.ndim == 4 else tuple(range(1, inputs.ndim - 1))
+        return {
+            layer.scale: (inputs * backprops).sum(over),
+            layer.shift: backprops.sum(over),
+        }
+
+
+def _opacus_hooks(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+) -> Step:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    model = GradSampleModule(_for_opacus(network), loss_reduction="mean", strict=False)
+    optimizer = _opacus_optimizer(DPOptimizer, model, len(inputs))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with _autocast(inputs, precision):
+            scores = model(inputs)
+        nn.functional.cross_entropy(scores.float(), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def _opacus_ghost(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: str
+) -> Step:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    model = GradSampleModuleFastGradientClipping(
+        _for_opacus(network),
+        max_grad_norm=CLIP,
+        use_ghost_clipping=True,
+        loss_reduction="mean",
+        strict=False,
+    )
+    optimizer = _opacus_optimizer(DPOptimizerFastGradientClipping, model, len(inputs))
+    criterion = DPLossFastGradientClipping(
+        model, optimizer, nn.CrossEntropyLoss(), loss_reduction="mean"
+    )
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with _autocast(inputs, precision):
+            scores = model(inputs)
+        criterion(scores.float(), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def _opacus_optimizer(kind: Any, model: nn.Module, rows: int) -> Any:
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    return kind(
+        torch.optim.SGD(parameters, lr=RATE),
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        expected_batch_size=rows,
+        loss_reduction="mean",
+    )
+
+
+if __name__ == "__main__":
+    main()
