@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 
 from dpprobe.artifacts import write_json
@@ -44,9 +45,9 @@ def kill_at(place: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             take(self, *rest)
 
-        Training.step = step  # type: ignore[method-assign]
+        Training.step = step  # type: ignore[assignment, method-assign]
     elif kind == "save":
-        save, saved = checkpoint_module.save_file, 0
+        save, saved = safetensors.torch.save_file, 0
 
         def half(tensors: dict[str, torch.Tensor], path: Path, **rest: Any) -> None:
             nonlocal saved
@@ -56,7 +57,7 @@ def kill_at(place: str) -> None:
                 path.write_bytes(path.read_bytes()[:-100])
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        checkpoint_module.save_file = half
+        checkpoint_module.save_file = half  # type: ignore[attr-defined, assignment]
 
 
 def norm(step: int, network: TunedNetwork) -> dict[str, float]:

@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.support.tiny_networks import (
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-CASES = [
+CASES: list[dict[str, Any]] = [
     {"optimiser": optimiser, "average": average, "batch_size": batch_size}
     for optimiser in ("sgd", "momentum", "adam", "lamb")
     for average in ("last", "mean", "ema")
@@ -42,7 +43,9 @@ CASES += [
 
 
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.killed_training", tmp_path, json.dumps(CASES)]
+    command = [
+        sys.executable, "-m", "tests.support.killed_training", str(tmp_path), json.dumps(CASES),
+    ]  # fmt: skip
     done = subprocess.run(
         command, cwd=REPOSITORY, check=True, timeout=600, capture_output=True, text=True
     )
@@ -155,10 +158,8 @@ def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpprobe.finetune import checkpoint
-
     now = 0.0
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     made = Checkpoints(folder=tmp_path, fingerprint="f", minutes=5)
     assert not made.due()
     now = 299.0

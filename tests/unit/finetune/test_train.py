@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_one_label_a_row_with_sigmoid_losses_is_its_one_hot() -> None:
 def test_averages_are_of_the_iterates(average: str) -> None:
     options = network_options(average=average, optimiser="sgd", batch_size=8)
     states = [flat(one) for one in reference(options, mlp_inputs(), 0.7)]
-    weights = np.ones(len(states))
+    weights: np.ndarray = np.ones(len(states))
     if average == "ema":
         weights = 0.99 ** np.arange(len(states))[::-1]
     wanted = np.average(states, axis=0, weights=weights)
@@ -467,10 +468,8 @@ def test_divergence_names_the_learning_rate() -> None:
 def test_progress_tells_rows_and_the_time_left(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpprobe import progress
-
     clock = iter(range(0, 10_000, 6))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     with caplog.at_level(logging.INFO, "dpprobe"):
         train(network_options(), physical_batch=16, label="cell")
     lines = [record.getMessage() for record in caplog.records]

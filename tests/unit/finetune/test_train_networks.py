@@ -1,0 +1,143 @@
+"""Training of real architectures: views, adapters, cuts and precisions, whole and after a stop."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.checkpoint import Checkpoints
+from dpprobe.finetune.inputs import CutInputs, ImageInputs, Inputs
+from dpprobe.finetune.network import TunedNetwork, build_network
+from dpprobe.finetune.options import Options
+from dpprobe.finetune.train import Trained, train_network
+from dpprobe.heads.rows import Transform
+from dpprobe.heads.units import Units
+from tests.support.tiny_networks import NaiveSums, flat, network_options, releases_of
+
+ROWS, CLASSES, SIZE = 10, 3, 32
+AUGMENT = {"views": 2, "flip": True, "pad": 3}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("mobilenetv2_035", {"tune": "all", "augment": AUGMENT}),
+    ("mobilenetv2_035", {"tune": {"blocks": 2}}),
+    ("test_vit", {"tune": "all", "augment": AUGMENT, "optimiser": "adam", "learning_rate": 0.01}),
+    ("test_vit", {"tune": {"lora": {"rank": 2}}, "init": "lecun_normal", "optimiser": "lamb"}),
+    ("mobilenetv2_035", {"tune": "film", "normalize": {"kind": "l2"}}),
+]
+
+
+@cache
+def backbone(model: str) -> Backbone:
+    options = backbone_options(
+        {
+            "family": "timm",
+            "model": model,
+            "pretrained": False,
+            "preprocessing": {"size": SIZE},
+        }
+    )
+    return loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
+
+
+def options_of(values: dict[str, Any]) -> Options:
+    return network_options(**{"steps": 3, "batch_size": 4, "learning_rate": 0.1, **values})
+
+
+def network_of(model: str, options: Options) -> TunedNetwork:
+    torch.manual_seed(0)
+    return build_network(
+        backbone(model), options, classes=CLASSES, seed=1, device="cpu",
+        transform=Transform(options.normalize),
+    )  # fmt: skip
+
+
+def inputs_of(network: TunedNetwork, options: Options) -> Inputs:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(ROWS) % CLASSES
+    units = Units.of([f"p{row // 2}" for row in range(ROWS)])
+    shape = (ROWS, *network.shape)
+    if network.from_images:
+        images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        return ImageInputs(
+            images, labels, CLASSES, shape=network.shape, units=units, augment=options.augment,
+            seed=4,
+        )  # fmt: skip
+    activations = torch.randn(shape, generator=generator)
+    return CutInputs(activations, labels, CLASSES, shape=network.shape, units=units)
+
+
+def train(
+    model: str, values: dict[str, Any], *, noise: float = 0.5, **rest: Any
+) -> tuple[Trained, TunedNetwork]:
+    options = options_of(values)
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    releases = releases_of(options, inputs.n, noise)
+    trained = train_network(options, network, inputs, releases, **rest)
+    releases.check()
+    return trained, network
+
+
+@pytest.mark.parametrize(("model", "values"), CASES)
+def test_sums_are_those_of_single_rows_in_any_physical_batch(
+    model: str, values: dict[str, Any]
+) -> None:
+    wanted, _ = train(model, values, make_sums=NaiveSums)
+    start = flat(network_of(model, options_of(values)).trained)
+    moved = flat(wanted.state) - start
+    assert np.count_nonzero(moved) > 0.5 * len(moved)
+    # Adam's and LAMB's first steps divide by a gradient's size, so rounding of small ones shows.
+    loose = 0.02 if "optimiser" in values else 1e-3
+    for size in (1, 3, 64):
+        trained, network = train(model, values, physical_batch=size)
+        away = np.linalg.norm(flat(trained.state) - flat(wanted.state))
+        assert away < loose * np.linalg.norm(moved)
+        assert flat(network.trained).tolist() == flat(trained.state).tolist()
+
+
+@pytest.mark.parametrize(("model", "values"), CASES)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_going_on_is_bit_for_bit(
+    model: str, values: dict[str, Any], precision: str, tmp_path: Path
+) -> None:
+    values = {**values, "precision": precision, "average": "ema"}
+    whole, _ = train(model, values)
+
+    def stop(step: int, network: TunedNetwork) -> dict[str, float]:
+        del network
+        if step == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    checkpoint = Checkpoints(folder=tmp_path, fingerprint="f", minutes=0)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, values, checkpoint=checkpoint, record=stop)
+    again, _ = train(model, values, checkpoint=checkpoint)
+    assert flat(again.state).tolist() == flat(whole.state).tolist()
+
+
+def test_frozen_parameters_and_buffers_stay() -> None:
+    model, values = CASES[1]
+    options = options_of(values)
+    before = network_of(model, options)
+    kept = {name: one.clone() for name, one in before.module.state_dict().items()}
+    trained, network = train(model, values)
+    assert set(trained.state) == set(network.trained)
+    for name, one in network.module.state_dict().items():
+        if name not in network.trained:
+            assert torch.equal(one, kept[name])
+
+
+def test_backbone_rate_zero_trains_the_head_alone() -> None:
+    model, values = CASES[1]
+    start = network_of(model, options_of(values)).trained
+    trained, _ = train(model, {**values, "backbone_rate": 0.0})
+    for name, one in trained.state.items():
+        assert torch.equal(one, start[name].detach()) == (not name.startswith("head."))
