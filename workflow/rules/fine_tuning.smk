@@ -55,6 +55,23 @@ def network_files(wildcards):
     )
 
 
+def disagreeing_seed(wildcards):
+    """Names no file, and has a network made again whose record has other options than the study."""
+    cell = wildcards_cell(wildcards)
+    folder = network_folder(
+        f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
+    )
+    options = STUDY.methods[cell.method].located(
+        dataset=cell.dataset, backbone=cell.backbone
+    )
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        written = json.loads((folder / NETWORK_FILES[0]).read_bytes())["options"]
+        counts = workflow.is_main_process and parameters_count()
+        if counts and written != dumped(options):
+            make_again(str(folder.with_name(f".{folder.name}.done")))
+    return []
+
+
 rule tune_network:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",
@@ -67,6 +84,7 @@ rule tune_network:
         plans="<results>/calibration/{dataset}/eps-{epsilon}.json",
         choice=searched_values,
         public=network_files,
+        again=disagreeing_seed,
     output:
         files=update(
             expand(

@@ -57,7 +57,7 @@ from dpprobe.training.tasks import Job, OpenedJob, open_job
 
 logger = logging.getLogger("dpprobe")
 
-# Test rows that a learning curve is measured on: the first ones.
+# Test rows that a learning curve is measured on, evenly spaced: tables may be sorted by class.
 CURVE_ROWS = 1000
 _RECORDS_BYTES = 1_000_000
 
@@ -272,11 +272,14 @@ def _start(material: Material, options: Options, network: TunedNetwork, releases
 
 
 def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
-    """Returns the function that measures a network in training, on the first test rows."""
-    labels = test.labels[:CURVE_ROWS].cpu().numpy()
+    """Returns the function that measures a network in training, on some test rows."""
+    index = np.arange(test.rows)
+    if test.rows > CURVE_ROWS:
+        index = index[np.linspace(0, test.rows - 1, CURVE_ROWS).round().astype(np.int64)]
+    labels = test.labels.cpu().numpy()[index]
 
     def measure(step: int, network: TunedNetwork) -> dict[str, float]:  # noqa: ARG001
-        scores = scores_of(network, test, rows=rows, most=CURVE_ROWS)
+        scores = scores_of(network, test, rows=rows, index=index)
         return metrics.training_metrics(scores, labels, link=link, units=None)
 
     return measure
@@ -284,19 +287,27 @@ def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
 
 @torch.no_grad()
 def scores_of(
-    network: TunedNetwork, inputs: Inputs, *, rows: int, most: int | None = None
+    network: TunedNetwork,
+    inputs: Inputs,
+    *,
+    rows: int,
+    index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Returns the scores of the first rows, or of all: float32 [m, K].
+    """Returns the scores of some rows, or of all: float32 [m, K].
+
+    Args:
+      rows: that pass through the network together.
+      index: of the rows; None for all.
 
     Raises:
       DataError: for scores that are not finite.
     """
     device = next(iter(network.trained.values())).device
-    count = inputs.rows if most is None else min(most, inputs.rows)
+    index = np.arange(inputs.rows) if index is None else index
     parts = []
-    for start in range(0, count, rows):
-        index = np.arange(start, min(start + rows, count))
-        parts.append(network.module(inputs.batch(index, step=None).to(device)).float().cpu())
+    for start in range(0, len(index), rows):
+        batch = inputs.batch(index[start : start + rows], step=None)
+        parts.append(network.module(batch.to(device)).float().cpu())
     scores = torch.cat(parts).numpy()
     if not np.isfinite(scores).all():
         raise DataError("the network's scores of test rows are not finite; look at these images")
