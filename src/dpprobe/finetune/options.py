@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, WithJsonSchema, model_validator
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import Priced
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.heads.search_space import Space
+from dpprobe.heads.search_space import Range, Space
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
 
@@ -173,7 +173,7 @@ class Options(FirstOrderOptions):
         "float32",
         description="Of forward and backward passes; gradients are summed in float32.",
     )
-    engine: Literal["ghost", "functional"] = Field(
+    engine: Literal["ghost", "functional"] = Field(  # type: ignore[assignment]
         "ghost",
         description="What computes per-example gradients: ghost by layer, without forming most of "
         "them; functional by torch.func, for every layer, slower. Both in float32 sums, for "
@@ -227,7 +227,7 @@ class Options(FirstOrderOptions):
         for name, space in search.space.items():
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-            ends = (space.low, space.high) if hasattr(space, "low") else space
+            ends = (space.low, space.high) if isinstance(space, Range) else space
             for value in ends:
                 try:
                     changed = self.trial({name: value})

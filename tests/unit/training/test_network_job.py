@@ -247,7 +247,7 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
     with pytest.raises(PrivacyError, match="batch_size 61 is above the 60"):
         impossible.tune(0)
     write_plans(
-        run.job.methods | {"other": method_options(HEAD | {"batch_size": 61})},
+        {**run.job.methods, "other": method_options(HEAD | {"batch_size": 61})},
         output=run.folder / "both.json", cache=run.calibration, n=60, epsilon=2.0, delta=1e-5,
         accountant="pld", seeds=2,
     )  # fmt: skip
