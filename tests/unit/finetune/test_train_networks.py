@@ -14,7 +14,7 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.finetune.checkpoint import Checkpoints
-from dpprobe.finetune.inputs import CutInputs, ImageInputs, Inputs
+from dpprobe.finetune.inputs import CutInputs, ImageInputs, Index, Inputs
 from dpprobe.finetune.network import TunedNetwork, build_network
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.train import Trained, train_network
@@ -121,6 +121,26 @@ def test_going_on_is_bit_for_bit(
         train(model, values, checkpoint=checkpoint, record=stop)
     again, _ = train(model, values, checkpoint=checkpoint)
     assert flat(again.state).tolist() == flat(whole.state).tolist()
+
+
+def test_each_step_takes_views_of_its_own() -> None:
+    model, values = CASES[0]
+    taken: list[tuple[int | None, tuple[int, ...]]] = []
+
+    class Watched(ImageInputs):
+        def batch(self, index: Index, *, step: int | None) -> torch.Tensor:
+            batch = super().batch(index, step=step)
+            taken.append((step, tuple(batch.shape)))
+            return batch
+
+    options = options_of({**values, "batch_size": "full"})
+    network = network_of(model, options)
+    inputs = inputs_of(network, options)
+    inputs.__class__ = Watched
+    releases = releases_of(options, inputs.n, 0.5)
+    train_network(options, network, inputs, releases, physical_batch=10)
+    shape = (5, 2, 3, SIZE, SIZE)  # ten images at once are five rows of two views
+    assert taken == [(step, shape) for step in (0, 0, 1, 1, 2, 2)]
 
 
 def test_frozen_parameters_and_buffers_stay() -> None:
