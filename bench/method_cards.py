@@ -259,7 +259,12 @@ def network_blocks(name: str) -> dict[str, str]:
     from dpprobe.finetune.options import Augment, Lora, Probe, Search
 
     example = method_options(NETWORK)
-    parts = {"lora": Lora, "augment": Augment, "probe": Probe, "search": Search}
+    parts: dict[str, type[Block]] = {
+        "lora": Lora,
+        "augment": Augment,
+        "probe": Probe,
+        "search": Search,
+    }
     return {
         "options": options_table(options_class(NETWORKS, name)),
         "releases": priced_table(example, NETWORK_ROWS, delta=1e-5, accountant="pld"),

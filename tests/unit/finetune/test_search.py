@@ -247,10 +247,10 @@ def test_values_that_python_calls_equal_are_told_apart() -> None:
 
 
 def test_values_that_do_not_go_together_are_named(tmp_path: Path) -> None:
-    space = {"ema_decay": [0.9, 0.99], "average": ["ema", "last"]}
+    space: dict[str, tuple[Any, ...]] = {"ema_decay": (0.9, 0.99), "average": ("ema", "last")}
     options = searched(30, average="ema", search={"trials": 2, "space": {"ema_decay": [0.9, 0.8]}})
     assert options.search is not None
-    search = options.search.model_copy(update={"space": {k: tuple(v) for k, v in space.items()}})
+    search = options.search.model_copy(update={"space": space})
     clashing = options.model_copy(update={"search": search.model_copy(update={"trials": 30})})
     with pytest.raises(ConfigError, match=r"search.space: ema_decay .*average 'last': ema_decay"):
         run_trials(clashing, quality, log=tmp_path / "log.json", seed=1)

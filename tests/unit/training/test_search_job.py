@@ -57,7 +57,7 @@ def write_features(
         labels = np.arange(rows) // IMAGES % CLASSES
         features = generator.normal(size=(rows, DIMENSION))
         features[np.arange(rows), labels] += 2.0
-        held = labels.astype(np.int64)
+        held: np.ndarray[Any, Any] = labels.astype(np.int64)
         if several:
             held = np.eye(CLASSES, dtype=np.uint8)[labels] * (not constant)
             held[0] = 1
@@ -257,6 +257,11 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
     assert (run.path.read_bytes(), len(run.trainings.calls)) == (before, calls), "from its log"
 
 
+def _with_patients(run: Run) -> SearchRecord:
+    write_features(run.folder, patients=True)
+    return run.search()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -264,7 +269,7 @@ def test_a_current_record_is_kept(run: Run, caplog: pytest.LogCaptureFixture) ->
         lambda run: run.search(epsilon="2"),
         lambda run: run.search(study_seed=1),
         lambda run: run.search(delta=1e-4),
-        lambda run: (write_features(run.folder, patients=True), run.search()),
+        _with_patients,
     ],
 )
 def test_other_options_plans_or_rows_are_searched_anew(

@@ -1,0 +1,73 @@
+"""Searches over options of networks in real runs: priced ones, and one that nothing prices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dpprobe.results.cell_record import read_cell
+from dpprobe.results.network_record import NetworkRecord
+from dpprobe.results.search_record import SearchRecord
+
+from .conftest import Workspace
+
+NETWORK = {"head": "fine_tune", "tune": "head", "batch_size": 16, "steps": 2}
+RATES = {"learning_rate": [0.1, 0.5, 2.0]}
+
+
+@pytest.fixture
+def study(small: dict[str, Any]) -> dict[str, Any]:
+    digits = {
+        "source": "sklearn", "name": "digits", "test_fraction": 0.03,
+        "subsample": {"per_class": 3},
+    }  # fmt: skip
+    return small | {
+        "datasets": {"digits": digits},
+        "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
+        "methods": {
+            "searched": NETWORK | {"search": {"trials": 3, "space": RATES, "held_out": 0.3}},
+            "priced": {"head": "tuned", "base": NETWORK, "search": RATES, "trials": 2},
+        },
+        "seeds": 1,
+    }
+
+
+def test_networks_are_trained_with_what_a_search_chose(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    planned = workspace.planned(study, "heads")
+    assert (planned["search_options"], planned["tune_network"]) == (1, 2)
+    workspace.run(study, "heads")
+    results = workspace.directory / "results"
+    record = SearchRecord.read(results / "searches/digits/vit/searched/eps-2.json")
+    assert len(record.trials) == 3
+    networks = {
+        method: NetworkRecord.read(
+            results / f"networks/digits/vit/{method}/eps-2/seed-0/result.json"
+        )
+        for method in ("searched", "priced")
+    }
+    assert networks["searched"].chosen == record.best.values
+    assert set(networks["priced"].chosen) == {"score", "learning_rate"}
+    assert networks["priced"].seconds is None
+    said = {
+        method: json.loads((workspace.cell(method, "2", "vit") / "privacy.json").read_text())
+        for method in networks
+    }
+    assert said["searched"]["promise"].startswith("No privacy is promised")
+    assert [item["name"] for item in said["priced"]["mechanisms"]] == ["score", "gradients"]
+    assert said["priced"]["selection"]["mean"] == 2
+    assert not read_cell(workspace.cell("searched", "2", "vit") / "metrics.json").guaranteed
+    assert read_cell(workspace.cell("priced", "2", "vit") / "metrics.json").guaranteed
+    assert not list((results / "networks").rglob("*.checkpoint"))
+    assert "Nothing to be done" in workspace.run(study, "heads", "searches").stdout
+
+    # more trials go on from those that are there
+    study["methods"]["searched"]["search"]["trials"] = 4
+    workspace.run(study, "searches")
+    again = SearchRecord.read(results / "searches/digits/vit/searched/eps-2.json")
+    assert again.trials[:3] == record.trials
+    log = results / "logs/search_options/digits/vit/searched/eps-2.log"
+    assert "3 of 4 trials were finished before" in log.read_text()
