@@ -22,8 +22,9 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.network import frozen_model, whole_network
+from dpprobe.finetune.network import whole_network
 from dpprobe.finetune.options import Options as FineTune
+from dpprobe.finetune.prepared import frozen_model, network_graph
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.rows import Transform
@@ -146,7 +147,7 @@ def _frozen(
     backbone: Backbone, name: str, *, token: Token, device: str
 ) -> tuple[torch.nn.Module, Tap]:
     """Makes the network in the form in which parts of it are trained: the same arithmetic."""
-    graph: Any = backbone.graph
+    graph = network_graph(backbone)
     network = Graph(
         frozen_model(backbone),
         mean=graph.mean.flatten().tolist(),
