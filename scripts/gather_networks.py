@@ -7,7 +7,7 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.training.network_material import NetworkFiles
+        from dpprobe.training.network_cell import NetworkFiles
         from dpprobe.training.tasks import Job
         from dpprobe.training.tuned_networks import gather_networks
 

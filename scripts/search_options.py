@@ -8,8 +8,8 @@ from dpprobe.study.snapshot import run_study
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.devices import limit_threads
+        from dpprobe.training.network_cell import NetworkFiles
         from dpprobe.training.network_job import Limits
-        from dpprobe.training.network_material import NetworkFiles
         from dpprobe.training.search_job import search_job
         from dpprobe.training.tasks import Job
 

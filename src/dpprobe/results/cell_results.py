@@ -57,7 +57,7 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Rows that the steps of all seeds took in expectation; None for others than linear heads."""
+        """Rows that the steps of all seeds took in expectation; None where they train no head."""
         options = method_options(self.options)
         if not isinstance(options, FirstOrderOptions) or options.tunes_network:
             return None

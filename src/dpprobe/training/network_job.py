@@ -23,9 +23,8 @@ from safetensors.torch import save
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, sha256_file, sync, write_json
 from dpprobe.devices import identity_device, resolve_device
-from dpprobe.differences import first_difference
 from dpprobe.disk import when_there_is_room
-from dpprobe.errors import DataError, DpprobeError
+from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.network import TunedNetwork, load_tuned_state
@@ -34,7 +33,7 @@ from dpprobe.finetune.probe import fit_probe, start_from
 from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
-from dpprobe.heads.private_mark import check_unmarked, marked
+from dpprobe.heads.private_mark import marked
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
@@ -47,13 +46,13 @@ from dpprobe.results.network_record import (
     STATE_FILE,
     NetworkRecord,
     network_folder,
-    whole_network_record,
 )
 from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
-from dpprobe.training.network_material import Material, NetworkFiles
+from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
+from dpprobe.training.network_material import Material
 from dpprobe.training.search_choice import read_choice
-from dpprobe.training.tasks import Job, OpenedJob, open_job
+from dpprobe.training.tasks import Job
 
 logger = logging.getLogger("dpprobe")
 
@@ -94,7 +93,7 @@ def tune_network(
     choice: Path | None = None,
     tables: Path | None = None,
 ) -> None:
-    """Brings the network of one seed up to date.
+    """Trains the network of one seed, whatever stands in its folder; see `keep_network`.
 
     Args:
       job: with the one method.
@@ -112,17 +111,10 @@ def tune_network(
     opened = open_network_job(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
     )
-    (method,) = job.methods
     device = identity_device(limits.device)
     chosen = read_choice(choice)
     task = network_task(opened, files, device=device, chosen=chosen)
     folder = network_folder(networks, task.name.key, index)
-    record = whole_network_record(folder)
-    if record is not None and is_of(record, task, index, folder):
-        logger.info("%s: seed %d kept, nothing it depends on has changed", method, index)
-        for name in NETWORK_FILES:
-            (folder / name).touch()
-        return
     opened.check_stale(task)
     checkpoints = Checkpoints(
         folder=folder.with_name(f".{folder.name}.checkpoint"),
@@ -152,41 +144,6 @@ def tune_network(
     shutil.rmtree(checkpoints.folder, ignore_errors=True)
 
 
-def open_network_job(
-    job: Job,
-    *,
-    files: NetworkFiles,
-    plans: Path,
-    cells: Path,
-    tables: Path | None,
-    overlap: Path | None,
-) -> OpenedJob:
-    """Reads and checks what networks are made from; arguments as of `tune_network`.
-
-    Raises:
-      DpprobeError: when the method has no plan, with the reason.
-    """
-    for path in files.backbone.input_files():
-        check_unmarked(Path(path), option="checkpoint", written=path)
-    opened = open_job(
-        job, train=files.train, test=files.test, plans=plans, cells=cells, overlap=overlap,
-        tables=tables,
-    )  # fmt: skip
-    for method, reason in opened.failures.items():
-        raise DpprobeError(f"{method}: {reason}")
-    return opened
-
-
-def network_task(
-    opened: OpenedJob, files: NetworkFiles, *, device: str, chosen: Mapping[str, Any]
-) -> CellTask:
-    """Returns the cell that networks of a job are the seeds of, with its identity."""
-    (method,) = opened.job.methods
-    return opened.task(
-        method, device=device, more={"network": files.identity(), "chosen": dict(chosen)}
-    )
-
-
 def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options | tuned.Options:
     """Returns the options that train a network: those of the cell, with what a search chose."""
     options = task.options
@@ -194,18 +151,6 @@ def with_choice(task: CellTask, chosen: Mapping[str, Any]) -> Options | tuned.Op
         return options
     assert isinstance(options, Options)
     return options.trial(chosen) if options.search is not None else options
-
-
-def is_of(record: NetworkRecord, task: CellTask, index: int, folder: Path) -> bool:
-    """Returns True if a record is of this very cell and seed."""
-    wanted = {
-        "fingerprint": task.fingerprint, "index": index,
-        "options": task.options.model_dump(mode="json"),
-    }  # fmt: skip
-    difference = first_difference({name: getattr(record, name) for name in wanted}, wanted)
-    if difference and difference.place != "fingerprint":
-        logger.warning("%s: its record says %s: %s", folder, difference.place, difference.first)
-    return difference is None
 
 
 def plan_for(plan: Plan, options: Options | tuned.Options) -> Plan:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load
-from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
@@ -27,55 +23,10 @@ from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
 from dpprobe.training.features import read_training_set
-from dpprobe.versions import VERSIONS
+from dpprobe.training.network_cell import NetworkFiles
 
 # Rows of the example that per-example gradients are checked on.
 _CHECKED_ROWS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkFiles:
-    """The files of one (dataset, backbone, method).
-
-    Attributes:
-      backbone: its options.
-      train, test: manifests of the two splits' features.
-      cuts: manifests of the two splits' activations at the cut; None where there is none.
-      tables: the two split tables; None where no images are read.
-    """
-
-    backbone: BackboneOptions
-    train: Path
-    test: Path
-    cuts: tuple[Path, Path] | None = None
-    tables: tuple[Path, Path] | None = None
-
-    @classmethod
-    def of(cls, backbone: BackboneOptions, given: Any) -> NetworkFiles:
-        """Returns the files that a rule's input names."""
-        return cls(
-            backbone=backbone,
-            train=Path(given.train),
-            test=Path(given.test),
-            cuts=_pair(given.cuts),
-            tables=_pair(getattr(given, "tables", ())),
-        )
-
-    @cached_property
-    def cut_stores(self) -> tuple[FeatureStore, FeatureStore] | None:
-        """The activations of the two splits."""
-        if self.cuts is None:
-            return None
-        train, test = self.cuts
-        return FeatureStore(train), FeatureStore(test)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what decides a network beside features, options and plan."""
-        stores = self.cut_stores
-        return {
-            "version": VERSIONS["fine_tuning"],
-            "cut": [store.fingerprint for store in stores] if stores else None,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,13 +138,6 @@ class Material:
             classes=self.stores[0].num_classes,
             views=1 if base.augment is None else base.augment.views,
         )
-
-
-def _pair(paths: Sequence[str]) -> tuple[Path, Path] | None:
-    if not paths:
-        return None
-    train, test = map(Path, paths)
-    return train, test
 
 
 def _check_rows(cut: FeatureStore, store: FeatureStore) -> None:

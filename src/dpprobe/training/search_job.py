@@ -42,8 +42,9 @@ from dpprobe.results import metrics
 from dpprobe.results.search_record import HeldOut, SearchRecord
 from dpprobe.results.units import unit_codes
 from dpprobe.training.cell import CellTask
-from dpprobe.training.network_job import Limits, network_task, open_network_job, plan_for
-from dpprobe.training.network_material import Material, NetworkFiles
+from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
+from dpprobe.training.network_job import Limits, plan_for
+from dpprobe.training.network_material import Material
 from dpprobe.training.tasks import Job
 from dpprobe.versions import VERSIONS
 

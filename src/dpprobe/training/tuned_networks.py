@@ -25,8 +25,12 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.training.contents import CellContents
 from dpprobe.training.features import read_job_features
-from dpprobe.training.network_job import is_of, network_task, open_network_job
-from dpprobe.training.network_material import NetworkFiles
+from dpprobe.training.network_cell import (
+    NetworkFiles,
+    is_of,
+    network_task,
+    open_network_job,
+)
 from dpprobe.training.search_choice import read_choice
 from dpprobe.training.tasks import Job
 

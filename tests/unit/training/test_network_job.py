@@ -23,8 +23,8 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
+from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
-from dpprobe.training.network_material import NetworkFiles
 from dpprobe.training.plans import read_plans, write_plans
 from dpprobe.training.tasks import Job
 from dpprobe.training.tuned_networks import gather_networks
@@ -97,10 +97,9 @@ class Run:
         }  # fmt: skip
 
     def tune(self, index: int, *, choice: Path | None = None, **limits: Any) -> None:
-        tune_network(
-            self.job, index=index, **self.given, limits=Limits(device="cpu", **limits),
-            choice=choice,
-        )  # fmt: skip
+        given = {**self.given, "index": index, "choice": choice}
+        if not keep_network(self.job, **given, device="cpu"):
+            tune_network(self.job, **given, limits=Limits(device="cpu", **limits))
 
     def gather(self, choice: Path | None = None) -> CellRecord:
         gather_networks(self.job, **self.given, choice=choice)

@@ -29,8 +29,8 @@ from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.search_record import SearchRecord
 from dpprobe.training import search_job as module
 from dpprobe.training.features import read_training_set
+from dpprobe.training.network_cell import NetworkFiles
 from dpprobe.training.network_job import Limits
-from dpprobe.training.network_material import NetworkFiles
 from dpprobe.training.plans import write_plans
 from dpprobe.training.search_choice import read_choice
 from dpprobe.training.search_job import held_out_rows, search_job, without_rows
