@@ -126,8 +126,6 @@ def _changed(module: nn.Module, path: str, name: str) -> nn.Module | None:
     kind = type(module).__name__
     if isinstance(module, nn.modules.batchnorm._BatchNorm) or kind.startswith("FrozenBatchNorm"):
         return _folded(module, path, name)
-    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-        return None  # of each row by itself, with statistics as constants
     if kind == "GroupNormAct" and isinstance(module, nn.GroupNorm):
         plain = nn.GroupNorm(module.num_groups, module.num_channels, module.eps, device="meta")
         plain.weight, plain.bias = module.weight, module.bias
