@@ -83,10 +83,9 @@ def main() -> None:
         if arguments.backbone in (None, backbone):
             lines += measured(title, backbone, tune, rows, arguments)
             print("\n".join(lines[-1:]), flush=True)
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if arguments.write:
-        RESULTS.write_text(text, encoding="utf-8")
+            if arguments.write:
+                RESULTS.write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines))
 
 
 def _arguments() -> argparse.Namespace:
@@ -245,7 +244,7 @@ def made(case: Case) -> Step:
 
     labels = (torch.arange(case.rows) % CLASSES).to(case.device)
     if case.way.startswith("last layer"):
-        return _last_layer(case, backbone, network("head"), network("all"), labels)
+        return _last_layer(case, network("head"), network("all"), labels)
     tuned = network(case.tune)
     inputs = _inputs(tuned, case)
     if case.way == OURS:
@@ -275,7 +274,9 @@ def _updated(parameters: list[nn.Parameter], total: torch.Tensor, rows: int) -> 
             parameter.sub_(part.view_as(parameter), alpha=RATE)
 
 
-def _ours(network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: Any) -> Step:
+def _ours(
+    network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, precision: Any
+) -> Step:
     clipping = ClippedSums(
         network,
         sigmoid=False,
@@ -295,7 +296,7 @@ def _ours(network: TunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, pre
 
 
 def _last_layer(
-    case: Case, backbone: Any, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor
+    case: Case, network: TunedNetwork, whole: TunedNetwork, labels: torch.Tensor
 ) -> Step:
     images = _inputs(whole, case)
     body = whole.module.requires_grad_(False)
@@ -377,11 +378,11 @@ def _functional(
 
 
 def _for_opacus(network: TunedNetwork) -> nn.Module:
-    """A copy without operations in place, which its hooks do not allow."""
-    module = copy.deepcopy(network.module)
+    """A copy in training mode, as its hooks ask for, and without operations in place."""
+    module = copy.deepcopy(network.module).train()
     for child in module.modules():
         if hasattr(child, "inplace"):
-            child.inplace = False
+            child.inplace = False  # type: ignore[assignment]
     _opacus_rule()
     return module
 
@@ -389,7 +390,7 @@ def _for_opacus(network: TunedNetwork) -> nn.Module:
 def _opacus_rule() -> None:
     from opacus.grad_sample import register_grad_sampler
 
-    @register_grad_sampler(ChannelAffine)
+    @register_grad_sampler(ChannelAffine)  # type: ignore[untyped-decorator]
     def affine(layer: Any, activations: list[torch.Tensor], backprops: torch.Tensor) -> Any:
         inputs = activations[0]
         over = (2, 3) if inputs.ndim == 4 else tuple(range(1, inputs.ndim - 1))

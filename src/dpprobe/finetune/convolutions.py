@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import timm.layers
 import torch
+from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.padding import pad_same
 from torch import nn
 from torch.nn import functional
@@ -102,8 +102,10 @@ class Conv2dRule(Rule):
     @staticmethod
     def _padded(module: nn.Conv2d, inputs: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
         """Returns inputs, and the zeros that are still to be put around them."""
-        if isinstance(module, timm.layers.Conv2dSame):
-            padded = pad_same(inputs, module.kernel_size, module.stride, module.dilation)
+        if isinstance(module, Conv2dSame):
+            padded = pad_same(
+                inputs, list(module.kernel_size), list(module.stride), list(module.dilation)
+            )
             return padded, (0, 0)
         assert isinstance(module.padding, tuple)
         height, width = module.padding

@@ -28,7 +28,7 @@ Clipping = Literal["fixed", "automatic"]
 Precision = Literal["float32", "bfloat16"]
 Engine = Literal["ghost", "functional"]
 PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": torch.bfloat16}
-ENGINES = {"ghost": Ghost, "functional": Functional}
+ENGINES: dict[Engine, type[Ghost] | type[Functional]] = {"ghost": Ghost, "functional": Functional}
 
 
 class Network(Protocol):

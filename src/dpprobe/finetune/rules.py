@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import timm.layers
 import torch
+from timm.layers import norm as timm_norms
+from timm.layers.conv2d_same import Conv2dSame
 from torch import nn
 from torch.nn import functional
 
@@ -39,10 +40,10 @@ _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _LINEAR,
     nn.modules.linear.NonDynamicallyQuantizableLinear: _LINEAR,
     nn.Conv2d: _CONVOLUTION,
-    timm.layers.Conv2dSame: _CONVOLUTION,
+    Conv2dSame: _CONVOLUTION,
     nn.LayerNorm: _LAYER_NORM,
-    timm.layers.LayerNorm: _LAYER_NORM,
-    timm.layers.LayerNorm2d: AffineRule(_layer_norm_maps, maps=True),
+    timm_norms.LayerNorm: _LAYER_NORM,
+    timm_norms.LayerNorm2d: AffineRule(_layer_norm_maps, maps=True),
     nn.GroupNorm: AffineRule(_group_norm, maps=True),
     ChannelAffine: AffineRule(_as_it_is, scale="scale", shift="shift", maps=None),
 }

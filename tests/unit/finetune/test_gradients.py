@@ -14,7 +14,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.adapters import ChannelAffine
-from dpprobe.finetune.gradients import STABILITY, clip_factors
+from dpprobe.finetune.gradients import STABILITY, Clipping, clip_factors
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, of_timm, sums
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -357,7 +357,7 @@ def test_an_input_that_is_overwritten_is_refused() -> None:
     clipping=st.sampled_from(["fixed", "automatic"]),
 )
 def test_factors_bring_norms_below_the_clip(
-    norms: list[float], limit: float, clipping: str
+    norms: list[float], limit: float, clipping: Clipping
 ) -> None:
     lengths = torch.tensor(norms, dtype=torch.float64)
 

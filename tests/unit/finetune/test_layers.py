@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import timm.layers
 import torch
+from timm.layers import norm as timm_norms
+from timm.layers.conv2d_same import Conv2dSame
+from timm.layers.layer_scale import LayerScale
+from timm.layers.std_conv import ScaledStdConv2d
 from torch import nn
 
 from dpprobe.finetune import ghost
@@ -104,15 +107,15 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "depthwise stride": (lambda: nn.Conv2d(6, 6, 3, padding=1, stride=2, groups=6), MAPS),
     "depthwise of few": (lambda: nn.Conv2d(6, 12, 3, padding=1, stride=2, groups=6), (6, 2, 2)),
     "depthwise of many positions": (lambda: nn.Conv2d(3, 3, 5, padding=2, groups=3), MANY),
-    "conv same": (lambda: timm.layers.Conv2dSame(6, 4, 3, stride=2), MAPS),
-    "depthwise same": (lambda: timm.layers.Conv2dSame(6, 6, 3, stride=2, groups=6), MAPS),
+    "conv same": (lambda: Conv2dSame(6, 4, 3, stride=2), MAPS),
+    "depthwise same": (lambda: Conv2dSame(6, 6, 3, stride=2, groups=6), MAPS),
     "conv reflected": (lambda: nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"), MAPS),
     "conv padding by name": (lambda: nn.Conv2d(6, 4, 3, padding="same"), MAPS),
-    "standardised conv": (lambda: timm.layers.ScaledStdConv2d(6, 4, 3, padding=1), MAPS),
+    "standardised conv": (lambda: ScaledStdConv2d(6, 4, 3, padding=1), MAPS),
     "layer norm": (lambda: nn.LayerNorm(6), TOKENS),
     "layer norm of vectors": (lambda: nn.LayerNorm(6), (6,)),
-    "layer norm of timm": (lambda: timm.layers.LayerNorm(6), TOKENS),
-    "layer norm of maps": (lambda: timm.layers.LayerNorm2d(6), MAPS),
+    "layer norm of timm": (lambda: timm_norms.LayerNorm(6), TOKENS),
+    "layer norm of maps": (lambda: timm_norms.LayerNorm2d(6), MAPS),
     "layer norm of two dimensions": (lambda: nn.LayerNorm([9, 6]), TOKENS),
     "group norm": (lambda: nn.GroupNorm(3, 6), MAPS),
     "group norm of tokens": (lambda: nn.GroupNorm(3, 9), TOKENS),
@@ -120,7 +123,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "affine of tokens": (lambda: affine(6), TOKENS),
     "affine of vectors": (lambda: affine(6), (6,)),
     "transposed conv": (lambda: nn.ConvTranspose2d(6, 4, 2), MAPS),
-    "layer scale": (lambda: timm.layers.LayerScale(6, init_values=0.7), TOKENS),
+    "layer scale": (lambda: LayerScale(6, init_values=0.7), TOKENS),
     "prelu": (lambda: nn.PReLU(6), MAPS),
     "channels last": (ConvNeXtLike, MAPS),
     "layer used twice": (Twice, TOKENS),

@@ -31,8 +31,9 @@ def small(*front: nn.Module) -> Small:
         nn.Flatten(),
         nn.Linear(6 * 16, 3),
     )
-    nn.init.zeros_(module[-1].weight)
-    nn.init.zeros_(module[-1].bias)
+    with torch.no_grad():
+        for parameter in module[-1].parameters():
+            parameter.zero_()
     return Small.of(module, (4, 6, 6))
 
 
