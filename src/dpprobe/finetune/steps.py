@@ -33,7 +33,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Sums(Protocol):
-    """What adds clipped per-example gradients to a flat sum: `gradients.ClippedSums`."""
+    """Adds clipped per-example gradients to a flat sum: `gradients.ClippedSums`."""
 
     size: int
 
@@ -215,8 +215,8 @@ class Training:
                     tensors[f"optimiser/{key}/{name}"] = one
                 else:
                     numbers.setdefault(name, {})[key] = one
-        own = {"taken": self.taken, "sampler": self._sampler.state(), "optimisers": numbers}
-        return State(tensors=tensors, values={**values, **own})
+        ours = {"taken": self.taken, "sampler": self._sampler.state(), "optimisers": numbers}
+        return State(tensors=tensors, values={**values, **ours})
 
     def restore(self, state: State) -> None:
         """Goes on where a training of the same fingerprint stood at `state`.
