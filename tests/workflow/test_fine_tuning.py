@@ -129,8 +129,6 @@ def test_only_the_seed_that_is_lost_is_trained_again(
 
     study["methods"]["head"] = HEAD | {"learning_rate": 0.2}
     assert workspace.planned(study, "heads")["tune_network"] >= 3
-    workspace.run(study, "heads")
-    assert contents(first)["network.safetensors"] != after["network.safetensors"]
 
 
 def logs(workspace: Workspace) -> str:
