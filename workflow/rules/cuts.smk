@@ -1,15 +1,5 @@
 # Activations of the frozen blocks, computed once and read by every epsilon, seed and trial: feature shards of a
 # network's inside. A part of a dataset has its own, from its own table.
-def cut_files(dataset=None):
-    """The shards and manifests of the cuts of a dataset, or of all."""
-    return [
-        f"<results>/cuts/{cut.dataset}/{cut.backbone}/blocks-{cut.blocks}/{split}/{name}"
-        for cut in study_cuts(STUDY, *([dataset] if dataset else []))
-        for split in ("train", "test")
-        for name in (*SHARDS, "manifest.json")
-    ]
-
-
 rule extract_cut:
     input:
         table="<data>/{dataset}/{split}.parquet",

@@ -144,11 +144,6 @@ def long_tail_minutes(wildcards, input, attempt):
     return int((20 + clustered / 2000 + operations / 1e10 / 60) * attempt)
 
 
-def tuned_options(wildcards):
-    """The options of the network of a job."""
-    return network_options(STUDY.methods[wildcards.method])
-
-
 def tuning_memory(wildcards, input, attempt):
     """MB for a network: rows in memory, at most features.memory_mb of each split, and its passes.
 
@@ -187,3 +182,9 @@ def law_minutes(wildcards, attempt):
         min(rows, STUDY.representation_law.rows) for rows in table_rows(wildcards)
     )
     return int((20 + (1 + len(LAW_NETWORKS)) * (2 + rows / 8 / 60)) * attempt)
+
+
+def searching_minutes(wildcards, attempt):
+    """Minutes for a search: those of a network for each trial."""
+    trials = tuned_options(wildcards).search.trials
+    return trials * tuning_minutes(wildcards, attempt)

@@ -1,20 +1,5 @@
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
 # epsilon). Finished trials stand in a hidden log beside the record, and a job that failed goes on from it.
-def searching_minutes(wildcards, attempt):
-    """Minutes for a search: those of a network for each trial."""
-    trials = tuned_options(wildcards).search.trials
-    return trials * tuning_minutes(wildcards, attempt)
-
-
-def search_paths(cells):
-    """The searches that the networks of cells are trained from."""
-    return [
-        str(search_path(f"<results>/{SEARCHES}", CellName(**cell._asdict())))
-        for cell in cells
-        if cell.method in searched_methods(STUDY)
-    ]
-
-
 rule search_options:
     input:
         train="<results>/features/{dataset}/{backbone}/train/manifest.json",

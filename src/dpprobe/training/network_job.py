@@ -63,7 +63,7 @@ _RECORDS_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a job may use, and how it runs: nothing here decides what it releases."""
+    """The means of a job, and the way it runs: nothing here decides what it releases."""
 
     device: str = "auto"
     threads: int = 1

@@ -1,4 +1,4 @@
-"""What one network is made from: features, activations at a cut or images, and its backbone."""
+"""The rows that a network is made from, activations at a cut or images, and its backbone."""
 
 from __future__ import annotations
 
