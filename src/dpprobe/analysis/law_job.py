@@ -115,7 +115,7 @@ def law_job(
     """Measures the laws of all networks of one (dataset, backbone) and writes them.
 
     Args:
-      subjects: the frozen network among them.
+      subjects: the frozen network first.
       folder: of all layers.
       shuffles: measurements with shuffled labels.
       seed: of the study.
@@ -133,20 +133,24 @@ def law_job(
     ]
     # A block that was not tuned has the frozen network's features, and its measures.
     known: dict[bytes, Layer] = {}
-    networks = []
+    networks, frozen = [], list[Layer]()
     with Progress(len(subjects), label=f"laws of {backbone}", unit="networks") as progress:
         for subject in subjects:
-            network, taps = subject.make()
-            features = {
-                split: block_features(network, taps, rows[split].images, device=device)
-                for split in SPLITS
-            }
-            token = taps.token
-            del network, taps  # before the next is made
-            layers = [
-                _measured(known, pair, labels, shuffled)
-                for pair in zip(features["train"], features["test"], strict=True)
-            ]
+            if subject.tuning is None or subject.tuning.blocks != 0:
+                network, taps = subject.make()
+                features = {
+                    split: block_features(network, taps, rows[split].images, device=device)
+                    for split in SPLITS
+                }
+                token = taps.token
+                del network, taps  # before the next is made
+                layers = [
+                    _measured(known, pair, labels, shuffled)
+                    for pair in zip(features["train"], features["test"], strict=True)
+                ]
+                frozen = layers if subject.tuning is None else frozen
+            else:  # the head alone was tuned
+                layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance(1)
     record = LawRecord.model_validate(

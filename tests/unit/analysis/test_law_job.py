@@ -175,6 +175,25 @@ def test_equal_features_are_measured_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(calls) == 10
 
 
+def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) -> None:
+    def never() -> tuple[torch.nn.Module, Tap]:
+        raise AssertionError("its blocks are those of the frozen network")
+
+    head = Tuning(setting="constant", tuned="head", blocks=0)
+    record = law_job(
+        [_subject(Tokens()), Subject(make=never, tuning=head, method="head", epsilon="1")],
+        {"train": _rows(30, seed=0), "test": _rows(30, seed=1)},
+        tmp_path,
+        dataset="made_up",
+        backbone="tokens",
+        shuffles=1,
+        seed=0,
+        device="cpu",
+    )
+    assert record.networks[1].series == record.frozen.series
+    assert record.networks[1].blocks == 0
+
+
 def test_the_same_job_gives_the_same_record(tmp_path: Path) -> None:
     first, second = _job(tmp_path / "a"), _job(tmp_path / "b")
     assert first.networks == second.networks

@@ -50,6 +50,7 @@ _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9
 # Dashes of the curves of accuracy, by setting.
 _DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced": (0, (6, 2))}
 
+_NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
 
 
@@ -75,10 +76,9 @@ def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> 
     tuned = [network for network in record.networks if network.setting != "frozen"]
     epsilons = sorted(unique(network.epsilon or "" for network in tuned), key=epsilon_value)
     settings = [setting for setting in SETTINGS if setting in {n.setting for n in tuned}]
-    rows: list[tuple[Setting | None, Split]] = [
-        (setting, split) for setting in settings or [None] for split in SPLITS
-    ]
-    columns = epsilons or [None]
+    # the frozen network alone has a column of panels
+    rows = [(setting, split) for setting in settings or _NOTHING for split in SPLITS]
+    columns: Sequence[str | None] = epsilons or _NOTHING
     looks = _looks(tuned)
     with mpl.rc_context(style.SETTINGS):
         figure = Figure(
@@ -174,7 +174,7 @@ def _label_logarithm(axes: Axes) -> None:
     """Writes plain numbers; between powers of ten too where there are few of them."""
     low, high = axes.get_ylim()
     decades = math.log10(high / low) if low > 0 else 9.0
-    steps = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    steps: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
     if decades < 0.7:
         steps = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=steps, numticks=12))
