@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpprobe.analysis.block_features import Features, Tap, block_features
 from dpprobe.analysis.law_record import (
@@ -144,10 +145,11 @@ def law_job(
                 }
                 token = taps.token
                 del network, taps  # before the next is made
-                layers = [
-                    _measured(known, pair, labels, shuffled)
-                    for pair in zip(features["train"], features["test"], strict=True)
-                ]
+                with threadpool_limits(1):  # small matrices; another number changes last bits
+                    layers = [
+                        _measured(known, pair, labels, shuffled)
+                        for pair in zip(features["train"], features["test"], strict=True)
+                    ]
                 frozen = layers if subject.tuning is None else frozen
             else:  # the head alone was tuned
                 layers = frozen

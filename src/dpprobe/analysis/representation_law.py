@@ -252,9 +252,8 @@ def _eigen(x: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _class_means(x: Matrix, codes: Index, sizes: Index) -> Matrix:
-    sums = np.zeros((len(sizes), x.shape[1]))
-    np.add.at(sums, codes, x)
-    return sums / sizes[:, None]
+    means: Matrix = (np.eye(len(sizes))[codes].T @ x) / sizes[:, None]
+    return means
 
 
 def _read(features: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Matrix, Index, Index]:
