@@ -140,7 +140,7 @@ def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
     study |= {"seeds": 1, "fine_tuning": {"checkpoint_minutes": 1e-6}}
-    study["methods"] = {"head": HEAD | {"steps": 3000}}
+    study["methods"] = {"head": HEAD | {"steps": 300}}
     workspace.run(study, "networks")
     folder = network(workspace, "head", 0)
     expected = contents(folder)

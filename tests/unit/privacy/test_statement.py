@@ -360,9 +360,7 @@ def test_networks_say_what_of_them_is_public() -> None:
 
 def test_a_search_that_nothing_prices_leaves_no_promise() -> None:
     search = {"space": {"learning_rate": [0.1, 1.0]}}
-    values = state(
-        options={"head": "fine_tune", "tune": "head", "search": search}, network=True
-    )
+    values = state(options={"head": "fine_tune", "tune": "head", "search": search}, network=True)
     assert values["promise"].startswith(f"No privacy is promised: nothing prices {SEARCHED}.")
     assert values["private"] is False
     assert values["not_covered"][0] == SEARCHED
