@@ -45,7 +45,11 @@ def tuning(method: MethodOptions) -> Tuning | None:
         plural = "" if options.blocks == 1 else "s"
         words = f"last {options.blocks} block{plural}"
         return Tuning(setting=setting, tuned=words, blocks=options.blocks)
-    words = f"lora {options.tune.lora.rank}" if isinstance(options.tune, TuneLora) else options.tune
+    words = (
+        f"lora {options.tune.lora.rank}"
+        if isinstance(options.tune, TuneLora)
+        else str(options.tune)
+    )
     return Tuning(setting=setting, tuned=words, blocks=None)
 
 
