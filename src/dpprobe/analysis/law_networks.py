@@ -22,7 +22,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
 from dpprobe.devices import limit_threads, resolve_device
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.network import whole_network
+from dpprobe.finetune.network import split_state, whole_network
 from dpprobe.finetune.options import Options as FineTune
 from dpprobe.finetune.prepared import frozen_model, network_graph
 from dpprobe.heads.normalisation import NoNormalisation
@@ -171,7 +171,7 @@ def _tuned(
     network = whole_network(
         backbone,
         trained_options(method, NetworkRecord.read(files.folder / RECORD_FILE).chosen),
-        load_file(files.folder / STATE_FILE),
+        split_state(load_file(files.folder / STATE_FILE))[0],
         classes=classes,
         device=device,
         transform=Transform(spec=NoNormalisation()),

@@ -22,6 +22,8 @@ from dpprobe.heads.initial_weights import sized_weights
 from dpprobe.heads.rows import Transform
 
 _HEAD = ("head.weight", "head.bias")
+# Before the names of the statistics that a probe's normalisation released, in files of networks.
+TRANSFORM = "transform."
 
 
 class Network(nn.Module):
@@ -159,6 +161,25 @@ def tuned_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
         name: torch.empty(one.shape, dtype=one.dtype, device=one.device).copy_(one.detach())
         for name, one in network.trained.items()
     }
+
+
+def transform_state(network: TunedNetwork) -> dict[str, torch.Tensor]:
+    """Returns the statistics that normalise features before the head, by name, on the CPU."""
+    assert isinstance(network.module, Network)
+    arrays = network.module.transform.arrays
+    return {f"{TRANSFORM}{name}": one.cpu().contiguous() for name, one in arrays.items()}
+
+
+def split_state(
+    tensors: Mapping[str, torch.Tensor],
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Returns the trained parameters in a network's file, and the statistics of `transform_state`.
+
+    The latter are named as their normalisation names them.
+    """
+    arrays = {name: one for name, one in tensors.items() if name.startswith(TRANSFORM)}
+    parameters = {name: one for name, one in tensors.items() if name not in arrays}
+    return parameters, {name.removeprefix(TRANSFORM): one for name, one in arrays.items()}
 
 
 def load_tuned_state(network: TunedNetwork, state: Mapping[str, torch.Tensor]) -> None:

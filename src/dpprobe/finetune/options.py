@@ -112,10 +112,6 @@ class Probe(Block):
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(f"probe: head {method.head} cannot be a probe; write another")
-        if isinstance(method.normalize, Priced):
-            raise ValueError(
-                f"probe: normalize {method.normalize.kind} has a share of its own; write l2 or none"
-            )
         return self
 
 
@@ -196,10 +192,10 @@ class Options(FirstOrderOptions):
 
     @model_validator(mode="after")
     def _check_network_options(self) -> Self:
-        if isinstance(self.normalize, Priced):
+        if isinstance(self.normalize, Priced) and self.probe is None:
             raise ValueError(
                 f"normalize: {self.normalize.kind} releases statistics, which fine_tune has no "
-                "share for; write l2, layer_norm or none"
+                "share for; write l2, layer_norm or none, or a probe with that normalisation"
             )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate says nothing to tune: head; remove it")
@@ -219,8 +215,9 @@ class Options(FirstOrderOptions):
                 f"probe: scores of head {probe.method.head} have link {probe.method.link}, and "
                 f"loss {self.loss} needs {self.link}; write another head or loss"
             )
-        if self.normalize != probe.method.normalize:
-            raise ValueError("normalize: it must be the probe's; write the same for both")
+        if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
+            raise ValueError("normalize: it is the probe's; write it there")
+        self.__dict__["normalize"] = probe.method.normalize
 
     def _check_search(self, search: Search) -> None:
         known = set(type(self).model_fields) - self.FIXED - {*self.paths}
@@ -321,6 +318,10 @@ class Options(FirstOrderOptions):
         if self.probe is None:
             return (gradients,)
         probed = tuple(
-            replace(item, name=f"probe {item.name}") for item in self.probe.method.releases(n)
+            replace(item, name=f"probe {item.name}") for item in self.probe.method.mechanisms(n)
         )
         return split_budget([(self.probe.share, probed), (1 - self.probe.share, (gradients,))])
+
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        # a normalisation that has a price is the probe's, and stands among its releases
+        return self.releases(n)

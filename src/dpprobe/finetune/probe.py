@@ -73,8 +73,10 @@ def probe_plan(plan: Plan) -> Plan:
     return replace(plan, mechanisms=mechanisms, selection=None)
 
 
-def start_from(network: TunedNetwork, weights: npt.NDArray[np.float32]) -> None:
-    """Puts a head [classes, d + 1] in the place of the network's.
+def start_from(
+    network: TunedNetwork, weights: npt.NDArray[np.float32], transform: Transform
+) -> None:
+    """Puts a head [classes, d + 1], and what is done to its rows, in the place of the network's.
 
     Raises:
       ConfigError: when it is of another shape.
@@ -86,6 +88,7 @@ def start_from(network: TunedNetwork, weights: npt.NDArray[np.float32]) -> None:
             f"probe: a head of shape {list(weights.shape)} where the network's features need "
             f"{list(wanted)}; fit it on features of the same backbone"
         )
+    network.module.transform = transform
     head = torch.from_numpy(weights).to(weight.device)
     with torch.no_grad():
         weight.copy_(head[:, :-1])

@@ -53,7 +53,8 @@ class Transform:
             return group_norm(rows, spec.groups)
         if isinstance(spec, kinds.Centred):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
-            return centred.mul_(_unit_scale(centred).clamp_(max=_LONGEST_SHIFT))
+            # not in place: a network's gradients pass through
+            return centred * _unit_scale(centred).clamp(max=_LONGEST_SHIFT)
         if isinstance(spec, kinds.Channels):
             means = self.arrays[CHANNEL_MEANS].to(rows.device)
             deviations = self.arrays[CHANNEL_DEVIATIONS].to(rows.device)

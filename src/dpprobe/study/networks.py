@@ -55,6 +55,11 @@ def network_faults(study: Study) -> Iterator[str]:
         for backbone in study.backbones:
             if fault := _backbone_fault(study, backbone, options):
                 yield f"methods.{name}: backbones.{backbone}: {fault}"
+        if study.methods[name] is not options and options.probe and options.normalize.priced:
+            yield (
+                f"methods.{name}: base.probe: normalize {options.normalize.kind} would be released "
+                "in each trial; write l2 or none"
+            )
     for name, release in study.releases.items():
         if study.methods[release.method].tunes_network:
             yield (

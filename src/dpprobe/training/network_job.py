@@ -27,7 +27,7 @@ from dpprobe.disk import when_there_is_room
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs
-from dpprobe.finetune.network import TunedNetwork, load_tuned_state
+from dpprobe.finetune.network import TunedNetwork, load_tuned_state, transform_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, start_from
 from dpprobe.finetune.train import Record, Trained, train_network
@@ -138,6 +138,7 @@ def tune_network(
         device=device,
         chosen=best or chosen,
         trained=trained,
+        statistics=transform_state(network),
         scores=scores_of(network, material.test, rows=limits.physical_batch),
         seconds=None if task.plan.selection else round(time.monotonic() - started, 3),
     )
@@ -212,8 +213,7 @@ def _train(
 def _start(material: Material, options: Options, network: TunedNetwork, releases: Releases) -> None:
     """Releases the head that a network starts from."""
     (seed,) = releases.seeds
-    weights, _ = fit_probe(options, material.features, releases, seed)
-    start_from(network, weights)
+    start_from(network, *fit_probe(options, material.features, releases, seed))
 
 
 def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
@@ -267,13 +267,14 @@ def _publish(
     device: str,
     chosen: Mapping[str, Any],
     trained: Trained,
+    statistics: Mapping[str, torch.Tensor],
     scores: npt.NDArray[np.float32],
     seconds: float | None,
 ) -> None:
     """Writes a network beside its folder, and puts it there by renames, the record last."""
     options = task.options.model_dump(mode="json")
     tensors = {name: value.contiguous() for name, value in trained.state.items()}
-    content = save(tensors, metadata=marked(task.name.model_dump(), options))
+    content = save({**tensors, **statistics}, metadata=marked(task.name.model_dump(), options))
     part = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
     folder.parent.mkdir(parents=True, exist_ok=True)
 

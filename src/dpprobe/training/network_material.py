@@ -19,6 +19,7 @@ from dpprobe.finetune.network import TunedNetwork, build_network
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.truth import check_network
 from dpprobe.heads import tuned
+from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
@@ -64,13 +65,15 @@ class Material:
     def network(self, seed: int, options: Options | None = None) -> TunedNetwork:
         """Returns a network at its start; its random initial values are of a seed."""
         options = options or self.base
+        # statistics that a probe releases are not there before it is
+        normalize = NoNormalisation() if options.normalize.priced else options.normalize
         return build_network(
             self.backbone,
             options,
             classes=self.stores[0].num_classes,
             seed=seed,
             device=self.device,
-            transform=Transform(options.normalize),
+            transform=Transform(normalize),
         )
 
     def train(self, seed: int) -> Inputs:

@@ -191,8 +191,7 @@ class _Objective:
         )
         try:
             if options.probe is not None:
-                weights, _ = fit_probe(options, self._features, releases, seed)
-                start_from(network, weights)
+                start_from(network, *fit_probe(options, self._features, releases, seed))
             trained = train_network(
                 options,
                 network,

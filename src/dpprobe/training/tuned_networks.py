@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
+import torch
+from safetensors.torch import load_file
 
 from dpprobe.errors import DataError
+from dpprobe.finetune.network import split_state
 from dpprobe.results.network_record import (
     HISTORY_FILE,
     SCORES_FILE,
@@ -93,16 +95,19 @@ def _device(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> str:
 
 def _contents(folders: Sequence[Path], records: Sequence[NetworkRecord]) -> CellContents:
     """Returns the contents of a cell: last layers, scores and histories of its networks."""
-    states = [load_file(folder / STATE_FILE) for folder in folders]
+    files = [split_state(load_file(folder / STATE_FILE)) for folder in folders]
+    states, statistics = zip(*files, strict=True)
     heads = [
-        np.concatenate([state["head.weight"], state["head.bias"][:, None]], axis=1)
+        torch.cat([state["head.weight"], state["head.bias"][:, None]], 1).numpy()
         for state in states
     ]
     searched = [record.chosen for record in records if record.chosen]
     return CellContents(
         indices=tuple(range(len(records))),
         weights=np.stack(heads).astype(np.float32),
-        arrays={},
+        arrays={
+            name: np.stack([each[name].numpy() for each in statistics]) for name in statistics[0]
+        },
         scores=np.stack([np.load(folder / SCORES_FILE) for folder in folders]),
         history=[
             {"seed_index": index, **row}

@@ -18,6 +18,7 @@ from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, probe_plan, start_from
 from dpprobe.finetune.train import train_network
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
@@ -64,10 +65,7 @@ def head_network(transform: Transform) -> TunedNetwork:
 
 def probed(method: dict[str, Any] | None = None, **values: Any) -> Options:
     method = {"head": "momentum", "steps": 5, **(method or {})}
-    normalize = {} if "normalize" not in method else {"normalize": method["normalize"]}
-    return network_options(
-        tune="head", steps=4, probe={"share": 0.3, "method": method}, **normalize, **values
-    )
+    return network_options(tune="head", steps=4, probe={"share": 0.3, "method": method}, **values)
 
 
 def releases_of(options: Options, noise: float, n: int = ROWS) -> Releases:
@@ -78,6 +76,7 @@ METHODS: list[dict[str, Any]] = [
     {"head": "momentum", "steps": 5},
     {"head": "sgd", "batch_size": 12, "steps": 5, "normalize": {"kind": "l2"}},
     {"head": "feature_covariance", "normalize": {"kind": "l2"}},
+    {"head": "feature_covariance"},  # its statistics are priced
 ]
 
 
@@ -89,7 +88,7 @@ def test_the_network_starts_from_the_probe_s_scores(method: dict[str, Any], nois
     assert weights.shape == (CLASSES, DIMENSION + 1)
     assert weights.dtype == np.float32
     network = head_network(transform)
-    start_from(network, weights)
+    start_from(network, weights, transform)
     heads = Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
     with torch.no_grad():
         assert torch.equal(
@@ -105,7 +104,7 @@ def test_both_parts_are_counted_in_the_plan_of_the_whole(method: dict[str, Any])
     with pytest.raises(PrivacyError, match="gradients: 0 noisy releases were taken, 4 were"):
         releases.check()
     network = head_network(transform)
-    start_from(network, weights)
+    start_from(network, weights, transform)
     inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
     train_network(options, network, inputs, releases)
     releases.check()
@@ -178,7 +177,7 @@ def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) ->
     releases = releases_of(options, 1.0)
     weights, transform = fit_probe(options, data(), releases, SEED)
     network = head_network(transform)
-    start_from(network, weights)
+    start_from(network, weights, transform)
     inputs = CutInputs(features(), labels(), CLASSES, shape=(DIMENSION,), units=None)
     train_network(options, network, inputs, releases)
     assert len(drawn) == 5 + 4
@@ -203,6 +202,37 @@ def test_without_privacy_the_start_is_the_head_s_own_fit() -> None:
 
 
 def test_a_head_of_another_shape_is_refused() -> None:
-    network = head_network(Transform(network_options().normalize))
+    transform = Transform(network_options().normalize)
     with pytest.raises(ConfigError, match=r"a head of shape \[3, 7\].*\[3, 8\]"):
-        start_from(network, np.zeros((3, 7), dtype=np.float32))
+        start_from(head_network(transform), np.zeros((3, 7), dtype=np.float32), transform)
+
+
+def test_a_normalisation_with_a_price_is_the_probe_s() -> None:
+    options = probed({"head": "feature_covariance"})
+    assert options.normalize.priced
+    names = [item.name for item in options.mechanisms(ROWS)]
+    assert names == ["probe centre", "probe covariance", "probe gradients", "gradients"]
+    cost = {
+        item.name: item.count * (item.sample_rate / item.noise_multiplier) ** 2
+        for item in options.mechanisms(ROWS)
+    }
+    assert cost["gradients"] == pytest.approx(0.7 * sum(cost.values()))
+    assert method_options(options.model_dump(mode="json")) == options
+
+
+def test_gradients_pass_through_released_statistics() -> None:
+    options = probed({"head": "feature_covariance"})
+    _, transform = fit_probe(options, data(), releases_of(options, 1.0), SEED)
+    rows = features().double()[:2].requires_grad_()
+    double = Transform(transform.spec, {k: v.double() for k, v in transform.arrays.items()})
+
+    def normalised(rows: torch.Tensor) -> torch.Tensor:
+        return double(rows)
+
+    (gradient,) = torch.autograd.grad(normalised(rows).sum(), rows)
+    step = 1e-3
+    for place in range(3):
+        moved = rows.detach().clone()
+        moved[0, place] += step
+        slope = (normalised(moved) - normalised(rows)).sum().item() / step
+        assert gradient[0, place].item() == pytest.approx(slope, abs=5e-3)
