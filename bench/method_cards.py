@@ -46,7 +46,7 @@ NETWORK: dict[str, Any] = {
     "head": "fine_tune",
     "tune": {"blocks": 2},
     "steps": 100,
-    "probe": {"method": {"head": "feature_covariance", "normalize": "none"}},
+    "probe": {"method": {"head": "feature_covariance"}},
 }
 NETWORK_ROWS = 50_000
 INTERVAL_5 = 2.776 / math.sqrt(5)  # of a t distribution with 4 degrees of freedom, 95 %
