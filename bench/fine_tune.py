@@ -50,7 +50,7 @@ BACKBONES: dict[str, dict[str, Any]] = {
 # Name -> backbone, what is trained, rows of a batch.
 CASES: dict[str, tuple[str, Any, int]] = {
     "MobileNetV2 at 128 px, last 2 blocks, from the cut": ("mobilenetv2", {"blocks": 2}, 64),
-    "MobileNetV2 at 128 px, whole": ("mobilenetv2", "all", 32),
+    "MobileNetV2 at 128 px, whole": ("mobilenetv2", "all", 16),
     "ViT-Ti/16 at 224 px (random weights), last 2 blocks, from the cut": (
         "vit",
         {"blocks": 2},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from dpprobe.backbones.networks import CPU_PIXELS
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.inputs import Inputs
@@ -71,7 +72,7 @@ class Training:
         self.network, self.taken = network, 0
         self._options, self._inputs, self._releases = options, inputs, releases
         self._mechanism = mechanism
-        self._rows_at_once = max(1, physical_batch // (inputs.views or 1))
+        self._rows_at_once = rows_at_once(network, physical_batch, inputs.views or 1)
         self._parameters = {name: one.detach() for name, one in network.trained.items()}
         self._device = next(iter(self._parameters.values())).device
         self._sigmoid = options.loss == "sigmoid"
@@ -251,6 +252,19 @@ class Training:
             parts[name][key] = one.to(self._device)
         for name, optimiser in self._optimisers.items():
             optimiser.restore(parts[name])
+
+
+def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
+    """Returns the rows that pass through a network together: `physical_batch` over the views.
+
+    Of images on a CPU at most as many as extraction takes, beyond which memory is slow.
+    """
+    most = physical_batch // views
+    on_cpu = next(iter(network.trained.values())).device.type == "cpu"
+    if network.from_images and on_cpu:
+        _, height, width = network.shape
+        most = min(most, CPU_PIXELS // (height * width * views))
+    return max(1, most)
 
 
 def is_head(name: str) -> bool:

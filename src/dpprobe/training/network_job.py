@@ -30,6 +30,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.network import TunedNetwork, load_tuned_state, transform_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, start_from
+from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
@@ -249,6 +250,7 @@ def scores_of(
     """
     device = next(iter(network.trained.values())).device
     index = np.arange(inputs.rows) if index is None else index
+    rows = rows_at_once(network, rows, 1)
     parts = []
     for start in range(0, len(index), rows):
         batch = inputs.batch(index[start : start + rows], step=None)

@@ -17,6 +17,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.finetune.inputs import CutInputs, Inputs
 from dpprobe.finetune.network import TunedNetwork
 from dpprobe.finetune.options import Options
+from dpprobe.finetune.steps import rows_at_once
 from dpprobe.finetune.train import Trained, train_network
 from dpprobe.heads.adam import Adam
 from dpprobe.heads.units import Units
@@ -504,3 +505,21 @@ def test_a_fit_of_several_seeds_is_refused() -> None:
     plan: Plan = plan_of(options, inputs.n, 1.0)
     with pytest.raises(PrivacyError, match="2 seeds"):
         train_network(options, mlp_network(), inputs, Releases(plan, [1, 2], CPU))
+
+
+@pytest.mark.parametrize(
+    ("size", "from_images", "physical_batch", "views", "rows"),
+    [
+        (128, True, 64, 1, 16),
+        (128, True, 8, 1, 8),
+        (128, True, 64, 4, 4),
+        (512, True, 64, 1, 1),
+        (32, True, 64, 1, 64),
+        (512, False, 64, 1, 64),
+    ],
+)
+def test_few_images_pass_a_processor_together(
+    size: int, from_images: bool, physical_batch: int, views: int, rows: int
+) -> None:
+    network = replace(mlp_network(), shape=(3, size, size), from_images=from_images)
+    assert rows_at_once(network, physical_batch, views) == rows
