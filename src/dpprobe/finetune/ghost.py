@@ -115,8 +115,7 @@ class Ghost:
                 copied = result._is_view()
                 result = result.clone() if copied else result
                 tensors = [*inputs, *options.values()]
-                given = any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
-                if not given:
+                if not any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors):
                     starts.append(torch.autograd.graph.get_gradient_edge(result))
                 version = inputs[0]._version
 
@@ -126,7 +125,10 @@ class Ghost:
                             f"{layer.name or 'the network'}: its input is overwritten before "
                             "gradients are taken; write engine: functional"
                         )
-                    call = Call(module, inputs, options, gradient, batch.rows)
+                    # Without their graph, whose hooks lead here: no one would ever free the circle.
+                    given = tuple(_detached(value) for value in inputs)
+                    named = {name: _detached(value) for name, value in options.items()}
+                    call = Call(module, given, named, gradient, batch.rows)
                     batch.add(layer, call, alone=calls[number] == 1)
 
                 result.register_hook(arrived)
@@ -192,6 +194,10 @@ class BatchGradients:
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:
             layer.rule.add_weight(parts[name], call, factors)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def autocast(device: torch.device, precision: torch.dtype | None) -> torch.autocast:

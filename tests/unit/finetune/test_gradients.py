@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.adapters import ChannelAffine
-from dpprobe.finetune.gradients import STABILITY, Clipping, clip_factors
+from dpprobe.finetune.gradients import STABILITY, Clipping, Engine, clip_factors
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, of_timm, sums
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -305,6 +307,21 @@ def test_a_batch_in_pieces_has_the_same_sum() -> None:
         clipping.add(pieces, inputs[start : start + 7], labels[start : start + 7], None)
 
     torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_of_a_batch_stays_in_memory(engine: Engine) -> None:
+    network = small()
+    clipping = sums(network, 0.3, engine=engine)
+    kept: list[weakref.ref[torch.Tensor]] = []
+    for module in network.module.modules():
+        module.register_forward_hook(lambda _m, _i, output: kept.append(weakref.ref(output)))
+
+    added(clipping, *batch(5, network), None)
+    gc.collect()
+
+    assert kept
+    assert not [one for one in kept if one() is not None]
 
 
 def test_scoring_afterwards_is_as_before() -> None:
