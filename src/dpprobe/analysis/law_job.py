@@ -219,7 +219,8 @@ def _values(
     """Returns the measures, what pure noise leaves, and what has no value."""
     left = residuals(train, labels["train"], held_out=test, held_out_labels=labels["test"])
     spread = {"train": scatter(train, labels["train"]), "test": scatter(test, labels["test"])}
-    values, left_out = {}, []
+    values: Values = {}
+    left_out = []
     for split in SPLITS:
         here: Values = dict(_scatter_values(split, spread[split]) | _residual_values(split, left))
         for measures, fault in ((_SCATTERS, spread[split].fault), (_RESIDUALS, left.fault)):

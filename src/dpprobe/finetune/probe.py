@@ -8,7 +8,7 @@ a seed of its own: with the network's, two releases would have the same noise.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +88,8 @@ def start_from(
             f"probe: a head of shape {list(weights.shape)} where the network's features need "
             f"{list(wanted)}; fit it on features of the same backbone"
         )
-    network.module.transform = transform
+    module: Any = network.module
+    module.transform = transform
     head = torch.from_numpy(weights).to(weight.device)
     with torch.no_grad():
         weight.copy_(head[:, :-1])

@@ -357,10 +357,12 @@ def _allows(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[
     """Says what the best attack can do: with one head, with all of them, and to a patient."""
     if not promised:
         nothing = _bounds(everything(list(FALSE_POSITIVE_RATES.values())))
-        several = nothing if heads > 1 else None
-        patient = nothing if plan.patients else None
-        words = EVERYTHING_ALLOWED
-        return {"words": words, **nothing, "all_heads": several, "patient": patient}
+        return {
+            "words": EVERYTHING_ALLOWED,
+            **nothing,
+            "all_heads": nothing if heads > 1 else None,
+            "patient": nothing if plan.patients else None,
+        }
     one = _allowed(plan, plan.realised_epsilon)
     several = _allowed(plan, together, times=heads) if heads > 1 else None
     patient = _allowed_to_patient(plan, plan.patients) if plan.patients else None

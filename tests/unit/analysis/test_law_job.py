@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from dpprobe.analysis.block_features import Tap, block_features, tap
 from dpprobe.analysis.law_job import SPLITS, Rows, Subject, law_job, measure_layer
-from dpprobe.analysis.law_record import MEASURES, LawRecord, law_path, read_laws
+from dpprobe.analysis.law_record import MEASURES, LawRecord, Split, law_path, read_laws
 from dpprobe.errors import ConfigError
 from dpprobe.study.representation_law import Tuning
 
@@ -247,7 +248,9 @@ def test_networks_without_laws_are_refused(blocks: list[torch.nn.Module], messag
 
 
 def test_a_rank_deficient_fit_is_named() -> None:
-    labels = {"train": np.repeat([0, 1], 5), "test": np.repeat([0, 1], 5)}
+    labels: dict[Split, npt.NDArray[np.int64]] = {
+        "train": np.repeat([0, 1], 5), "test": np.repeat([0, 1], 5),
+    }  # fmt: skip
     drawn = np.random.default_rng(0).standard_normal((2, 10, 40)).astype(np.float32)
     layer = measure_layer(drawn[0], drawn[1], labels, [labels])
     assert layer.values["train", "residual"] is None
