@@ -19,7 +19,7 @@ from torch import nn
 from torch.func import functional_call
 
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.layers import Call, Rule, forms_gradients, squared_norms
+from dpprobe.finetune.layers import Call, Rule, forms_gradients, lengths, squared_norms
 from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.rules import WHOLE, rule_of
 
@@ -185,7 +185,7 @@ class BatchGradients:
         """Returns squared norms of the rows' gradients of all parameters, float64 [m]."""
         squares = self._squares.clone()
         for gradient in self._formed.values():
-            squares += torch.linalg.vector_norm(gradient, dim=1).double().square()
+            squares += lengths(gradient).square()
         return squares
 
     def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:

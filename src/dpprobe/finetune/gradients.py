@@ -1,10 +1,9 @@
 """Sums over rows of clipped gradients of a network.
 
 Each row's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
-with the row's weight. A row whose gradient is not finite, or too long for a square in float32, adds
-nothing. What a row adds is, in exact arithmetic on the tensors that are multiplied, at most C long
-(times its weight): norms are those of the very tensors that are summed, and their rounding is
-allowed for.
+with the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing.
+What a row adds is, in exact arithmetic on the tensors that are multiplied, at most C long (times
+its weight): norms are those of the very tensors that are summed, and their rounding is allowed for.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import nn
 from dpprobe.finetune.functional import Functional
 from dpprobe.finetune.ghost import Ghost
 
-# Norms are sums in float32, of up to 10^8 squares by pairs and lanes, and factors round to float32.
+# Norms are of sums in float32 of a thousand squares each, and factors round to float32.
 MARGIN = 2.0**-18
 # Of automatic clipping (Bu et al. 2022).
 STABILITY = 0.01
@@ -71,6 +70,12 @@ def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch
     if clipping == "automatic":
         return limit / (norms + STABILITY)
     return (limit / norms).clamp_(max=1.0)
+
+
+def as_float32(factors: torch.Tensor) -> torch.Tensor:
+    """Returns factors in float32; 0 for those so small that they would round up by a good part."""
+    rounded = factors.float()
+    return torch.where(rounded < torch.finfo(torch.float32).tiny, 0.0, rounded)
 
 
 class ClippedSums:
@@ -135,7 +140,7 @@ class ClippedSums:
         clipped = factors < 1
         if weights is not None:
             factors = factors * weights
-        batch.add_sum(self._parts(total), factors.float())
+        batch.add_sum(self._parts(total), as_float32(factors))
         return Statistics(batch.losses, norms, clipped)
 
     def laid(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -382,3 +382,29 @@ def test_factors_bring_norms_below_the_clip(
 
     assert np.all((factors * lengths).numpy() <= limit)
     assert np.all(factors.numpy() >= 0)
+
+
+@pytest.mark.parametrize("value", [0.3, 0.37, 0.7])
+def test_a_layer_of_a_million_numbers_is_clipped(value: float) -> None:
+    module = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 2))
+    with torch.no_grad():
+        module[0].weight.fill_(1e-3)
+        module[1].weight[1] = -module[1].weight[0].fill_(0.5)
+    network = Small.of(module, (1000,))
+    inputs = torch.full((1, 1000), value)
+
+    total = added(sums(network, 1.0, engine="functional"), inputs, torch.tensor([1]), None)
+
+    assert 0.99 < float(total.double().norm()) <= 1.0
+
+
+def test_gradients_too_long_for_float32_factors_add_no_more_than_the_clip() -> None:
+    module = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(module.weight)
+    network = Small.of(module, (1,))
+    limit = 2e-9
+
+    for size in np.geomspace(1e18, 3e38, 200):
+        inputs = torch.full((1, 1), float(size))
+        total = added(sums(network, limit), inputs, torch.tensor([0]), None)
+        assert float(total.double().norm()) <= limit

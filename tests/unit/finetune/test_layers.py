@@ -14,7 +14,7 @@ from torch import nn
 
 from dpprobe.finetune import ghost
 from dpprobe.finetune.adapters import ChannelAffine
-from dpprobe.finetune.layers import ModuleRule, squared_norms
+from dpprobe.finetune.layers import ModuleRule, lengths, squared_norms
 from dpprobe.finetune.rules import rule_of
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums, with_head
 
@@ -165,7 +165,7 @@ def test_clipped_sums_of_a_layer_are_those_of_single_rows(name: str, views: int)
     total = added(sums(network, limit), inputs, labels, None)
 
     expected = clipped(rows, limit)
-    assert (total - expected).norm() < 2e-5 * expected.norm()
+    assert (total - expected).norm() < 1e-4 * expected.norm()
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -208,7 +208,7 @@ def test_both_ways_of_a_layer_agree(name: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ghost, "forms_gradients", way)
         results.append(added(sums(network, 0.1), inputs, labels, None))
 
-    assert (results[0] - results[1]).norm() < 2e-5 * results[0].norm()
+    assert (results[0] - results[1]).norm() < 1e-4 * results[0].norm()
 
 
 def test_a_network_in_channels_last_is_the_same() -> None:
@@ -255,3 +255,36 @@ def test_norms_from_pairs_of_positions_are_never_too_small(positions: int) -> No
     assert (squares >= expected * (1 - 1e-6)).all()
     torch.testing.assert_close(squares[32:], expected[32:], rtol=1e-4, atol=0)
     assert (squares[:32].sqrt() <= expected[:32].sqrt() + 1e-3 * positions * 35).all()
+
+
+@pytest.mark.parametrize("value", [0.3, 0.37])
+@pytest.mark.parametrize("positions", [1, 2, 9])
+def test_long_products_of_alike_numbers_are_never_too_small(positions: int, value: float) -> None:
+    inputs = torch.full((2, positions, 50_000), value)
+    outputs = torch.full((2, positions, 10), value)
+
+    squares = squared_norms(inputs, outputs)
+
+    expected = positions**2 * 500_000 * float(inputs[0, 0, 0]) ** 4
+    assert (squares >= expected * (1 - 1e-6)).all()
+    assert (squares <= expected * (1 + 1e-3)).all()
+
+
+@pytest.mark.parametrize("positions", [1, 4])
+def test_squares_below_float32_are_not_lost(positions: int) -> None:
+    inputs, outputs = torch.full((1, positions, 2), 1e19), torch.full((1, positions, 3), 1e-24)
+
+    squares = squared_norms(inputs, outputs)
+
+    assert squares >= 6 * positions**2 * 1e-10 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("size", [1, 1023, 10_000, 3_000_001])
+def test_norms_of_long_gradients_are_exact(size: int, strided: bool) -> None:
+    rows = torch.full((size, 2), 0.37).T if strided else torch.full((2, size), 0.37)
+
+    norms = lengths(rows)
+
+    expected = float(rows[0, 0]) * size**0.5
+    assert ((norms / expected - 1).abs() < 5e-7).all()
