@@ -10,7 +10,7 @@ import torch
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.loading import load
-from dpprobe.data.table import SplitTable
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.cut_shards import cut_shape
@@ -95,9 +95,11 @@ class Material:
     def _inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
         """Returns the rows of a split, with views where there is a seed for them."""
         store, base = self.stores[split], self.base
+        _check_weights(store, self.backbone)
         if base.cut:
             cuts = self.files.cut_stores
             cut = cuts[split] if cuts else store
+            _check_weights(cut, self.backbone)
             _check_rows(cut, store)
             shape = cut_shape(cut) if cuts else (cut.dimension,)
             return cut_inputs(
@@ -105,6 +107,7 @@ class Material:
             )
         assert self.files.tables is not None, "images without tables"
         table = SplitTable(self.files.tables[split])
+        _check_table(table, store)
         inputs = image_inputs(
             table,
             self.backbone,
@@ -147,3 +150,24 @@ def _check_rows(cut: FeatureStore, store: FeatureStore) -> None:
     """Raises DataError where activations are of other rows than the features."""
     if list(cut.ids) != list(store.ids):
         raise DataError(f"{cut.path}: rows of another table than {store.path}; delete both")
+
+
+def _check_weights(store: FeatureStore, backbone: Backbone) -> None:
+    """Raises DataError where rows are of other weights than the network that is trained.
+
+    A network's seeds, and so its noise, derive from the rows' identity: with other weights it would
+    be another network with the same noise, and two of them would give their sums away.
+    """
+    if store.weights_sha256 not in (None, backbone.weights_sha256):
+        raise DataError(
+            f"{store.path}: of other weights than those of the backbone by now; delete it and run "
+            "again"
+        )
+
+
+def _check_table(table: SplitTable, store: FeatureStore) -> None:
+    """Raises DataError where images are not those of the features, whose identity seeds have."""
+    info = read_info(table.path.with_name("dataset.json"))
+    of_table = info.splits[table.split].fingerprint, info.fingerprint
+    if of_table != (table.fingerprint, store.dataset_fingerprint):
+        raise DataError(f"{store.path}: of other images than {table.path}; delete it and run again")

@@ -12,10 +12,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from dpprobe.backbones.timm_models import Options as Timm
+from dpprobe.data import sources
+from dpprobe.data.sklearn_datasets import Options as Sklearn
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
+from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.heads.first_order_options import GRADIENTS
 from dpprobe.heads.private_mark import check_unmarked
@@ -23,6 +27,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
+from dpprobe.training import network_material
 from dpprobe.training.network_cell import NetworkFiles, keep_network
 from dpprobe.training.network_job import Limits, plan_for, tune_network
 from dpprobe.training.plans import read_plans, write_plans
@@ -35,7 +40,7 @@ HEAD = {"head": "fine_tune", "tune": "head", "batch_size": 20, "steps": 3, "lear
 SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
 
 
-def write_features(folder: Path) -> None:
+def write_features(folder: Path, weights: str | None = None) -> None:
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
         labels = np.arange(rows) % CLASSES
@@ -44,7 +49,7 @@ def write_features(folder: Path) -> None:
         header = ShardHeader(
             split=split, rows=rows, shard=0, shards=1, class_names=("a", "b", "c"),
             multi_label=False, dtype="float32", dataset_fingerprint="d", backbone="vit",
-            backbone_options={}, backbone_fingerprint="b", weights_sha256=None, preprocessing={},
+            backbone_options={}, backbone_fingerprint="b", weights_sha256=weights, preprocessing={},
         )  # fmt: skip
         shard = folder / split / "shard-00000-of-00001.h5"
         ids = [f"{split}-{row}" for row in range(rows)]
@@ -254,3 +259,25 @@ def test_a_method_without_a_plan_says_why(run: Run) -> None:
     given = run.given | {"plans": run.folder / "both.json"}
     with pytest.raises(DpprobeError, match="other: batch_size 61"):
         tune_network(job, index=0, **given, limits=Limits(device="cpu"))
+
+
+def test_features_of_other_weights_are_refused(run: Run) -> None:
+    # Only the features' content is in the identity that seeds derive from.
+    write_features(run.folder, weights="0" * 64)
+    with pytest.raises(DataError, match="of other weights"):
+        run.tune(0)
+
+
+def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
+    sources.prepare(Sklearn.model_validate({"name": "digits"}), tmp_path / "data")
+    info = read_info(tmp_path / "data" / "dataset.json")
+    table = SplitTable(tmp_path / "data" / "train.parquet")
+    write_features(tmp_path)
+    store = FeatureStore(tmp_path / "train" / "manifest.json")
+    with pytest.raises(DataError, match="of other images"):
+        network_material._check_table(table, store)
+    store.dataset_fingerprint = info.fingerprint
+    network_material._check_table(table, store)
+    table.fingerprint = "another"
+    with pytest.raises(DataError, match="of other images"):
+        network_material._check_table(table, store)
