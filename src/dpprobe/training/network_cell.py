@@ -6,6 +6,7 @@ Nothing here imports what trains a network: jobs that find theirs current start 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,7 +105,14 @@ def keep_network(
     logger.info("%s: seed %d kept, nothing it depends on has changed", task.name.method, index)
     for name in NETWORK_FILES:
         (folder / name).touch()
+    # Left by a job that was killed once it had published.
+    shutil.rmtree(checkpoint_folder(folder), ignore_errors=True)
     return True
+
+
+def checkpoint_folder(network: Path) -> Path:
+    """Returns the hidden folder beside a network's in which its job keeps checkpoints."""
+    return network.with_name(f".{network.name}.checkpoint")
 
 
 def open_network_job(

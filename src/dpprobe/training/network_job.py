@@ -50,7 +50,12 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
-from dpprobe.training.network_cell import NetworkFiles, network_task, open_network_job
+from dpprobe.training.network_cell import (
+    NetworkFiles,
+    checkpoint_folder,
+    network_task,
+    open_network_job,
+)
 from dpprobe.training.network_material import Material
 from dpprobe.training.search_choice import read_choice
 from dpprobe.training.tasks import Job
@@ -118,7 +123,7 @@ def tune_network(
     folder = network_folder(networks, task.name.key, index)
     opened.check_stale(task)
     checkpoints = Checkpoints(
-        folder=folder.with_name(f".{folder.name}.checkpoint"),
+        folder=checkpoint_folder(folder),
         fingerprint=f"{task.fingerprint}-{index}",
         minutes=limits.checkpoint_minutes,
     )

@@ -281,3 +281,12 @@ def test_images_of_another_table_are_refused(tmp_path: Path) -> None:
     table.fingerprint = "another"
     with pytest.raises(DataError, match="of other images"):
         network_material._check_table(table, store)
+
+
+def test_a_checkpoint_left_beside_a_finished_network_is_removed(run: Run) -> None:
+    run.tune(0)
+    left = run.network(0).with_name(".seed-0.checkpoint") / "trial"
+    left.mkdir(parents=True)
+    (left.parent / "checkpoint.safetensors").write_bytes(b"states and the number of trials")
+    run.tune(0)
+    assert not list(run.network(0).parent.glob(".*"))
