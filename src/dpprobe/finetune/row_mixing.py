@@ -15,6 +15,8 @@ _TOLERANCE = 1e-6
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
     """Passes a row beside two different ones and refuses a model that gives it other features.
 
+    It stands before them, and then behind them: a row may depend on earlier ones alone.
+
     Args:
       model: inputs -> rows, in evaluation mode.
       example: three inputs that no private row decides.
@@ -23,11 +25,15 @@ def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> N
     Raises:
       ConfigError: naming the first layer whose output for the row differs.
     """
-    pairs = (example[:2], example[[0, 2]])
-    first, second = (model(pair)[0] for pair in pairs)
+    for row, places in enumerate((([0, 1], [0, 2]), ([1, 0], [2, 0]))):
+        _check_row(model, [example[pair] for pair in places], row, name)
+
+
+def _check_row(model: nn.Module, pairs: list[torch.Tensor], row: int, name: str) -> None:
+    first, second = (model(pair)[row] for pair in pairs)
     if not _differ(first, second):
         return
-    first_outputs, second_outputs = (_outputs(model, pair) for pair in pairs)
+    first_outputs, second_outputs = (_outputs(model, pair, row) for pair in pairs)
     culprits = (
         path
         for (path, one), (_, other) in zip(first_outputs, second_outputs, strict=True)
@@ -44,14 +50,14 @@ def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape != other.shape or not bool(((one - other).abs() <= bound).all())
 
 
-def _outputs(model: nn.Module, inputs: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """Returns the first row that each layer gives, inner layers before those around them."""
+def _outputs(model: nn.Module, inputs: torch.Tensor, row: int) -> list[tuple[str, torch.Tensor]]:
+    """Returns a row that each layer gives, inner layers before those around them."""
     outputs: list[tuple[str, torch.Tensor]] = []
 
     def keep(path: str, output: object) -> None:
         # A layer whose output has no rows in front cannot be told.
         if isinstance(output, torch.Tensor) and output.ndim and len(output) % len(inputs) == 0:
-            outputs.append((path, output[: len(output) // len(inputs)].clone()))
+            outputs.append((path, output.chunk(len(inputs))[row].clone()))
 
     hooks = [
         one.register_forward_hook(lambda _module, _inputs, output, path=path: keep(path, output))

@@ -10,6 +10,7 @@ from torch import nn
 
 from dpprobe.errors import ConfigError
 from dpprobe.finetune import layers, rules
+from dpprobe.finetune.row_mixing import check_rows_apart
 from dpprobe.finetune.truth import check_network
 from tests.unit.finetune.small_networks import Small, of_timm
 
@@ -161,3 +162,49 @@ def test_networks_without_a_gradient_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="no gradient arrives"):
         check(network)
+
+
+class TakesFromTheRowBefore(nn.Module):
+    """Adds a little of the row before, as a shift over the batch does; the first row has none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])
+
+
+@pytest.mark.parametrize("engine", ["ghost", "functional"])
+def test_rows_that_depend_on_those_before_them_are_refused(engine: str) -> None:
+    network = small(TakesFromTheRowBefore())
+    # Behind layers that are trained wrong gradients would show; frozen ones only mix.
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network, engine=engine)
+
+
+def test_a_backbone_whose_rows_depend_on_those_before_them_is_refused_by_layer() -> None:
+    model = nn.Sequential(nn.ReLU(), TakesFromTheRowBefore(), nn.Flatten())
+    with pytest.raises(ConfigError, match="layer 1 of net mixes the rows"):
+        check_rows_apart(model, torch.randn(3, 4, 6, 6), name="net")
+    check_rows_apart(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.randn(3, 4, 6, 6), name="net")
+
+
+class Branch(nn.Module):
+    """A branch that starts closed but for a millionth, as LayerScale does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.gate = inner, nn.Parameter(torch.full((4, 1, 1), 1e-7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.gate * self.inner(x)
+
+
+def test_a_branch_that_is_nearly_closed_hides_no_mixing_of_rows() -> None:
+    network = small(Branch(Mixes()))
+    before = network.trained["0.gate"].clone()
+    with pytest.raises(ConfigError, match="mixes the rows of a batch"):
+        check(network)
+    assert torch.equal(network.trained["0.gate"], before)
+
+
+def test_a_branch_that_is_nearly_closed_hides_no_wrong_gradient() -> None:
+    with pytest.raises(ConfigError, match=r"wrong gradient of 0\.inner\.linear\."):
+        check(small(Branch(Turned())))
