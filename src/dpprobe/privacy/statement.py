@@ -201,6 +201,7 @@ def statement(
         not_covered += NETWORK_NOT_COVERED
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
+    promised = plan.private and private_choices is None
     limits = engine_limits if plan.private else None
     if limits:
         not_covered.append(FLOATS_NOT_COVERED)
@@ -224,14 +225,14 @@ def statement(
             priced_normalisation=priced_normalisation,
             network=network,
         ),
-        "private": plan.private and private_choices is None,
+        "private": promised,
         "unit_of_privacy": plan.unit_in_words,
-        "patients": _patients(plan),
+        "patients": _patients(plan, promised=promised),
         "neighbouring_relation": plan.neighbouring,
         "epsilon_target": _number(plan.epsilon),
-        "epsilon_realised": _number(plan.realised_epsilon),
-        "epsilon_all_heads": _number(epsilon_all_heads),
-        "delta": plan.delta if plan.private else None,
+        "epsilon_realised": _number(plan.realised_epsilon if promised else math.inf),
+        "epsilon_all_heads": _number(epsilon_all_heads if promised else math.inf),
+        "delta": plan.delta if promised else None,
         "allows": _allows(
             plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
         ),
@@ -346,11 +347,14 @@ def _worth_to_a_patient(plan: Plan) -> str:
     )
 
 
-def _patients(plan: Plan) -> dict[str, Any] | None:
+def _patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:
     """Returns the price to a patient of several images, where the unit is one image."""
     if plan.patients is None:
         return None
-    return {"images": plan.patients.images, "epsilon": _number(plan.patients.epsilon)}
+    epsilon = plan.patients.epsilon
+    if epsilon is not None and not promised:
+        epsilon = math.inf
+    return {"images": plan.patients.images, "epsilon": _number(epsilon)}
 
 
 def _allows(plan: Plan, *, heads: int, together: float, promised: bool) -> dict[str, Any]:

@@ -260,7 +260,7 @@ class CellTask:
             ),
             delta=plan.delta if plan.private else None,
             noise_multiplier=noise[0] if plan.private and len(noise) == 1 else None,
-            realised_epsilon=plan.realised_epsilon if plan.private else None,
+            realised_epsilon=plan.realised_epsilon if self.statement["private"] else None,
             options=self.options.model_dump(mode="json"),
             rows=SplitCounts(train=features.train.rows, test=len(features.test_labels)),
             units=_patients(self.train, features),

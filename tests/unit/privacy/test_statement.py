@@ -363,6 +363,8 @@ def test_a_search_that_nothing_prices_leaves_no_promise() -> None:
     values = state(options={"head": "fine_tune", "tune": "head", "search": search}, network=True)
     assert values["promise"].startswith(f"No privacy is promised: nothing prices {SEARCHED}.")
     assert values["private"] is False
+    assert (values["epsilon_realised"], values["epsilon_all_heads"]) == ("inf", "inf")
+    assert values["delta"] is None
     assert values["not_covered"][0] == SEARCHED
     assert values["allows"]["balanced_accuracy"] == 1
     assert values["allows"]["all_heads"]["balanced_accuracy"] == 1

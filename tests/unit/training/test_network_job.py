@@ -231,6 +231,7 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
     record = searched.gather(choice)
     assert record.seeds[0]["chosen"] == {"max_grad_norm": 0.5}
     assert not record.guaranteed
+    assert record.realised_epsilon is None
     statement = json.loads((run.folder / "cells/d/vit/net/eps-2/privacy.json").read_text())
     assert statement["promise"].startswith("No privacy is promised")
     before = searched.record(0).fingerprint
