@@ -231,6 +231,11 @@ class Options(FirstOrderOptions):
                 except ValidationError as error:
                     reason = error.errors()[0]["msg"].removeprefix("Value error, ")
                     raise ValueError(f"search.space.{name}: {value!r}: {reason}") from None
+                if changed.link != self.link:
+                    raise ValueError(
+                        f"search.space.{name}: {value!r}: it changes what scores are; write it as "
+                        "an option"
+                    )
                 shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
                 if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
                     raise ValueError(

@@ -264,3 +264,16 @@ def test_what_a_search_chooses_is_called_not_for_release() -> None:
 def test_options_without_a_search_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="search: missing"):
         run_trials(searched().trial({}), quality, log=tmp_path / "log.json", seed=1)
+
+
+def test_a_search_keeps_what_scores_are() -> None:
+    with pytest.raises(
+        ConfigError, match=r"search\.space\.loss: 'sigmoid': it changes what scores"
+    ):
+        method_options(
+            {
+                "head": "fine_tune",
+                "tune": "head",
+                "search": {"space": {"loss": ["softmax", "sigmoid"]}},
+            }
+        )
