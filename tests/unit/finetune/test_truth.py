@@ -110,13 +110,34 @@ def test_a_wrong_rule_is_refused_by_name(
     check(network, engine="functional")
 
 
-def test_a_wrong_norm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("factor", [0.9, 0.998])
+def test_a_wrong_norm_is_refused(
+    factor: float, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = layers.squared_norms
     monkeypatch.setattr("dpprobe.finetune.ghost.forms_gradients", lambda _: False)
-    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: 0.9 * right(a, g))
+    monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factor * right(a, g))
 
     with pytest.raises(ConfigError, match="wrong gradient norm"):
-        check(small())
+        check(small(), precision=precision)
+
+
+class HalfCalled(nn.Module):
+    """A small part of whose parameters is used without a call of their layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Linear(4, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1e-2 * self.table.weight.view(4, 1, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_small_gradient_that_is_missing_is_refused(precision: str) -> None:
+    with pytest.raises(ConfigError, match=r"wrong gradient of 1\.table\.weight"):
+        check(small(nn.Conv2d(4, 4, 1), HalfCalled()), precision=precision)
 
 
 class Turned(nn.Module):
