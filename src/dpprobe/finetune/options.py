@@ -13,11 +13,12 @@ it. Nothing heavy is imported: planning reads these options.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import Priced
@@ -33,6 +34,8 @@ _PROBE_SCHEMA = {
     "required": ["head"],
     "description": "A private head on the stored features, with its options.",
 }
+# The most combinations of a search space that are tried when a study is checked.
+_MOST_CORNERS = 256
 # For the privacy statement of every network.
 LIMITS = (
     "Engine {engine} is for benchmarks, not for release: gradients, their clipped sums and the "
@@ -74,7 +77,24 @@ class TuneLora(Block):
     lora: Lora
 
 
-Tune = Literal["head", "all", "bias", "norm", "film"] | TuneBlocks | TuneLora
+TuneWord = Literal["head", "all", "bias", "norm", "film"]
+_TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
+
+
+def _read_tune(value: Any) -> Any:
+    """Reads a mapping by its key, so that what is wrong with it is said of one form alone."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        (key,) = value
+        if key in _TUNE_FORMS:
+            return _TUNE_FORMS[key].model_validate(dict(value))
+    if isinstance(value, TuneBlocks | TuneLora) or value in get_args(TuneWord):
+        return value
+    raise ValueError(
+        f"{value!r}: write head, all, bias, norm, film, {{blocks: k}} or {{lora: {{rank: r}}}}"
+    )
+
+
+Tune = Annotated[TuneWord | TuneBlocks | TuneLora, BeforeValidator(_read_tune)]
 
 
 class Augment(Block):
@@ -127,6 +147,11 @@ class Search(Block):
     held_out: float = Field(
         0.2, gt=0, lt=1, description="The part of the training units that trials are scored on."
     )
+
+
+def _ends(space: Space) -> tuple[Any, ...]:
+    """Returns all values, or of a range both ends."""
+    return (space.low, space.high) if isinstance(space, Range) else space
 
 
 class Options(FirstOrderOptions):
@@ -224,28 +249,39 @@ class Options(FirstOrderOptions):
         for name, space in search.space.items():
             if name not in known:
                 raise ValueError(f"search.space.{name}: not an option that can be searched")
-            ends = (space.low, space.high) if isinstance(space, Range) else space
-            for value in ends:
-                try:
-                    changed = self.trial({name: value})
-                except ValidationError as error:
-                    reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-                    raise ValueError(f"search.space.{name}: {value!r}: {reason}") from None
-                if changed.link != self.link:
-                    raise ValueError(
-                        f"search.space.{name}: {value!r}: it changes what scores are; write it as "
-                        "an option"
-                    )
-                shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
-                if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
-                    raise ValueError(
-                        f"search.space.{name}: it changes what is priced; write it as an option"
-                    )
+            for value in _ends(space):
+                self._check_trial({name: value}, f"search.space.{name}: {value!r}")
+        # Values may each fit the other options and not one another.
+        corners = itertools.product(*map(_ends, search.space.values()))
+        for values in itertools.islice(corners, _MOST_CORNERS):
+            together = dict(zip(search.space, values, strict=True))
+            spelt = ", ".join(f"{name} {value!r}" for name, value in together.items())
+            self._check_trial(together, f"search.space: {spelt}")
+
+    def _check_trial(self, values: Mapping[str, Any], place: str) -> None:
+        """Raises ValueError, beginning with `place`, for values that no trial may have."""
+        try:
+            changed = self.trial(values)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{place}: {reason}") from None
+        if changed.link != self.link:
+            raise ValueError(f"{place}: it changes what scores are; write it as an option")
+        shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
+        if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
+            raise ValueError(f"{place}: it changes what is priced; write it as an option")
 
     def trial(self, values: Mapping[str, Any]) -> Options:
         """Returns the options with some replaced, and without the search."""
         dumped = self.model_dump(exclude={"search"})
         return type(self).model_validate({**dumped, **values})
+
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:
+        fault = super().class_fault(classes, multi_label=multi_label)
+        if fault or self.probe is None:
+            return fault
+        fault = self.probe.method.class_fault(classes, multi_label=multi_label)
+        return f"probe: {fault}" if fault else None
 
     @property
     def takes_units(self) -> bool:

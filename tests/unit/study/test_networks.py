@@ -89,6 +89,43 @@ def test_what_no_network_can_do_is_refused_before_any_job(
     assert f"config: {fault}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"tune": {"blocks": 0}}, "methods.net.tune.blocks: 0: input should be greater than"),
+        ({"tune": {"lora": {"rank": 0}}}, "methods.net.tune.lora.rank: 0: input should be"),
+        ({"tune": {"blocks": 1, "lora": {}}}, "methods.net.tune: {'blocks': 1, 'lora': {}}: write"),
+        ({"tune": "last"}, "methods.net.tune: 'last': write head, all, bias, norm, film"),
+        (
+            {"search": {"space": {"steps": [2, 3]}}},
+            "methods.net: search.space.steps: 3: it changes",
+        ),
+        (
+            {"search": {"space": {"loss": ["softmax", "sigmoid"]}}},
+            "methods.net: search.space.loss: 'sigmoid': it changes what scores are",
+        ),
+        (  # each fits the base, but not one another
+            {
+                "average": "ema",
+                "search": {"space": {"average": ["ema", "last"], "ema_decay": [0.9, 0.99]}},
+            },
+            "methods.net: search.space: average 'last', ema_decay 0.9: ema_decay 0.9 says nothing",
+        ),
+        (
+            {"probe": {"method": {"head": "sgd", "class_weights": [1, 0.5]}}},
+            "methods.net on datasets.digits: probe: class_weights has 2 numbers",
+        ),
+    ],
+)
+def test_a_wrong_option_is_told_in_one_line_before_any_job(
+    options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_study(load(methods={"net": BLOCKS | options}))
+    assert str(caught.value).startswith(f"config: {fault}")
+    assert "\n" not in str(caught.value)
+
+
 def test_views_are_refused_at_a_cut_alone() -> None:
     flipped = {"vit": VIT | {"preprocessing": {"flip": True}}}
     for tune in ("head", "all", "bias"):
