@@ -216,7 +216,9 @@ def dataset_figures():
     figures = ["accuracy"]
     if set(STUDY.job_epsilons()) != {INFINITE}:
         figures.append("methods")
-        if any(method.head == "nonprivate" for method in STUDY.methods.values()):
+        methods = STUDY.methods.values()
+        promised = any(m.private and m.private_choices is None for m in methods)
+        if promised and any(method.head == "nonprivate" for method in methods):
             figures.append("gap")
     return [*figures, *(f"by_{option}" for option in VARIED_OPTIONS)]
 

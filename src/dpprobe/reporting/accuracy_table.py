@@ -29,6 +29,11 @@ PATIENTS = (
     "Where the dataset names patients each counts once, an image of a patient with m test images "
     "1/m, and intervals are over patients"
 )
+UNPRICED_MARK = "†"
+UNPRICED = (
+    f"{UNPRICED_MARK} Not private: a search on the private rows that no epsilon pays for chose the "
+    "options; not for release"
+)
 LEFT_OUT = "Labels that all test rows have, or none has, are left out of the mean"
 
 
@@ -77,6 +82,8 @@ def accuracy_table(grid: Grid) -> Table:
         note += f" {PATIENTS}."
     if any(measure.partial for measure in grid.measures.values()):
         note += f" {LEFT_OUT}."
+    if grid.unpriced:
+        note += f" {UNPRICED}."
     return Table(
         name=NAME,
         columns=(
@@ -165,6 +172,7 @@ def _console_block(grid: Grid, dataset: str) -> str:
         alone = "test patients" if shown[0].patients else "test rows"
         notes.append(f"Where seeds vary, {alone} alone: up to {max(reaches):.1f} points to a side")
     notes += [LEFT_OUT] if measure.partial else []
+    notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []
     return "\n".join([title, *notes, "", *lines])
 
 
@@ -177,12 +185,16 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _text(entry: Entry) -> str:
-    return " ".join(filter(None, (f"{entry.mean:.1f}", over_seeds(entry), over_rows(entry))))
+    return " ".join(filter(None, (_mean(entry), over_seeds(entry), over_rows(entry))))
 
 
 def _short_text(entry: Entry) -> str:
     """Writes the mean and one interval: a terminal has no room for both."""
-    return f"{entry.mean:.1f} {over_seeds(entry) or over_rows(entry)}".rstrip()
+    return f"{_mean(entry)} {over_seeds(entry) or over_rows(entry)}".rstrip()
+
+
+def _mean(entry: Entry) -> str:
+    return f"{entry.mean:.1f}{UNPRICED_MARK if entry.unpriced else ''}"
 
 
 def over_seeds(entry: Entry) -> str:

@@ -137,6 +137,8 @@ class Entry:
       low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
       rows_low, rows_high: over test rows; `rows_interval` says how they were made.
       patients: True if each test patient counts once, and test rows are drawn by patients.
+      unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
+        nothing is promised.
     """
 
     mean: float
@@ -150,6 +152,7 @@ class Entry:
     seeds: int
     private: bool
     ceiling: bool
+    unpriced: bool = False
 
     @property
     def over_seeds(self) -> bool:
@@ -195,6 +198,11 @@ class Grid:
         return any(entry.patients for entry in self.entries.values())
 
     @property
+    def unpriced(self) -> set[str]:
+        """The methods whose options a search chose that nothing prices."""
+        return {key[3] for key, entry in self.entries.items() if entry.unpriced}
+
+    @property
     def tested(self) -> str:
         """The words for what an interval over test rows is over."""
         kinds = {entry.patients for entry in self.entries.values()}
@@ -238,6 +246,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
+            unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
         )
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
     deltas = table.groupby("dataset").delta.first().dropna()

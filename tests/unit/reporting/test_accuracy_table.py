@@ -61,6 +61,24 @@ def test_the_best_private_entry_of_a_row_is_bold(tmp_path: Path, summary: Path) 
     assert not any("**" in cell for cell in rows[3]), "nothing at inf is private"
 
 
+def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=m, quality=q) for m, q in (("sgd", 1.0), ("found", 9.0))]
+    cells.append(write_cell(tmp_path, method="sgd_full", quality=0.5))
+    record = read_json(cells[1])
+    search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
+    write_json(cells[1], record | {"head": "fine_tune", "options": {"search": search}})
+    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
+    header, _, row = _markdown(tmp_path, tmp_path / "digits.parquet")
+    shown = dict(zip(header, row, strict=True))
+    assert shown["pixels + sgd"].startswith("**")
+    assert "† " in shown["pixels + found"]
+    assert "*" not in shown["pixels + found"]
+    text = (tmp_path / "t.md").read_text()
+    assert text.count("†") == 2, "the cell and the note"
+    assert "† Not private" in text
+    assert "† Not private" in format_console([tmp_path / "digits.parquet"])
+
+
 def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, method=method) for method in ("sgd", "sgd_full")]
     record = read_json(cells[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
+from dpprobe.reporting.accuracy_table import UNPRICED_MARK
 from dpprobe.reporting.figures import style
 from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
 from dpprobe.reporting.figures.published_points import Mark, draw_marks, number_points
@@ -101,7 +102,7 @@ def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
         line = _line(grid, dataset, column)
         if column[0] in ceilings and not any(entry.ceiling for entry in line.values()):
             top = ceilings[column[0]]
-            gaps[column] = {
+            gap = {
                 epsilon: replace(
                     entry,
                     mean=top - entry.mean,
@@ -111,6 +112,8 @@ def ceiling_gap(summary: Path, *, svg: Path, png: Path) -> None:
                 for epsilon, entry in line.items()
                 if entry.private
             }
+            if gap:  # none of options that a search chose without a price
+                gaps[column] = gap
     measure = grid.measures[dataset].title
     _draw_panels(
         grid, dataset, gaps, label=f"{measure}: points below the ceiling", zero=True,
@@ -157,7 +160,10 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     draw_marks(axes, scale, marks)
     # Margins may reach past 100 %; the axis need not.
     axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
-    _draw_legend(axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks)
+    _draw_legend(
+        axes, backbones, colours, styles, ceiling=bool(ceilings), marks=marks,
+        unpriced=grid.unpriced,
+    )  # fmt: skip
     style.title_axes(axes, *_captions(grid, dataset))
 
 
@@ -227,6 +233,7 @@ def _draw_legend(
     *,
     ceiling: bool,
     marks: Sequence[Mark] = (),
+    unpriced: Collection[str] = (),
 ) -> None:
     """Draws a legend of backbones, methods, the ceiling and published results."""
     handles = [_heading("Backbone")]
@@ -239,7 +246,7 @@ def _draw_legend(
         handles += [
             Line2D(
                 [], [], color=colours[name] if len(backbones) == 1 else style.NEUTRAL,
-                linestyle=dashes, marker=marker, label=name,
+                linestyle=dashes, marker=marker, label=_label(name, unpriced),
             )
             for name, (dashes, marker) in styles.items()
         ]  # fmt: skip
@@ -260,6 +267,10 @@ def _draw_legend(
     for text in legend.get_texts():
         if text.get_text() in ("Backbone", "Method", "Published"):
             text.set_fontweight("bold")
+
+
+def _label(method: str, unpriced: Collection[str]) -> str:
+    return f"{method} {UNPRICED_MARK}" if method in unpriced else method
 
 
 def _heading(text: str) -> Line2D:
@@ -289,6 +300,7 @@ def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
     made = " or ".join(sorted({e.rows_interval for e in private if e.rows_interval}))
     rows = "" if reach is None else f"\n95 %, {made}: up to {reach:.1f} points to a side"
     rows += "; each patient counts once" if grid.patients else ""
+    rows += f"\n{UNPRICED_MARK} not private: searched without a price" if grid.unpriced else ""
     seeds = sorted({entry.seeds for entry in entries})
     return f"{dataset}{delta}", f"mean of {style.counted_seeds(seeds)}{bands}{rows}"
 
@@ -339,9 +351,12 @@ def _draw_panels(
         panels[0].set_ylim(top=min(panels[0].get_ylim()[1], top))
         style.label_outer_panels(panels, label)
         handles = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=method)
+            Line2D(
+                [], [], color=colour, linestyle=dashes, marker=marker,
+                label=_label(method, grid.unpriced),
+            )
             for method, (colour, (dashes, marker)) in series.items()
-        ]
+        ]  # fmt: skip
         if any(entry.ceiling for entry in grid.entries.values()):
             handles.append(_ceiling_handle())
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)

@@ -255,3 +255,27 @@ def test_the_caption_says_that_each_patient_counts_once(tmp_path: Path) -> None:
     assert "bands: 95 %, over test patients\n95 %, bootstrap over test patients" in captions[0]
     assert captions[0].endswith("to a side; each patient counts once")
     assert "patient" not in captions[1]
+
+
+def test_options_that_nothing_priced_are_marked_and_have_no_gap(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon)
+        for method in ("sgd", "found")
+        for epsilon in ("1", "8")
+    ]
+    for path in cells[2:]:
+        search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
+        write_json(path, read_json(path) | {"head": "fine_tune", "options": {"search": search}})
+    cells.append(write_cell(tmp_path, method="nonprivate", epsilon="inf"))
+    summary = tmp_path / "digits.parquet"
+    summarise_cells(cells, summary, study="study")
+    for draw in (epsilon_accuracy, method_comparison):
+        draw(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+        text = (tmp_path / "a.svg").read_text()
+        assert "<!-- found † -->" in text
+        assert "† not private" in text
+        assert "<!-- sgd -->" in text
+    ceiling_gap(summary, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- sgd -->" in text
+    assert "<!-- found" not in text
