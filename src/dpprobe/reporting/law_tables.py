@@ -162,7 +162,7 @@ def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
 def accuracy_by_blocks(records: Sequence[LawRecord], grid: Grid, *, dataset: str) -> Table:
     """Makes the table of test results by what was tuned: a row a method, a column an epsilon.
 
-    Linear heads of the study on the same features stand below.
+    Networks without a law and linear heads on the same features stand below.
     """
     rows = []
     epsilons = sorted({epsilon for name, epsilon, *_ in grid.entries if name == dataset})
@@ -178,7 +178,7 @@ def accuracy_by_blocks(records: Sequence[LawRecord], grid: Grid, *, dataset: str
             )
         for backbone, method in grid.columns:
             if backbone == record.backbone and method not in seen:
-                words = "linear head", "stored features"
+                words = _others_words(grid, dataset, (backbone, method))
                 row = _result_row(backbone, method, words, grid, dataset, epsilons)
                 if any(cell.value is not None for cell in row):
                     rows.append(row)
@@ -196,6 +196,19 @@ def accuracy_by_blocks(records: Sequence[LawRecord], grid: Grid, *, dataset: str
             f"seeds with a 95 % interval. Not private. {UNPRICED}"
         ],
     )
+
+
+def _others_words(grid: Grid, dataset: str, column: tuple[str, str]) -> tuple[str, str]:
+    """Returns the words for a method that has no law."""
+    entries = [
+        entry
+        for (name, _, *place), entry in grid.entries.items()
+        if name == dataset and tuple(place) == column
+    ]
+    if not any(entry.network for entry in entries):
+        return "linear head", "stored features"
+    unpriced = any(entry.unpriced for entry in entries)
+    return SETTINGS["searched"] if unpriced else "network", "laws not measured"
 
 
 def _result_row(

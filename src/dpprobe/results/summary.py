@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
         ("backbone", pa.string()),
         ("method", pa.string()),
         ("head", pa.string()),
+        ("network", pa.bool_()),  # trained a part of the backbone
         ("epsilon", pa.float64()),
         ("epsilon_token", pa.string()),
         ("private", pa.bool_()),
@@ -137,6 +138,7 @@ class Entry:
       low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
       rows_low, rows_high: over test rows; `rows_interval` says how they were made.
       patients: True if each test patient counts once, and test rows are drawn by patients.
+      network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
         nothing is promised.
     """
@@ -152,6 +154,7 @@ class Entry:
     seeds: int
     private: bool
     ceiling: bool
+    network: bool = False
     unpriced: bool = False
 
     @property
@@ -246,6 +249,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
+            network=bool(first.network),
             unpriced=math.isfinite(key[1]) and not first.private and first["head"] != CEILING_HEAD,
         )
     order = {name: index for index, name in enumerate(dict.fromkeys(table.dataset))}
@@ -276,6 +280,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "study": study,
         **cell.model_dump(exclude={"epsilon"}),
         "head": record.head,
+        "network": record.tunes_network,
         "epsilon": cell.epsilon_value,
         "epsilon_token": cell.epsilon,
         "private": record.guaranteed,

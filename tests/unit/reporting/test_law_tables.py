@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.law_tables import law_tables, write_law_tables
 from dpprobe.reporting.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
@@ -84,3 +85,16 @@ def test_records_of_other_datasets_are_left_out(tmp_path: Path) -> None:
     table = law_tables(records, _grid(tmp_path), dataset="digits")["representation_law"]
     assert len(table.rows) == 26
     assert markdown(table).startswith("# Representation laws of digits, not private")
+
+
+def test_networks_without_a_law_are_no_linear_heads(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, method="searched_9")
+    search = {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}, "held_out": 0.2}
+    write_json(path, read_json(path) | {"head": "fine_tune", "options": {"search": search}})
+    cells = [path, write_cell(tmp_path, method="feature_covariance")]
+    summarise_cells(cells, tmp_path / "digits.parquet", study="study")
+    grid = read_grid([tmp_path / "digits.parquet"])
+    table = law_tables([law_record()], grid, dataset="digits")["accuracy_by_blocks"]
+    words = {row[1].text: (row[2].text, row[3].text) for row in table.rows}
+    assert words["searched_9"] == ("tuned, unpriced", "laws not measured")
+    assert words["feature_covariance"] == ("linear head", "stored features")

@@ -223,7 +223,7 @@ def accuracy_figure(record: LawRecord, grid: Grid, *, svg: Path, png: Path) -> N
         for epsilon in epsilons:
             for setting in _DASHES:
                 _result_line(axes, record, tuned, grid, (setting, epsilon), places, colours)
-            _best_linear(axes, record, tuned, grid, epsilon, colours[epsilon])
+            _best_linear(axes, record, grid, epsilon, colours[epsilon])
         if measure is None or measure.headline == "accuracy":
             axes.axhline(100 / record.classes, color="#8C8C8C", linewidth=0.9, linestyle=":")
         axes.set_xticks(range(len(places)), [_tick(curve) for curve in places], fontsize=8)
@@ -278,20 +278,18 @@ def _result_line(
 def _best_linear(
     axes: Axes,
     record: LawRecord,
-    tuned: Sequence[NetworkLaws],
     grid: Grid,
     epsilon: str,
     colour: str,
 ) -> None:
-    methods = {network.method for network in tuned}
     row = (record.dataset, epsilon_value(epsilon))
     results = [
         entry.mean
         for backbone, method in grid.columns
         if backbone == record.backbone
-        and method not in methods
         and (entry := grid.get(row, (backbone, method))) is not None
-        and not entry.ceiling
+        and entry.private
+        and not entry.network
     ]
     if results:
         axes.axhline(max(results), color=colour, linewidth=0.8, alpha=0.8)

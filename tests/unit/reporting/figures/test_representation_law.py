@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpprobe.analysis.law_record import MEASURES
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.reporting.figures.representation_law import accuracy_figure, law_figure
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
@@ -98,8 +99,12 @@ def _grid(root: Path) -> Grid:
         for method, quality in [
             *((f"{setting}_{k}", 1 + k) for setting in ("constant", "searched") for k in (0, 1, 2)),
             ("feature_covariance", 2),
+            ("without_a_law", 9),
         ]
     ]
+    for path in cells:
+        if "feature_covariance" not in path.parts:
+            write_json(path, read_json(path) | {"head": "fine_tune"})
     summarise_cells(cells, root / "digits.parquet", study="study")
     return read_grid([root / "digits.parquet"])
 
@@ -120,6 +125,8 @@ def test_results_stand_by_tuned_blocks(tmp_path: Path, monkeypatch: pytest.Monke
     }
     best = grid.entries["digits", 1.0, "pixels", "feature_covariance"].mean
     assert {round(best, 6), 10.0} <= levels
+    other = grid.entries["digits", 1.0, "pixels", "without_a_law"].mean
+    assert round(other, 6) not in levels, "a network is no linear head"
 
 
 def test_without_tuned_networks_there_is_no_figure_of_results(tmp_path: Path) -> None:
