@@ -30,6 +30,9 @@ CONSTANT = 1e-6
 ROUNDING = 1e-9
 FEWEST_LAYERS = 3  # for an interval of rho
 CONFIDENCE = 0.95
+# Reasons for layers without a value.
+NOT_FINITE = "not finite in some rows"
+CONSTANT_ROWS = "the same for all rows, so that nothing is predicted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,8 @@ def scatter(features: npt.ArrayLike, labels: npt.ArrayLike) -> Scatter:
     x, codes, sizes = _read(features, labels)
     if len(sizes) < 2:
         return _no_scatter("one class")
+    if not np.isfinite(x).all():
+        return _no_scatter(NOT_FINITE)
     if is_constant(x):
         return _no_scatter("the same for all rows, so that D is 0/0")
     means = _class_means(x, codes, sizes)
@@ -147,10 +152,11 @@ def residuals(
     """
     x, numbers = np.asarray(features, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     rows = len(x)
-    if is_constant(x):
+    finite = bool(np.isfinite(x).all())
+    if not finite or is_constant(x):
         return Residuals(
             integer=None, integer_held_out=None, one_hot=None, one_hot_held_out=None, null=1.0,
-            rank=0, fault="the same for all rows, so that nothing is predicted",
+            rank=0, fault=CONSTANT_ROWS if finite else NOT_FINITE,
         )  # fmt: skip
     classes = np.unique(numbers)
     targets = _targets(numbers, classes)
@@ -161,7 +167,8 @@ def residuals(
     inner = _left_over(targets, (x - centre) @ weights + offset)
     others = np.asarray(held_out, dtype=np.float64)
     wanted = _targets(np.asarray(held_out_labels, dtype=np.int64), classes)
-    outer = _left_over(wanted, (others - centre) @ weights + offset)
+    with np.errstate(invalid="ignore"):  # other rows may not be finite: they have no residual
+        outer = _left_over(wanted, (others - centre) @ weights + offset)
     rank = len(values)
     full = rank >= rows - 1
     return Residuals(
@@ -214,9 +221,11 @@ def fit_law(layers: Sequence[int], values: Sequence[float | None]) -> tuple[Law 
     x = np.array([layer for layer, _ in known], dtype=np.float64)
     y = np.log([value for _, value in known])
     fit = stats.linregress(x, y)
-    reach = fit.stderr * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
     spread = float(((y - y.mean()) ** 2).sum())
     flat = spread <= (ROUNDING * max(1.0, float(np.abs(y).max()))) ** 2
+    # of equal values SciPy has no standard error
+    error = fit.stderr if np.isfinite(fit.stderr) else 0.0
+    reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 2)
     return Law(
         rho=float(np.exp(fit.slope)),
         low=float(np.exp(fit.slope - reach)),

@@ -254,3 +254,24 @@ def test_equal_values_have_no_r_squared() -> None:
 def _known(value: float | None) -> float:
     assert value is not None
     return value
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_destroyed_layer_is_named_and_stops_nothing(value: float) -> None:
+    x, labels = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 4
+    broken = x.copy()
+    broken[7, 1] = value
+    spread = scatter(broken, labels)
+    left = residuals(broken, labels, held_out=x, held_out_labels=labels)
+    outside = residuals(x, labels, held_out=broken, held_out_labels=labels)
+    assert (spread.separability, spread.fuzziness, left.integer, left.one_hot) == (None,) * 4
+    assert "not finite" in str(spread.fault)
+    assert "not finite" in str(left.fault)
+    assert outside.integer is not None
+    assert outside.integer_held_out is None
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    law, _ = fit_law([1, 2, 3, 4], [0.5] * 4)
+    assert law is not None
+    assert (law.rho, law.low, law.high) == (1, 1, 1)
