@@ -156,13 +156,16 @@ def tuning_memory(wildcards, input, attempt):
 
 
 def tuning_minutes(wildcards, attempt):
-    """Minutes for a network: images pass forward and back at 2 a second on four CPUs, activations at 8."""
+    """Minutes for a network: images pass forward and back at 2 a second on four CPUs, activations at 8, features at 1,000."""
     train, test = table_rows(wildcards)
     options = tuned_options(wildcards)
     views = getattr(options.augment, "views", 1)
     visited = options.step_count(train) * min(options.batch(train), train)
-    rate = 8 if options.cut else 2
-    return int((30 + (views * visited + test) / rate / 60) * attempt)
+    rate = 2 if options.from_images else 8 if options.cut_blocks else 1000
+    # a priced search draws the number of its trials: seldom above twice the mean
+    method = STUDY.methods[wildcards.method]
+    trials = 2 * method.trials if method.head == "tuned" else 1
+    return int((30 + (trials * views * visited + test) / rate / 60) * attempt)
 
 
 def law_memory(wildcards, input, attempt):
