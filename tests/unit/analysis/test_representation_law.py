@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,13 +37,9 @@ def _direct(x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         mean = part.mean(axis=0)
         between += len(part) / len(x) * np.outer(mean - grand, mean - grand)
         within += (part - mean).T @ (part - mean) / len(x)
-
-    def inverse(matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.linalg.pinv(matrix, rcond=RCOND, hermitian=True)
-
     return (
-        float(np.trace(between @ inverse(within))),
-        float(np.trace(within @ inverse(between))),
+        float(np.trace(between @ np.linalg.pinv(within, rcond=RCOND, hermitian=True))),
+        float(np.trace(within @ np.linalg.pinv(between, rcond=RCOND, hermitian=True))),
     )
 
 
