@@ -139,11 +139,9 @@ def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     ]
     magnitudes = (squares[0] * squares[1]).sqrt().sum(1).square()
     rounding = magnitudes * max(2.0**-21, sum(numbers) * 2.0**-27)
-    lost = sum(
-        square.sqrt().sum(1).square() * count * _TINY
-        for square, count in zip(squares, reversed(numbers), strict=True)
-    )
-    lost = lost + inputs.shape[1] ** 2 * _TINY
+    lost = torch.full_like(rounding, inputs.shape[1] ** 2 * _TINY)
+    for square, count in zip(squares, reversed(numbers), strict=True):
+        lost += square.sqrt().sum(1).square() * count * _TINY
     return left.mul_(right).sum((1, 2), dtype=torch.float64).clamp_(min=0) + rounding + lost
 
 
