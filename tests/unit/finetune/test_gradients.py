@@ -386,11 +386,11 @@ def test_factors_bring_norms_below_the_clip(
 
 @pytest.mark.parametrize("value", [0.3, 0.37, 0.7])
 def test_a_layer_of_a_million_numbers_is_clipped(value: float) -> None:
-    module = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 2))
+    first, last = nn.Linear(1000, 1000), nn.Linear(1000, 2)
     with torch.no_grad():
-        module[0].weight.fill_(1e-3)
-        module[1].weight[1] = -module[1].weight[0].fill_(0.5)
-    network = Small.of(module, (1000,))
+        first.weight.fill_(1e-3)
+        last.weight[1] = -last.weight[0].fill_(0.5)
+    network = Small.of(nn.Sequential(first, last), (1000,))
     inputs = torch.full((1, 1000), value)
 
     total = added(sums(network, 1.0, engine="functional"), inputs, torch.tensor([1]), None)
