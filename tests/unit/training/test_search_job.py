@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -156,7 +157,8 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     write_features(tmp_path)
     monkeypatch.setattr("dpprobe.training.network_material.build_network", head_network)
-    monkeypatch.setattr("dpprobe.training.network_material.load", lambda *_, **__: None)
+    loaded = SimpleNamespace(weights_sha256=None)
+    monkeypatch.setattr("dpprobe.training.network_material.load", lambda *_, **__: loaded)
     trainings = Trainings()
     monkeypatch.setattr(module, "train_network", trainings)
     job = Job(
