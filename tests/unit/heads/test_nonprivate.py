@@ -189,7 +189,8 @@ def test_a_patient_s_image_in_copies_changes_nothing() -> None:
     record: Any = lambda *_: None  # noqa: E731
     one, other = (fit(data, record=record, tolerance=1e-6) for data in (once, many))
     assert one.history[0]["penalty"] == other.history[0]["penalty"]
-    np.testing.assert_allclose(one.weights, other.weights, atol=2e-3)
+    # features that hardly vary have weights of hundreds, where atol alone is beyond convergence
+    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-3, atol=2e-3)
 
 
 def test_patients_of_one_image_change_no_bit() -> None:
