@@ -98,6 +98,8 @@ def law_record(networks: list[dict[str, Any]] | None = None, **changes: Any) -> 
         "shuffles": 3,
         "seed": 0,
         "networks": [network(), *tuned_networks()] if networks is None else networks,
+        "fingerprint": "f",
+        "rows_sha256": "0" * 64,
         "seconds": 5.0,
     }
     return LawRecord.model_validate(values | changes)

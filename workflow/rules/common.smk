@@ -590,6 +590,11 @@ def law_records(dataset):
     return law_files(dataset, [".json"])
 
 
+def law_marks(dataset):
+    """The marks of the jobs that measure the laws of one dataset."""
+    return [f"{Path(path).parent}/.law.done" for path in law_records(dataset)]
+
+
 def law_cells(wildcards):
     """The cells whose first networks are measured, of a (dataset, backbone)."""
     return [
@@ -636,7 +641,7 @@ def law_outputs(dataset):
         name=law_figures(dataset),
         extension=["svg", "png"],
     )
-    return [*law_files(dataset), *tables, *figures]
+    return [*law_files(dataset), *law_marks(dataset), *tables, *figures]
 
 
 def long_tail_records(*datasets):

@@ -23,6 +23,7 @@ rule write_report:
         audit_marks=later(of_all_datasets, audit_marks),
         long_tails=later(long_tail_records),
         laws=later(of_all_datasets, law_records),
+        law_marks=later(of_all_datasets, law_marks),
         fairness=later(of_all_datasets, fairness_records),
         fairness_tables=later(of_all_datasets, fairness_files),
         costly_images=later(of_all_datasets, costly_image_paths),

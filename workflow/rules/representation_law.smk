@@ -8,8 +8,10 @@ rule measure_law:
         networks=lambda wildcards: law_networks_paths(wildcards),
         marks=lambda wildcards: law_networks_marks(wildcards),
     output:
-        rows=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.parquet",
-        record=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
+        # as in training: what is current is kept, and the mark is missing where the job failed
+        rows=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.parquet"),
+        record=update(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json"),
+        done=touch(f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done"),
     log:
         "<logs>/measure_law/{dataset}/{backbone}.log",
     benchmark:
@@ -38,6 +40,7 @@ rule measure_law:
 rule write_law_tables:
     input:
         records=lambda wildcards: law_records(wildcards.dataset),
+        marks=lambda wildcards: law_marks(wildcards.dataset),
         summary="<results>/summary/{dataset}.parquet",
     output:
         csv=report(
@@ -71,6 +74,7 @@ rule write_law_tables:
 rule plot_law:
     input:
         record=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
+        mark=f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/.law.done",
         summary="<results>/summary/{dataset}.parquet",
     output:
         svg=expand(

@@ -41,7 +41,7 @@ from dpprobe.analysis.representation_law import (
     residuals,
     scatter,
 )
-from dpprobe.artifacts import write_table
+from dpprobe.artifacts import sha256_file, write_table
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.progress import Progress
 from dpprobe.study.representation_law import Tuning
@@ -112,6 +112,7 @@ def law_job(
     shuffles: int,
     seed: int,
     device: str,
+    fingerprint: str,
 ) -> LawRecord:
     """Measures the laws of all networks of one (dataset, backbone) and writes them.
 
@@ -121,6 +122,7 @@ def law_job(
       shuffles: measurements with shuffled labels.
       seed: of the study.
       device: of the networks.
+      fingerprint: of all that decides the values, for the record.
     """
     started = time.monotonic()
     labels = {split: rows[split].labels for split in SPLITS}
@@ -155,6 +157,8 @@ def law_job(
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance(1)
+    values_file = law_path(folder, dataset, backbone, ROWS_SUFFIX)
+    write_table(values_file, values_table(networks))
     record = LawRecord.model_validate(
         {
             "dataset": dataset,
@@ -168,10 +172,11 @@ def law_job(
             "shuffles": shuffles,
             "seed": seed,
             "networks": networks,
+            "fingerprint": fingerprint,
+            "rows_sha256": sha256_file(values_file),
             "seconds": round(time.monotonic() - started, 3),
         }
     )
-    write_table(law_path(folder, dataset, backbone, ROWS_SUFFIX), values_table(record))
     record.write(law_path(folder, dataset, backbone, RECORD_SUFFIX))
     return record
 
@@ -293,7 +298,7 @@ def _series(split: Split, measure: Measure, layers: Sequence[Layer]) -> Series:
     )
 
 
-def values_table(record: LawRecord) -> pa.Table:
+def values_table(networks: Sequence[NetworkLaws]) -> pa.Table:
     """Returns a line a network, layer, split and measure."""
     lines = [
         {
@@ -310,7 +315,7 @@ def values_table(record: LawRecord) -> pa.Table:
             "shuffled": series.shuffled[layer],
             "noise": series.noise[layer] if series.noise else None,
         }
-        for network in record.networks
+        for network in networks
         for layer, width in enumerate(network.widths)
         for series in network.series
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +15,22 @@ from safetensors.torch import load_file
 
 from dpprobe.analysis.block_features import Tap, Token, read_images, tap
 from dpprobe.analysis.law_job import SPLITS, Rows, Subject, law_job
-from dpprobe.analysis.law_record import Split
+from dpprobe.analysis.law_record import (
+    LAW_SUFFIXES,
+    RECORD_SUFFIX,
+    ROWS_SUFFIX,
+    LawRecord,
+    Split,
+    law_path,
+)
+from dpprobe.artifacts import fingerprint, sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.networks import Graph
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.data.table import SplitTable
-from dpprobe.devices import limit_threads, resolve_device
-from dpprobe.errors import ConfigError
+from dpprobe.devices import identity_device, limit_threads, resolve_device
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.finetune.network import split_state, whole_network
 from dpprobe.finetune.options import Options as FineTune
 from dpprobe.finetune.prepared import frozen_model, network_graph
@@ -39,6 +48,9 @@ from dpprobe.results.network_record import (
 from dpprobe.study.networks import network_options
 from dpprobe.study.options import RepresentationLawOptions
 from dpprobe.study.representation_law import tuning
+from dpprobe.versions import VERSIONS
+
+logger = logging.getLogger("dpprobe")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +104,12 @@ def measure_laws(
       ConfigError: for a backbone whose blocks cannot be told apart.
       DataError: naming an image that cannot be read.
     """
+    wanted = _fingerprint(
+        tuned, tables, dataset=dataset, backbone=(backbone_name, backbone), methods=methods,
+        options=options, seed=seed, device=device,
+    )  # fmt: skip
+    if keep_laws(folder, dataset=dataset, backbone=backbone_name, wanted=wanted):
+        return
     limit_threads(threads)
     place = resolve_device(device)
     # Without the features inside that the study may ask of the store: hooks of their own take them.
@@ -132,6 +150,64 @@ def measure_laws(
         shuffles=options.shuffles,
         seed=seed,
         device=place,
+        fingerprint=wanted,
+    )
+
+
+def keep_laws(folder: Path, *, dataset: str, backbone: str, wanted: str) -> bool:
+    """Returns True if the laws are current and whole, and marks their files as seen by this run."""
+    paths = [law_path(folder, dataset, backbone, suffix) for suffix in LAW_SUFFIXES]
+    try:
+        record = LawRecord.read(law_path(folder, dataset, backbone, RECORD_SUFFIX))
+        rows = sha256_file(law_path(folder, dataset, backbone, ROWS_SUFFIX))
+    except (DataError, OSError):
+        return False
+    if (record.fingerprint, record.rows_sha256) != (wanted, rows):
+        return False
+    logger.info("laws of %s, %s: kept, nothing they depend on has changed", dataset, backbone)
+    for path in paths:
+        path.touch()
+    return True
+
+
+def _fingerprint(
+    tuned: Sequence[TunedFiles],
+    tables: Mapping[Split, Path],
+    *,
+    dataset: str,
+    backbone: tuple[str, BackboneOptions],
+    methods: Mapping[str, MethodOptions],
+    options: RepresentationLawOptions,
+    seed: int,
+    device: str,
+) -> str:
+    """Returns the fingerprint of all that decides the laws; arguments as of `measure_laws`."""
+    name, backbone_options = backbone
+    networks = [
+        {
+            "method": files.method,
+            "epsilon": files.epsilon,
+            "options": methods[files.method].identity(),
+            "chosen": dict(NetworkRecord.read(files.folder / RECORD_FILE).chosen),
+            "state": sha256_file(files.folder / STATE_FILE),
+        }
+        for files in tuned
+    ]
+    return fingerprint(
+        {
+            "version": VERSIONS["representation_law"],
+            "options": options.model_dump(mode="json"),
+            "seed": seed,
+            "device": identity_device(device),
+            "dataset": dataset,
+            "tables": {split: SplitTable(tables[split]).fingerprint for split in SPLITS},
+            "backbone": {
+                "name": name,
+                "options": backbone_options.extraction_params(),
+                "files": [sha256_file(Path(path)) for path in backbone_options.input_files()],
+            },
+            "networks": networks,
+        }
     )
 
 

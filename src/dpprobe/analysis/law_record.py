@@ -105,6 +105,8 @@ class LawRecord(Record):
       layers: L, the number of blocks; layer 0 is what enters the first.
       token: the features of a block: its class token, or pooled tokens or maps.
       rcond: eigenvalues of at most this part of the largest do not count.
+      fingerprint: of all that decides the values.
+      rows_sha256: of the table of values, the parquet file beside the record.
     """
 
     format: Literal["dpprobe-representation-law"] = FORMAT
@@ -121,6 +123,8 @@ class LawRecord(Record):
     shuffles: int
     seed: int
     networks: tuple[NetworkLaws, ...]
+    fingerprint: str
+    rows_sha256: str
     seconds: float
 
     @property

@@ -100,6 +100,7 @@ def _job(tmp_path: Path) -> LawRecord:
         shuffles=2,
         seed=0,
         device="cpu",
+        fingerprint="f",
     )
 
 
@@ -190,6 +191,7 @@ def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) 
         shuffles=1,
         seed=0,
         device="cpu",
+        fingerprint="f",
     )
     assert record.networks[1].series == record.frozen.series
     assert record.networks[1].blocks == 0

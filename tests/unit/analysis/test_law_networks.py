@@ -158,3 +158,27 @@ def test_what_a_search_chose_are_the_options() -> None:
         }
     )
     assert trained_options(tuned, {}).blocks == 2
+
+
+def test_laws_are_kept_while_nothing_changes(
+    tmp_path: Path, tables: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [_write_network(tmp_path / "one", CONVOLUTIONAL, "one")]
+    first = _measure(tmp_path, tables, CONVOLUTIONAL, files)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("measured again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpprobe.analysis.law_networks.law_job", never)
+        assert _measure(tmp_path, tables, CONVOLUTIONAL, files) == first
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, files, shuffles=2)
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, [])
+        rows = law_path(tmp_path / "layers", "digits", "net", ".parquet")
+        rows.write_bytes(b"damaged")
+        with pytest.raises(AssertionError, match="measured again"):
+            _measure(tmp_path, tables, CONVOLUTIONAL, files)
+    other = [_write_network(tmp_path / "another", CONVOLUTIONAL, "one", scale=0.05)]
+    assert _measure(tmp_path, tables, CONVOLUTIONAL, other).fingerprint != first.fingerprint
