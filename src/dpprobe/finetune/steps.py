@@ -18,6 +18,7 @@ from dpprobe.backbones.networks import CPU_PIXELS
 from dpprobe.errors import ConfigError, StoreError
 from dpprobe.finetune.checkpoint import State
 from dpprobe.finetune.inputs import Inputs
+from dpprobe.finetune.losses import row_losses
 from dpprobe.finetune.optimisers import OPTIMISERS
 from dpprobe.finetune.options import Options
 from dpprobe.heads.first_order_options import GRADIENTS
@@ -190,13 +191,7 @@ class Training:
             part = rows[start : start + self._rows_at_once]
             batch = self._inputs.batch(part, step=None).to(self._device)
             scores, labels = self.network.module(batch), self._labels(torch.from_numpy(part))
-            if self._sigmoid:
-                losses = torch.nn.functional.binary_cross_entropy_with_logits(
-                    scores, labels, reduction="none"
-                ).sum(1)
-            else:
-                losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
-            total += float(losses.sum())
+            total += float(row_losses(scores, labels, sigmoid=self._sigmoid).sum())
         return total / len(rows)
 
     @property
@@ -265,6 +260,20 @@ def rows_at_once(network: TunedNetwork, physical_batch: int, views: int) -> int:
         _, height, width = network.shape
         most = min(most, CPU_PIXELS // (height * width * views))
     return max(1, most)
+
+
+@torch.no_grad()
+def network_scores(
+    network: TunedNetwork, inputs: Inputs, index: RowIndices, *, physical_batch: int
+) -> torch.Tensor:
+    """Returns the scores of rows as they are, without views: float32 [m, K], on the CPU."""
+    device = next(iter(network.trained.values())).device
+    size = rows_at_once(network, physical_batch, 1)
+    parts = []
+    for start in range(0, len(index), size):
+        batch = inputs.batch(index[start : start + size], step=None)
+        parts.append(network.module(batch.to(device)).float().cpu())
+    return torch.cat(parts)
 
 
 def is_head(name: str) -> bool:

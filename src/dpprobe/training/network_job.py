@@ -30,7 +30,7 @@ from dpprobe.finetune.inputs import Inputs
 from dpprobe.finetune.network import TunedNetwork, load_tuned_state, transform_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, start_from
-from dpprobe.finetune.steps import rows_at_once
+from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
@@ -236,7 +236,6 @@ def curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
     return measure
 
 
-@torch.no_grad()
 def scores_of(
     network: TunedNetwork,
     inputs: Inputs,
@@ -253,14 +252,8 @@ def scores_of(
     Raises:
       DataError: for scores that are not finite.
     """
-    device = next(iter(network.trained.values())).device
     index = np.arange(inputs.rows) if index is None else index
-    rows = rows_at_once(network, rows, 1)
-    parts = []
-    for start in range(0, len(index), rows):
-        batch = inputs.batch(index[start : start + rows], step=None)
-        parts.append(network.module(batch.to(device)).float().cpu())
-    scores = torch.cat(parts).numpy()
+    scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():
         raise DataError("the network's scores of test rows are not finite; look at these images")
     return np.ascontiguousarray(scores)

@@ -34,6 +34,7 @@ from dpprobe.finetune.network import TunedNetwork, load_tuned_state
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.probe import fit_probe, start_from
 from dpprobe.finetune.search import best_trial, run_trials
+from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import train_network
 from dpprobe.heads.training_set import RowSource, TrainingSet
 from dpprobe.privacy.randomness import cell_seed, derived_seed
@@ -231,7 +232,8 @@ class _Objective:
     def _score(self, network: TunedNetwork) -> float:
         """Returns the metric on held-out rows, every patient counting once."""
         index = np.flatnonzero(self.held_out)
-        scores = _scores(network, self._inputs, index, self.limits.physical_batch)
+        batch = self.limits.physical_batch
+        scores = network_scores(network, self._inputs, index, physical_batch=batch).numpy()
         if not np.isfinite(scores).all():
             return math.nan
         units = unit_codes(self.task.train.units)
@@ -247,19 +249,6 @@ class _Objective:
                 "have and others have not; write a larger search.held_out"
             )
         return float(evaluated[self.task.headline])
-
-
-def _scores(
-    network: TunedNetwork, inputs: Inputs, index: npt.NDArray[np.int64], rows: int
-) -> npt.NDArray[np.float32]:
-    device = next(iter(network.trained.values())).device
-    with torch.inference_mode():
-        parts = [
-            network.module(inputs.batch(index[start : start + rows], step=None).to(device))
-            for start in range(0, len(index), rows)
-        ]
-        scores: npt.NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
-    return scores
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
