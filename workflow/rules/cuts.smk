@@ -34,7 +34,7 @@ rule extract_cut:
         "activations of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}, before its last "
         "{wildcards.blocks} blocks, shard {wildcards.shard} of {wildcards.shards}"
     script:
-        "../../scripts/extract_cut.py"
+        "../../scripts/extract_features.py"
 
 
 rule write_cut_manifest:

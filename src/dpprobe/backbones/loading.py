@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from pathlib import Path
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError
+from dpprobe.privacy.private_mark import check_unmarked
 
 
 def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
@@ -22,8 +24,11 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     Raises:
       ConfigError: when the options name something that is not there or does not fit together, or
         the features have another dimension than the options say.
+      PrivacyError: when a file of the backbone holds weights that were trained on private rows.
     """
     options.check()
+    for path in options.input_files():
+        check_unmarked(Path(path), option="checkpoint", written=path)
     resolved = resolve_runtime(runtime)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
     if options.dimension not in (None, backbone.dimension):

@@ -2,7 +2,7 @@
 
 It holds private rows' gradients with the plan's noise, but also states of seeded generators, from
 which that noise can be drawn again: it is of a benchmark, never part of a release. Its mark keeps
-any other study from starting from it as if it were public (`heads.private_mark`).
+any other study from starting from it as if it were public (`privacy.private_mark`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path
-from dpprobe.heads.private_mark import KEY
+from dpprobe.privacy.private_mark import KEY
 
 logger = logging.getLogger("dpprobe")
 

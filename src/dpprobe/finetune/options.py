@@ -224,8 +224,6 @@ class Options(FirstOrderOptions):
             )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate says nothing to tune: head; remove it")
-        if self.max_batch_grad_norm is not None:
-            raise ValueError("max_batch_grad_norm: fine_tune does not have it; remove it")
         if self.probe is not None:
             self._check_probe(self.probe)
         if self.search is not None:

@@ -95,6 +95,7 @@ class Training:
         generator = stream(seed, "sampling")
         self._sampler = PoissonSampler(inputs.n, mechanism.sample_rate, generator)
         self._weights = row_weights(options, inputs)
+        self._longest = None if releases.plan.private else options.max_batch_grad_norm
         self._optimisers = {name: OPTIMISERS[options.optimiser]() for name in self._parameters}
         self._rates = learning_rates(options, mechanism.count)
         self._mixing = mixing_rates(options, mechanism.count)
@@ -113,6 +114,9 @@ class Training:
                 advance(len(rows))
         noise = self._noise.draw(1, self._deviation)[0, 0]
         self._total.add_(noise.to(self._device)).div_(self._divisor)
+        if self._longest is not None:
+            norm = torch.linalg.vector_norm(self._total, dtype=torch.float64)
+            self._total.mul_((self._longest / norm).clamp_(max=1))
         self._descend()
         self.taken += 1
 

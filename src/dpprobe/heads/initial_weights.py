@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.first_order_options import INIT_DEVIATION, FirstOrderOptions
-from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy
+from dpprobe.privacy.private_mark import check_unmarked
 
 # A normal beyond two standard deviations is drawn again; this is the standard deviation of the
 # numbers that are left.

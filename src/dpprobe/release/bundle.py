@@ -157,7 +157,7 @@ def write_bundle(
     import numpy as np
     from safetensors.numpy import save
 
-    from dpprobe.heads.private_mark import marked
+    from dpprobe.privacy.private_mark import marked
 
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
     write_json(folder / STATEMENT_FILE, dict(statement))

@@ -45,7 +45,6 @@ from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
@@ -59,6 +58,7 @@ from dpprobe.privacy.limits import (
     epsilon_token,
 )
 from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
+from dpprobe.privacy.private_mark import marked
 from dpprobe.privacy.statement import kind_of, mechanism_values
 from dpprobe.release import choice as choices
 from dpprobe.release import evaluation as evaluations

@@ -108,29 +108,38 @@ def _shown(entries: Sequence[Entry | None]) -> list[TableCell]:
 
 
 def numbers_table(grid: Grid) -> Table:
-    """Makes the table for programs: numbers with three decimals, the ends of intervals apart."""
+    """Makes the table for programs: numbers with three decimals, the ends of intervals apart.
+
+    A method whose options a search chose that nothing prices has a further column, "unpriced":
+    true at each epsilon that is not kept.
+    """
     named = _names_metrics(grid)
     titles = ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
     for column in grid.columns:
         name = " + ".join(column)
         titles += [name, *(f"{name} {end}" for end in ("low", "high", "rows low", "rows high"))]
+        titles += [f"{name} unpriced"] if column[1] in grid.unpriced else []
     rows = []
     for row in grid.rows:
         delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
         metric = [grid.measures[row[0]].headline] if named else []
-        entries = [grid.get(row, column) for column in grid.columns]
-        numbers = [
-            "" if number is None else f"{number:.3f}"
-            for entry in entries
-            for number in (
-                (entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high)
-                if entry
-                else [None] * 5
-            )
-        ]
+        numbers = []
+        for column in grid.columns:
+            entry = grid.get(row, column)
+            numbers += _numbers(entry)
+            if column[1] in grid.unpriced:
+                numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
         rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *metric, *numbers))
     return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
+
+
+def _numbers(entry: Entry | None) -> list[str]:
+    """Returns mean and ends of intervals, blank where there are none."""
+    if entry is None:
+        return [""] * 5
+    values = (entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high)
+    return ["" if value is None else f"{value:.3f}" for value in values]
 
 
 def _names_metrics(grid: Grid) -> bool:

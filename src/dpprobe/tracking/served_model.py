@@ -10,8 +10,8 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.heads.private_mark import marked
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.private_mark import marked
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
 
 if TYPE_CHECKING:

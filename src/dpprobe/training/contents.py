@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save
 
 from dpprobe.artifacts import atomic_path
-from dpprobe.heads.private_mark import marked
+from dpprobe.privacy.private_mark import marked
 from dpprobe.results.cell_record import (
     HISTORY_FILE,
     PREDICTIONS_FILE,

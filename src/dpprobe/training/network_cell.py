@@ -18,7 +18,7 @@ from dpprobe.devices import identity_device
 from dpprobe.differences import first_difference
 from dpprobe.errors import DpprobeError
 from dpprobe.features.store import FeatureStore
-from dpprobe.heads.private_mark import check_unmarked
+from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,

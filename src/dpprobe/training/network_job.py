@@ -34,8 +34,8 @@ from dpprobe.finetune.steps import network_scores
 from dpprobe.finetune.train import Record, Trained, train_network
 from dpprobe.finetune.tuned_trials import tuned_network
 from dpprobe.heads import tuned
-from dpprobe.heads.private_mark import marked
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.private_mark import marked
 from dpprobe.privacy.releases import Releases
 from dpprobe.results import metrics
 from dpprobe.results.network_record import (

@@ -3,7 +3,7 @@
 A file is refused where its content tells that it was made from private rows, wherever it lies and
 whatever its name is:
 
-- heads with the mark of `dpprobe.heads.private_mark`;
+- heads with the mark of `dpprobe.privacy.private_mark`;
 - heads without it, but with weights of a head among this study's cells: one of its heads as a
   whole, up to a factor and, as softmax does not tell them apart, up to what is added to all classes
   alike; or one of its classes, up to a factor. Float16 hides neither. A cell that started from the
@@ -34,8 +34,8 @@ from dpprobe.features.manifest import read_manifest
 from dpprobe.features.shared_rows import MOST_SHARED, PublicRows
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.options import resolve_path
+from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE
 
 logger = logging.getLogger("dpprobe")

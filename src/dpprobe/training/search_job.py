@@ -252,7 +252,10 @@ class _Objective:
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
-    """Returns a training set in which some rows are null: not finite, so that they add nothing."""
+    """Returns a training set in which some rows are null: not finite, so that they add nothing.
+
+    Features that `whole` has in memory are not copied: these rows become null in it as well.
+    """
     left = torch.from_numpy(left_out)
     features: torch.Tensor | RowSource
     if whole.features is None:

@@ -13,7 +13,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 
@@ -22,7 +22,8 @@ from dpprobe.backbones import images, loading, timm_models
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.options import BACKBONE_NOTES, BackboneOptions
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.errors import ConfigError, DataError
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.privacy.private_mark import marked
 
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
@@ -329,6 +330,13 @@ def test_wrong_timm_options(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load(**(TINY | changed))
     assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Path) -> None:
+    cell = {"dataset": "d", "backbone": "b", "method": "net", "epsilon": "2"}
+    save_file(load_file(checkpoint), checkpoint, metadata=marked(cell, {}))
+    with pytest.raises(PrivacyError, match="net trained on private rows of d at epsilon 2"):
+        load(family="timm", model="test_vit", checkpoint=str(checkpoint))
 
 
 def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from dpprobe.errors import PrivacyError, StoreError
 from dpprobe.finetune.checkpoint import FILE, Checkpoints, State
 from dpprobe.finetune.train import Trained, train_network
-from dpprobe.heads.private_mark import check_unmarked
+from dpprobe.privacy.private_mark import check_unmarked
 from tests.support.tiny_networks import (
     flat,
     mlp_inputs,

@@ -198,6 +198,21 @@ def test_numbers_of_classes_that_do_not_fit_are_refused() -> None:
         train(network_options(class_weights=(1.0, 0.5)))
 
 
+def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
+    options = network_options(steps=1, batch_size="full", learning_rate=1.0)
+    clipped = options.model_copy(update={"max_batch_grad_norm": 0.01})
+    start = flat(dict(mlp_network().trained))
+
+    step, short = (flat(train(one, noise=0.0).state) - start for one in (options, clipped))
+    assert np.linalg.norm(step) > 0.02
+    np.testing.assert_allclose(short, step * 0.01 / np.linalg.norm(step), rtol=1e-4, atol=1e-7)
+
+    wide = options.model_copy(update={"max_batch_grad_norm": 1e6})
+    np.testing.assert_array_equal(flat(train(wide, noise=0.0).state) - start, step)
+    private, same = (flat(train(one).state) for one in (options, clipped))
+    np.testing.assert_array_equal(private, same)
+
+
 def test_the_network_is_left_with_the_result() -> None:
     options, network = network_options(average="mean", class_priors=(0.5, 0.3, 0.2)), mlp_network()
     inputs = mlp_inputs()

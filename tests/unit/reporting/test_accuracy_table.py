@@ -77,6 +77,10 @@ def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Pat
     assert text.count("†") == 2, "the cell and the note"
     assert "† Not private" in text
     assert "† Not private" in format_console([tmp_path / "digits.parquet"])
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        (numbers,) = csv.DictReader(stream)
+    assert numbers["pixels + found unpriced"] == "true"
+    assert "pixels + sgd unpriced" not in numbers
 
 
 def test_equal_best_entries_are_all_bold(tmp_path: Path) -> None:

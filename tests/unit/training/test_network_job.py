@@ -22,9 +22,9 @@ from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
 from dpprobe.finetune.options import Options
 from dpprobe.heads.first_order_options import GRADIENTS
-from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import CellRecord, read_cell
 from dpprobe.results.network_record import NETWORK_FILES, NetworkRecord, network_folder
 from dpprobe.training import network_material

@@ -17,8 +17,8 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
-from dpprobe.heads.private_mark import check_unmarked
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.private_mark import check_unmarked
 from dpprobe.results.cell_record import read_cell
 from dpprobe.tracking.served_model import write_head
 from dpprobe.training.job import train_job
