@@ -26,4 +26,5 @@ if __name__ == "__main__":
             delta=privacy["delta"],
             accountant=privacy["accountant"],
             seeds=snakemake.params.seeds,
+            allow_delta_above_one_over_n=privacy.get("allow_delta_above_one_over_n", False),
         )

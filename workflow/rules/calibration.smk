@@ -15,7 +15,7 @@ rule calibrate:
         runtime=minutes(30),
     params:
         methods=lambda wildcards: methods_params(wildcards.epsilon),
-        privacy=privacy_params,
+        privacy=calibration_params,
         seeds=STUDY.seeds,
         version=VERSIONS["calibration"],
     message:

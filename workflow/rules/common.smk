@@ -327,6 +327,14 @@ def privacy_params(wildcards):
     }
 
 
+def calibration_params(wildcards):
+    """The same, and the permission of a delta above 1/n only where there is one: other studies keep their plans."""
+    allowed = STUDY.allows_delta_above(wildcards.dataset)
+    return privacy_params(wildcards) | (
+        {"allow_delta_above_one_over_n": True} if allowed else {}
+    )
+
+
 def released_features(release):
     """The dataset and the backbone of a release."""
     options = STUDY.releases[release]

@@ -33,8 +33,8 @@ Prompts = str | tuple[str, ...]
 # Options of a dataset that do not decide its tables, only whether they are accepted.
 DATASET_NOTES = frozenset(
     {
-        "catalog", "delta", "duplicates", "expect", "metric", "missing_classes", "prompts",
-        "prompt_names", "unit", "verify",
+        "allow_delta_above_one_over_n", "catalog", "delta", "duplicates", "expect", "metric",
+        "missing_classes", "prompts", "prompt_names", "unit", "verify",
     }
 )  # fmt: skip
 # Options that split, limit, store or label a source's images, but do not say which images they are.
@@ -59,6 +59,11 @@ class DatasetOptions(Options, ABC):
         ge=SMALLEST_DELTA,
         lt=1,
         description="The delta of this dataset; the study's where absent.",
+    )
+    allow_delta_above_one_over_n: bool | None = Field(
+        None,
+        description="Take a delta above 1 / (training rows) of this dataset, with a warning; as "
+        "the study says where absent.",
     )
     metric: Literal["accuracy", "auc"] | None = Field(
         None,

@@ -32,27 +32,53 @@ def epsilon_value(token: str) -> float:
     return math.inf if token == INFINITE else float(token)
 
 
-def delta_fault(delta: float, n: int, *, unit: str = "image") -> str | None:
+def delta_above(delta: float, n: int) -> bool:
+    """Returns True for a delta above 1 / n, with n training units, beyond the last digits."""
+    return delta * n > 1.0 and not math.isclose(delta * n, 1.0, rel_tol=1e-9)
+
+
+def delta_fault(
+    delta: float, n: int, *, unit: str = "image", allowed: bool | None = None
+) -> str | None:
     """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
 
     Args:
       n: training units.
       unit: of privacy, "image" or "patient".
+      allowed: the study's `allow_delta_above_one_over_n`, with which nothing is an error; None
+        where no option allows it, as in a release.
     """
-    if delta * n <= 1.0 or math.isclose(delta * n, 1.0, rel_tol=1e-9):
+    if allowed or not delta_above(delta, n):
         return None
-    units = "rows" if unit == "image" else f"{unit}s"
-    return (
-        f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units}); "
-        "write a smaller delta"
-    )
+    remedy = "write a smaller delta"
+    if allowed is not None:
+        remedy += ", or allow_delta_above_one_over_n: true where nothing is to be released"
+    return f"{_above(delta, n, unit)}; {remedy}"
 
 
-def delta_warning(delta: float, n: int) -> str | None:
-    """Returns the warning for a delta of 1 / n, with n training units; else None."""
+def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
+    """Returns the warning for a delta of 1 / n, or for an allowed one above; else None."""
+    if delta_above(delta, n):
+        return f"{above_in_words(delta, n, unit=unit)}. Nothing of it may be released."
     if not math.isclose(delta * n, 1.0, rel_tol=1e-9):
         return None
     return (
         f"delta {delta:g} is 1/n (n = {n}); a mechanism that publishes one row at random "
         "satisfies it. Prefer a smaller delta."
     )
+
+
+def above_in_words(delta: float, n: int, *, unit: str = "image") -> str:
+    """Says what a delta above 1 / n means; nothing for one that is not."""
+    if not delta_above(delta, n):
+        return ""
+    published = "row" if unit == "image" else f"{unit}'s rows"
+    return (
+        f"{_above(delta, n, unit)}: a mechanism that publishes one {published} at random would be "
+        "allowed by such a delta"
+    )
+
+
+def _above(delta: float, n: int, unit: str) -> str:
+    units = "rows" if unit == "image" else f"{unit}s"
+    return f"delta {delta:g} is above 1/n = {1 / n:.3g} (n = {n} training {units})"

@@ -10,6 +10,7 @@ from typing import Any
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import round_up
+from dpprobe.privacy.limits import above_in_words
 from dpprobe.privacy.plan import (
     EXPONENTIAL,
     GAUSSIAN,
@@ -180,10 +181,13 @@ def statement(
       network: True if a part of the backbone was trained with the head.
 
     Raises:
-      PrivacyError: for an unknown mode.
+      PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
     """
     if mode not in MODES:
         raise PrivacyError(f"privacy statement: mode {mode!r}; write one of {', '.join(MODES)}")
+    above = above_in_words(plan.delta, plan.n, unit=plan.unit) if plan.private else ""
+    if above and mode == "release":
+        raise PrivacyError(f"{above}; write a smaller delta")
     trained = bool(public_data["trained"])
     public = [PUBLIC_N[plan.unit], *PUBLIC_FACTS]
     if private_choices is None:
@@ -224,7 +228,8 @@ def statement(
             private_choices=private_choices,
             priced_normalisation=priced_normalisation,
             network=network,
-        ),
+        )
+        + (f" But {above}." if above else ""),
         "private": promised,
         "unit_of_privacy": plan.unit_in_words,
         "patients": _patients(plan, promised=promised),
@@ -233,6 +238,7 @@ def statement(
         "epsilon_realised": _number(plan.realised_epsilon if promised else math.inf),
         "epsilon_all_heads": _number(epsilon_all_heads if promised else math.inf),
         "delta": plan.delta if promised else None,
+        **({"delta_above_one_over_n": True} if above and promised else {}),
         "allows": _allows(
             plan, heads=len(seeds), together=epsilon_all_heads, promised=private_choices is None
         ),

@@ -46,7 +46,6 @@ from dpprobe.heads.units import Units
 from dpprobe.options import resolve_path
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.entropy import SystemEntropy
-from dpprobe.privacy.limits import delta_fault
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.release import bundle as files
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, CardFacts, HeadFacts
@@ -466,7 +465,7 @@ class _Task:
 
     def _check_units(self) -> None:
         """Checks the training units against delta, and their images against what is priced."""
-        if fault := delta_fault(self.delta, self.plan.n, unit=self.unit):
+        if fault := self.study.release_delta_fault(self.name, self.plan.n):
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             check_patients(self.stores[0], self.plan.patients.images)

@@ -101,9 +101,9 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
     if n is None:
         return
     delta = study.dataset_delta(name)
-    if fault := delta_fault(delta, n, unit=unit):
+    if fault := delta_fault(delta, n, unit=unit, allowed=study.allows_delta_above(name)):
         report.errors.append(f"config: datasets.{name}: {fault}")
-    if warning := delta_warning(delta, n):
+    if warning := delta_warning(delta, n, unit=unit):
         report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
 
@@ -143,7 +143,7 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
     rows = dataset.used_rows()
     n = dataset.used_units() if unit == "patient" else rows and rows[0]
-    if n is not None and (fault := delta_fault(study.release_delta(name), n, unit=unit)):
+    if n is not None and (fault := study.release_delta_fault(name, n)):
         faults.append(fault)
     limit = study.max_epsilon(release.dataset)
     if limit is not None and release.epsilon > limit:

@@ -23,6 +23,7 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
+    delta_fault,
     epsilon_token,
     epsilon_value,
 )
@@ -110,6 +111,11 @@ class Study(Options):
         'or "inf" for none.',
     )
     delta: float = Field(1e-5, ge=SMALLEST_DELTA, lt=1, description="At most 1 / (training rows).")
+    allow_delta_above_one_over_n: bool = Field(
+        False,
+        description="Take a delta above 1 / (training rows), as some papers do, with a warning and "
+        "words in the privacy statements; releases never do.",
+    )
     accountant: Literal["pld", "rdp"] = Field(
         "pld",
         description="The accountant of sampled steps; steps on all rows are priced exactly.",
@@ -295,10 +301,32 @@ class Study(Options):
         delta = self.datasets[dataset].delta
         return self.delta if delta is None else delta
 
+    def allows_delta_above(self, dataset: str) -> bool:
+        """Returns True if a dataset's delta may be above 1 / n: the study's where it says none."""
+        allowed = self.datasets[dataset].allow_delta_above_one_over_n
+        return self.allow_delta_above_one_over_n if allowed is None else allowed
+
     def release_delta(self, release: str) -> float:
         """Returns the delta of a release: its dataset's where it has none."""
         options = self.releases[release]
         return self.dataset_delta(options.dataset) if options.delta is None else options.delta
+
+    def release_delta_fault(self, release: str, n: int) -> str | None:
+        """Returns the error for a release, or its ledger's limit, at a delta above 1 / n.
+
+        No option allows it. A limit is at the dataset's delta, whatever delta a release has.
+
+        Args:
+          n: training units.
+        """
+        dataset = self.releases[release].dataset
+        unit = self.dataset_unit(dataset)
+        if fault := delta_fault(self.release_delta(release), n, unit=unit):
+            return fault
+        fault = delta_fault(self.dataset_delta(dataset), n, unit=unit)
+        if fault is None or self.max_epsilon(dataset) is None:
+            return None
+        return f"privacy.max_epsilon of {dataset} is at its delta: {fault}"
 
     def max_epsilon(self, dataset: str) -> float | None:
         """Returns the most that a dataset's releases may cost a unit; None for no limit."""

@@ -61,6 +61,7 @@ def write_plans(
     seeds: int,
     unit: str = "image",
     patients: Patients | None = None,
+    allow_delta_above_one_over_n: bool = False,
 ) -> None:
     """Calibrates each method's mechanisms to (epsilon, delta) on n units.
 
@@ -73,13 +74,15 @@ def write_plans(
       seeds: heads of each method; their price together is written beside each plan.
       unit: of privacy.
       patients: those that the dataset names, where the unit is one image.
+      allow_delta_above_one_over_n: warn of such a delta in place of refusing it.
 
     Raises:
-      PrivacyError: when delta is above 1/n; naming each method, when none can meet the target.
+      PrivacyError: when delta is above 1/n and not allowed; naming each method, when none can meet
+        the target.
     """
-    if fault := delta_fault(delta, n, unit=unit):
+    if fault := delta_fault(delta, n, unit=unit, allowed=allow_delta_above_one_over_n):
         raise PrivacyError(fault)
-    if warning := delta_warning(delta, n):
+    if warning := delta_warning(delta, n, unit=unit):
         logger.warning("%s", warning)
     entries: dict[str, dict[str, Any]] = {}
     for name, options in methods.items():

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpprobe.privacy.limits import delta_fault, delta_warning, epsilon_token, epsilon_value
+from dpprobe.privacy.limits import (
+    above_in_words,
+    delta_above,
+    delta_fault,
+    delta_warning,
+    epsilon_token,
+    epsilon_value,
+)
 
 
 @given(st.floats(min_value=1e-6, max_value=1e6))
@@ -29,4 +36,34 @@ def test_delta_of_one_over_n_is_warned_of() -> None:
     assert warning is not None
     assert "delta 0.001 is 1/n (n = 1000)" in warning
     assert delta_warning(0.99e-3, 1000) is None
-    assert delta_warning(1.01e-3, 1000) is None
+
+
+def test_an_allowed_delta_above_one_over_n_is_warned_of() -> None:
+    assert delta_fault(1e-6, 1_281_167, allowed=True) is None
+    assert delta_warning(1e-6, 1_281_167) == (
+        "delta 1e-06 is above 1/n = 7.81e-07 (n = 1281167 training rows): a mechanism that "
+        "publishes one row at random would be allowed by such a delta. Nothing of it may be "
+        "released."
+    )
+    of_patients = delta_warning(0.02, 100, unit="patient")
+    assert of_patients is not None
+    assert "(n = 100 training patients): a mechanism that publishes one patient's" in of_patients
+
+
+def test_a_refusal_names_the_option_where_there_is_one() -> None:
+    with_option, without = delta_fault(0.1, 100, allowed=False), delta_fault(0.1, 100)
+    assert with_option is not None
+    assert without is not None
+    assert with_option.endswith(
+        "; write a smaller delta, or allow_delta_above_one_over_n: true where nothing is to be "
+        "released"
+    )
+    assert without.endswith("; write a smaller delta")
+
+
+def test_one_over_n_itself_is_not_above() -> None:
+    for n in (3, 49, 1000, 1_281_167):
+        assert not delta_above(1 / n, n)
+        assert above_in_words(1 / n, n) == ""
+        assert delta_above(1 / n * (1 + 1e-8), n)
+    assert delta_warning(1e-3, 1000) == delta_warning(1e-3, 1000, unit="patient")

@@ -112,6 +112,55 @@ def test_what_is_promised_and_what_is_not() -> None:
         assert any(thing in line for line in values["not_covered"]), thing
 
 
+ABOVE = (
+    " But delta 1e-05 is above 1/n = {over:.3g} (n = {n} training {units}): a mechanism that "
+    "publishes one {published} at random would be allowed by such a delta."
+)
+
+
+def test_a_delta_above_one_over_n_is_said_in_words() -> None:
+    above = replace(plan(), n=100_001)
+    words = ABOVE.format(over=1 / 100_001, n=100_001, units="rows", published="row")
+    usual = state(plan=replace(plan(), n=100_000))
+    values = state(plan=above)
+    assert values["promise"] == usual["promise"] + words
+    assert values["delta_above_one_over_n"] is True
+    assert list(values).index("delta_above_one_over_n") == list(values).index("delta") + 1
+    same = {name: value for name, value in values.items() if name in usual}
+    assert same == usual | {"promise": values["promise"], "n": 100_001}
+    patients = state(plan=replace(above, unit="patient"))
+    assert patients["promise"].endswith(
+        ABOVE.format(over=1 / 100_001, n=100_001, units="patients", published="patient's rows")
+    )
+
+
+@pytest.mark.parametrize("n", [1600, 99_999, 100_000])
+def test_a_delta_up_to_one_over_n_is_not_marked(n: int) -> None:
+    values = state(plan=replace(plan(), n=n))
+    assert "delta_above_one_over_n" not in values
+    assert "1/n" not in json.dumps(values)
+
+
+def test_a_search_without_a_price_has_no_delta_but_the_words() -> None:
+    search = {"space": {"learning_rate": [0.1, 1.0]}}
+    options = {"head": "fine_tune", "tune": "head", "search": search}
+    values = state(plan=replace(plan(), n=100_001), options=options, network=True)
+    assert values["delta"] is None
+    assert "delta_above_one_over_n" not in values
+    assert "delta 1e-05 is above 1/n" in values["promise"]
+
+
+def test_where_nothing_is_promised_no_delta_is_above_anything() -> None:
+    values = state(math.inf, plan=replace(plan(math.inf), n=1_000_000))
+    assert "delta_above_one_over_n" not in values
+    assert "1/n" not in values["promise"]
+
+
+def test_no_release_is_stated_at_a_delta_above_one_over_n() -> None:
+    with pytest.raises(PrivacyError, match="above 1/n.*; write a smaller delta"):
+        state(plan=replace(plan(), n=1_000_000), mode="release", seeds=[1])
+
+
 def test_shares_are_stated_where_they_are_exact() -> None:
     covariance, gradients = plan().mechanisms
     whole = replace(gradients, sample_rate=1.0, count=20, noise_multiplier=18.0)

@@ -135,6 +135,19 @@ def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
         release(folder, study(folder, name="second", max_epsilon=3, delta=3e-3), "second")
 
 
+def test_a_delta_above_one_over_n_is_refused_whatever_the_study_allows(folder: Path) -> None:
+    allowed = {"allow_delta_above_one_over_n": True}
+    above = r"delta 0\.01 is above 1/n = 0\.00333 \(n = 300 training rows\); write a smaller delta"
+    with pytest.raises(PrivacyError, match=f"{above}$"):
+        release(folder, study(folder, delta=0.01).model_copy(update=allowed))
+    # the limit of the ledger is at the dataset's delta
+    limited = study(folder, max_epsilon=3, delta=1e-4).model_copy(update={"delta": 0.01, **allowed})
+    with pytest.raises(PrivacyError, match=f"max_epsilon of toy is at its delta: {above}$"):
+        release(folder, limited)
+    assert ledger(folder).entries() == []
+    assert not (folder / "results/releases/first").exists()
+
+
 def test_a_head_abandoned_while_its_job_was_at_work_is_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,60 @@ def test_delta_above_one_over_n_is_refused_and_one_over_n_warned_of() -> None:
         check_study(load_study(loose))
 
 
+OPTION = "allow_delta_above_one_over_n"
+ABOVE = [
+    "datasets.digits: delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows): a mechanism that "
+    "publishes one row at random would be allowed by such a delta. Nothing of it may be released."
+]
+
+
+def test_a_delta_above_one_over_n_is_warned_of_once_a_dataset_where_it_is_allowed() -> None:
+    loose = changed("delta", 0.1)
+    with pytest.raises(ConfigError, match=f"smaller delta, or {OPTION}: true where nothing is to"):
+        check_study(load_study(loose))
+    assert check_study(load_study(loose | {OPTION: True})) == ABOVE
+    whole = {"source": "sklearn", "name": "digits", "delta": 0.1}
+    assert check_study(load_study(changed("datasets.digits", whole | {OPTION: True}))) == ABOVE
+    # what a dataset says counts there alone
+    several = {"digits": whole, "other": whole | {OPTION: True, "split_seed": 3}}
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(changed("datasets", several)))
+    assert str(caught.value).count("\n") == 0
+    assert "config: datasets.digits: delta 0.1 is above" in str(caught.value)
+    refused = changed("datasets.digits", whole | {OPTION: False}) | {OPTION: True}
+    with pytest.raises(ConfigError, match="above 1/n"):
+        check_study(load_study(refused))
+
+
+def test_the_option_says_nothing_of_a_delta_that_is_not_above_one_over_n() -> None:
+    assert check_study(load_study(changed(OPTION, True))) == []
+    at = changed("delta", 1 / 1438)
+    assert check_study(load_study(at | {OPTION: True})) == check_study(load_study(at))
+    with pytest.raises(ConfigError, match="delta"):
+        load_study(changed("delta", 1.0) | {OPTION: True})
+
+
+def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
+    release = {
+        "dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0,
+    }  # fmt: skip
+    study = changed("datasets.digits.split_by", "id") | {
+        "methods": {"exact": {"head": "sgd", "engine": "exact"}},
+        "delta": 0.1, OPTION: True, "releases": {"first": release},
+    }  # fmt: skip
+    rows = load_study(study).datasets["digits"].count_rows()
+    assert rows is not None
+    above = f"delta 0.1 is above 1/n = {1 / rows[0]:.3g} (n = {rows[0]} training rows)"
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    assert str(caught.value) == f"config: releases.first: {above}; write a smaller delta"
+    study["releases"] = {"first": release | {"delta": 1e-5}}
+    assert len(check_study(load_study(study))) == 1
+    study["privacy"] = {"max_epsilon": 3.0}
+    with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
+        check_study(load_study(study))
+
+
 def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
     study = load_study(changed("methods.sgd.batch_size", 100_000))
     with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):

@@ -48,6 +48,39 @@ def test_one_method_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "batch_size 400 is above the 300" in found.failures["impossible"]
 
 
+def test_a_delta_above_one_over_n_is_refused_or_where_allowed_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    given: dict[str, Any] = {
+        "output": path, "cache": tmp_path / "cache", "n": 300, "epsilon": 1.0, "delta": 0.01,
+        "accountant": "pld", "seeds": 1,
+    }  # fmt: skip
+    with pytest.raises(
+        PrivacyError, match=r"above 1/n = 0\.00333 .* or allow_delta_above_one_over"
+    ):
+        write_plans({"full": FULL}, **given)
+    assert not path.exists()
+    write_plans({"full": FULL}, **given, allow_delta_above_one_over_n=True)
+    assert caplog.text.count("a mechanism that publishes one row at random would be allowed") == 1
+    plan = read_plans(path).plans["full"]
+    assert (plan.delta, plan.n) == (0.01, 300)
+    assert plan.realised_epsilon == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_option_leaves_the_plans_of_other_deltas_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = written(tmp_path, {"full": FULL}).read_bytes()
+    path = tmp_path / "again.json"
+    write_plans(
+        {"full": FULL}, output=path, cache=tmp_path / "cache", n=300, epsilon=1.0, delta=1e-5,
+        accountant="pld", seeds=5, allow_delta_above_one_over_n=True,
+    )  # fmt: skip
+    assert path.read_bytes() == before
+    assert caplog.text == ""
+
+
 def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     ceiling = method_options({"head": "nonprivate"})
     with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write inf"):
