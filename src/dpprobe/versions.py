@@ -24,7 +24,7 @@ VERSIONS = {
     "training": 3,
     "statement": 2,  # privacy statements: cells are written anew with their heads as they are
     "embedding": 1,
-    "summary": 5,
+    "summary": 6,
     "zero_shot": 2,
     "few_shot": 3,
     "figures": 6,

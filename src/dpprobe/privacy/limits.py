@@ -10,6 +10,12 @@ INFINITE = "inf"
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
+# For tables, which print a delta of many cells.
+ABOVE_MARK = " (above 1/n)"
+ABOVE_NOTE = (
+    "A delta above 1/n, with n training units, would allow a mechanism that publishes one of them "
+    "at random; nothing of it may be released"
+)
 
 
 def epsilon_token(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
+from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.reporting import tables
 from dpprobe.reporting.tables import (
     BLANK,
@@ -63,7 +64,7 @@ def accuracy_table(grid: Grid) -> Table:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
         rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_shown(entries)))
-    deltas = ", ".join(f"{name} {delta:g}" for name, delta in grid.deltas.items())
+    deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
     note = (
         f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
         f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
@@ -71,6 +72,8 @@ def accuracy_table(grid: Grid) -> Table:
         f"({_row_intervals(grid)}). A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
+    if grid.above:
+        note += f" {ABOVE_NOTE}."
     prices = [
         f"{row[0]} at {row[1]:g}, {choice.candidates} cells, {rounded_up(choice.epsilon):g}"
         for row in grid.rows
@@ -111,10 +114,12 @@ def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, the ends of intervals apart.
 
     A method whose options a search chose that nothing prices has a further column, "unpriced":
-    true at each epsilon that is not kept.
+    true at each epsilon that is not kept. A column "delta above 1/n" follows that of delta where a
+    dataset has such a one.
     """
     named = _names_metrics(grid)
-    titles = ["dataset", "epsilon", "delta", *(["metric"] if named else [])]
+    marked = ["delta above 1/n"] if grid.above else []
+    titles = ["dataset", "epsilon", "delta", *marked, *(["metric"] if named else [])]
     for column in grid.columns:
         name = " + ".join(column)
         titles += [name, *(f"{name} {end}" for end in ("low", "high", "rows low", "rows high"))]
@@ -130,7 +135,8 @@ def numbers_table(grid: Grid) -> Table:
             if column[1] in grid.unpriced:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
-        rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *metric, *numbers))
+        above = [str(delta is not None and row[0] in grid.above).lower()] if marked else []
+        rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *above, *metric, *numbers))
     return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
 
 
@@ -170,7 +176,7 @@ def _console_block(grid: Grid, dataset: str) -> str:
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = [_console_row(line, widths) for line in table]
     lines.insert(1, "-" * max(map(len, lines)))
-    delta = f"delta {grid.deltas[dataset]:g}, " if dataset in grid.deltas else ""
+    delta = f"delta {text}, " if (text := grid.delta_text(dataset)) else ""
     measure = grid.measures[dataset]
     title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
     shown = [e for row in rows for column in columns if (e := grid.get(row, column))]
@@ -180,6 +186,7 @@ def _console_block(grid: Grid, dataset: str) -> str:
     if reaches:
         alone = "test patients" if shown[0].patients else "test rows"
         notes.append(f"Where seeds vary, {alone} alone: up to {max(reaches):.1f} points to a side")
+    notes += [ABOVE_NOTE] if dataset in grid.above else []
     notes += [LEFT_OUT] if measure.partial else []
     notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []
     return "\n".join([title, *notes, "", *lines])

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
+from dpprobe.privacy.limits import delta_above
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.cell_record import CellRecord, Measure, read_cell
 
@@ -48,6 +49,11 @@ class CellResult:
     n: int
     dimension: int
     seconds: float | None
+
+    @property
+    def delta_above(self) -> bool:
+        """True if its delta is above 1/n."""
+        return self.delta is not None and delta_above(self.delta, self.n)
 
     @property
     def batch_size(self) -> int | None:

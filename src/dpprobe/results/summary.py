@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
+from dpprobe.privacy.limits import ABOVE_MARK, delta_above
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
     HEADLINES,
@@ -41,6 +42,7 @@ SCHEMA = pa.schema(
         ("delta", pa.float64()),
         ("realised_epsilon", pa.float64()),
         ("noise_multiplier", pa.float64()),
+        ("n", pa.int64()),  # training units of privacy
         ("train_rows", pa.int64()),
         ("test_rows", pa.int64()),
         ("train_units", pa.int64()),  # patients; null where the dataset does not name them
@@ -192,6 +194,7 @@ class Grid:
     columns: tuple[tuple[str, str], ...]
     entries: dict[tuple[str, float, str, str], Entry]
     deltas: dict[str, float]
+    above: frozenset[str]  # datasets whose delta is above 1/n
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
 
@@ -211,6 +214,12 @@ class Grid:
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
+
+    def delta_text(self, dataset: str) -> str | None:
+        """Writes a dataset's delta, marked where it is above 1/n; None where it has none."""
+        if dataset not in self.deltas:
+            return None
+        return f"{self.deltas[dataset]:g}{ABOVE_MARK if dataset in self.above else ''}"
 
     def get(self, row: tuple[str, float], column: tuple[str, str]) -> Entry | None:
         """Returns the cell of a row and column, None where there is none."""
@@ -259,6 +268,11 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         columns=tuple(sorted({key[2:] for key in entries})),
         entries=entries,
         deltas={str(name): float(delta) for name, delta in deltas.items()},
+        above=frozenset(
+            str(name)
+            for name, delta, n in zip(table.dataset, table.delta, table.n, strict=True)
+            if delta_above(delta, n)
+        ),
         measures=shown,
         choices={
             (str(dataset), float(epsilon)): Choice(
@@ -287,6 +301,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "delta": record.delta,
         "realised_epsilon": record.realised_epsilon,
         "noise_multiplier": record.noise_multiplier,
+        "n": record.n,
         "train_rows": record.rows.train,
         "test_rows": record.rows.test,
         "train_units": record.units.train if record.units else None,

@@ -21,7 +21,7 @@ from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
 from dpprobe.fairness.record import FairnessRecord
 from dpprobe.heads.registry import method_options
-from dpprobe.privacy.limits import INFINITE
+from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.reporting.fairness_table import shown_metric
 from dpprobe.results import confusion
@@ -123,8 +123,9 @@ def cell_run(
     """
     cell = record.cell
     guarantee = "not private"
+    above = record.delta is not None and delta_above(record.delta, record.n)
     if record.guaranteed:
-        guarantee = f"({cell.epsilon}, {record.delta:g})-DP"
+        guarantee = f"({cell.epsilon}, {record.delta:g})-DP{', delta above 1/n' if above else ''}"
     epsilon = cell.epsilon.replace(INFINITE, "∞")
     percent = 100 * record.summary[record.headline].mean
     params = {
@@ -167,6 +168,7 @@ def cell_run(
             "head": record.head,
             "private": str(record.guaranteed).lower(),
             "guarantee": guarantee,
+            **({"delta_above_one_over_n": "true"} if above else {}),
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },

@@ -61,6 +61,29 @@ def test_the_best_private_entry_of_a_row_is_bold(tmp_path: Path, summary: Path) 
     assert not any("**" in cell for cell in rows[3]), "nothing at inf is private"
 
 
+def test_a_delta_above_one_over_n_is_marked_wherever_it_is_printed(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "inf")]
+    cells.append(write_cell(tmp_path, dataset="small"))
+    path = tmp_path / "digits.parquet"
+    summarise_cells(cells, path, study="study")
+    _markdown(tmp_path, path)
+    plain = [(tmp_path / name).read_text() for name in ("t.md", "t.csv")] + [format_console([path])]
+    assert not any("1/n" in text for text in plain)
+    for cell in cells[:2]:
+        write_json(cell, read_json(cell) | {"n": 200_000})
+    summarise_cells(cells, path, study="study")
+    _markdown(tmp_path, path)
+    text = (tmp_path / "t.md").read_text()
+    assert " delta: digits 1e-05 (above 1/n), small 1e-05. A delta above 1/n, with n " in text
+    with (tmp_path / "t.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["delta above 1/n"] for row in rows] == ["true", "false", "false"]
+    first, second = format_console([path]).split("\n\nsmall: ")
+    assert "delta 1e-05 (above 1/n), eps inf" in first
+    assert "nothing of it may be released" in first
+    assert "1/n" not in second
+
+
 def test_options_that_nothing_priced_are_marked_and_never_the_best(tmp_path: Path) -> None:
     cells = [write_cell(tmp_path, method=m, quality=q) for m, q in (("sgd", 1.0), ("found", 9.0))]
     cells.append(write_cell(tmp_path, method="sgd_full", quality=0.5))

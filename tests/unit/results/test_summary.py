@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dpprobe.artifacts import read_json, write_json, write_text
 from dpprobe.errors import DataError
 from dpprobe.results.cell_record import read_cell
+from dpprobe.results.cell_results import read_cell_results
 from dpprobe.results.choice import choice_price
 from dpprobe.results.summary import (
     SCHEMA,
@@ -104,6 +105,24 @@ def test_grid_holds_means_and_intervals_in_percent(tmp_path: Path) -> None:
     assert entry.rows_reach == pytest.approx(max(entry.mean - low, high - entry.mean))
     assert (entry.seeds, entry.private, entry.ceiling) == (4, True, False)
     assert grid.deltas == {"digits": 1e-5}
+    assert grid.above == frozenset()
+    assert grid.delta_text("digits") == "1e-05"
+    assert grid.delta_text("other") is None
+
+
+@pytest.mark.parametrize(("n", "above"), [(99_999, False), (100_000, False), (100_001, True)])
+def test_a_delta_above_one_over_n_is_marked(tmp_path: Path, n: int, above: bool) -> None:
+    cells = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "inf")]
+    cells.append(write_cell(tmp_path, dataset="small"))
+    for cell in cells[:2]:
+        write_json(cell, read_json(cell) | {"n": n})
+    summarise_cells(cells, tmp_path / "summary.parquet", study="study")
+    assert set(pq.read_table(tmp_path / "summary.parquet")["n"].to_pylist()) == {n, 1000}
+    grid = read_grid([tmp_path / "summary.parquet"])
+    assert grid.above == ({"digits"} if above else set())
+    assert grid.delta_text("digits") == ("1e-05 (above 1/n)" if above else "1e-05")
+    assert grid.delta_text("small") == "1e-05"
+    assert [result.delta_above for result in read_cell_results(cells)] == [above, False, False]
 
 
 def test_a_cell_without_an_interval_has_none_in_the_grid(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name
 
-from dpprobe.artifacts import read_json, write_table, write_text
+from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.results.cell_record import read_cell
@@ -268,6 +268,17 @@ def test_tags_tell_the_runs_apart(study: Study) -> None:
     summary = study.runs("digits/summary")["study/digits/pixels/sgd"]
     assert summary.data.tags["private"] == "mixed"
     assert summary.data.tags["backbone"] == "pixels"
+
+
+def test_a_run_with_a_delta_above_one_over_n_is_tagged(study: Study) -> None:
+    path = study.root / "cells/digits/pixels/sgd/eps-0.5/metrics.json"
+    write_json(path, read_json(path) | {"n": 200_000})
+    study.ingest()
+    tagged = {key for key, run in study.runs().items() if "delta_above_one_over_n" in run.data.tags}
+    assert tagged == {"study/digits/pixels/sgd/eps-0.5"}
+    run = study.runs()["study/digits/pixels/sgd/eps-0.5"]
+    assert run.data.tags["delta_above_one_over_n"] == "true"
+    assert run.data.tags["guarantee"] == "(0.5, 1e-05)-DP, delta above 1/n"
 
 
 def test_a_note_begins_with_one_line_and_holds_the_guarantee(study: Study) -> None:

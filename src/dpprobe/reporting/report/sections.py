@@ -133,7 +133,7 @@ def what_was_run(
             "classes": info.num_classes,
             "labels": "several labels a row" if info.multi_label else "one label a row",
             "measure": grid.measures[name].title if name in grid.measures else "",
-            "delta": f"{grid.deltas[name]:g}" if name in grid.deltas else "none",
+            "delta": grid.delta_text(name) or "none",
             "source": one_line(dict(info.source)),
             "untested": _untested(info),
         }
