@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dpprobe.errors import DataError
+from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.accuracy_table import UNPRICED_MARK
 from dpprobe.reporting.figures import style
 from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
@@ -288,6 +289,7 @@ def _captions(grid: Grid, dataset: str) -> tuple[str, str]:
     """Writes the dataset with its delta, and a caption of lines and bands."""
     entries = grid.entries.values()
     delta = f", δ = {_power(grid.deltas[dataset])}" if dataset in grid.deltas else ""
+    delta += ABOVE_MARK if dataset in grid.above else ""
     private = [entry for entry in entries if entry.private]
     over = {entry.over_seeds for entry in private if entry.interval}
     kinds = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.baselines.records import read_few_shot, read_zero_shot
+from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.results.cell_results import CellResult, read_cell_results
@@ -198,6 +199,10 @@ def epsilon_cell(value: Any) -> TableCell:
 
 
 def deltas_text(cells: Iterable[CellResult]) -> str:
-    """Writes ", δ 1e-05" for a note; nothing where the cells have no delta."""
-    deltas = unique(cell.delta for cell in cells if cell.delta is not None)
-    return f", δ {' or '.join(f'{value:g}' for value in deltas)}" if deltas else ""
+    """Writes ", δ 1e-05" for a note, marked above 1/n; nothing where the cells have no delta."""
+    deltas = unique(
+        f"{cell.delta:g}{ABOVE_MARK if cell.delta_above else ''}"
+        for cell in cells
+        if cell.delta is not None
+    )
+    return f", δ {' or '.join(deltas)}" if deltas else ""

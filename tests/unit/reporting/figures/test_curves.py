@@ -144,6 +144,15 @@ def test_delta_is_written_as_a_power_of_ten() -> None:
     assert curves._power(1.25e-10) == "1.25 × 10⁻¹⁰"
 
 
+def test_a_delta_above_one_over_n_is_marked_in_the_title(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path)
+    for n, title in ((1000, "digits, δ = 10⁻⁵"), (200_000, "digits, δ = 10⁻⁵ (above 1/n)")):
+        write_json(cell, read_json(cell) | {"n": n})
+        summarise_cells([cell], tmp_path / "summary.parquet", study="study")
+        grid = read_grid([tmp_path / "summary.parquet"])
+        assert curves._captions(grid, "digits")[0] == title
+
+
 def test_the_axis_names_the_metric_that_is_drawn(tmp_path: Path) -> None:
     assert curve_axes(write_summary(tmp_path / "a")).get_ylabel() == "test accuracy (%)"
     names = ("round", "even", "absent")
