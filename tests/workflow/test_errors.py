@@ -34,7 +34,30 @@ def test_delta_above_one_over_n_stops_before_any_job(
     result = workspace.run(small, check=False)
     assert result.returncode != 0
     assert "above 1/n" in result.stdout
+    assert "allow_delta_above_one_over_n: true" in result.stdout
     assert not (workspace.directory / "data").exists()
+
+
+def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    small |= {"delta": 0.01, "allow_delta_above_one_over_n": True}
+    result = workspace.run(small, "heads", "tables")
+    above = (
+        "delta 0.01 is above 1/n = 0.000695 (n = 1438 training rows): a mechanism that publishes"
+    )
+    assert f"datasets.digits: {above}" in result.stdout
+    log = workspace.directory / "results/logs/calibrate/digits/eps-2.log"
+    assert log.read_text().count(above) == 1
+    statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
+    assert statement["promise"].endswith(
+        f"{above} one row at random would be allowed by such a delta."
+    )
+    assert (statement["delta"], statement["delta_above_one_over_n"]) == (0.01, True)
+    table = (workspace.directory / "results/tables/accuracy.md").read_text()
+    assert "delta: digits 0.01 (above 1/n)." in table
+    del small["allow_delta_above_one_over_n"]
+    assert workspace.run(small, "heads", check=False).returncode != 0
 
 
 def test_a_study_of_one_s_own_replaces_the_default_one(

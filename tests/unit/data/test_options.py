@@ -16,6 +16,9 @@ def test_delta_does_not_decide_the_split_tables() -> None:
     dataset = load_study(changed("datasets.digits.delta", 1e-6)).datasets["digits"]
     params = load_study(STUDY).datasets["digits"].preparation_params()
     assert dataset.preparation_params() == params
+    allowed = load_study(changed("datasets.digits.allow_delta_above_one_over_n", True))
+    assert allowed.datasets["digits"].preparation_params() == params
+    assert allowed.datasets["digits"].image_params() == dataset.image_params()
     assert dataset_options(params).preparation_params() == params
     assert dataset.source_state() is None
 
