@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -21,14 +21,19 @@ from dpprobe.options import Options
 FILE = "published.yaml"
 # Names of the tables that hold published numbers beside a study's.
 PAPER_TABLES = (
-    "foundation_features_table2",
-    "foundation_features_table3",
+    *(f"foundation_features_table{number}" for number in (1, 2, 3)),
+    "foundation_features_theorem",
     *(f"large_scale_transfer_table{number}" for number in (1, 2, 3, 4, 8, 9)),
+    "large_scale_transfer_figure1b",
+    "large_scale_transfer_figure4",
     "features_second_order_headline",
+    "medical_fine_tuning_auc",
 )
 RANDOM_CHANCE = "random chance"
 Text = Annotated[str, Field(min_length=1)]
-Metric = Literal["accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs"]
+Metric = Literal[
+    "accuracy", "auc", "accuracy change", "throughput", "speed-up", "epochs", "dimension"
+]
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
 # A study's figures mark none of these by themselves: they trained more than the last layer of a
 # network that was there before.
@@ -90,6 +95,9 @@ class Row(Facts):
 
     row: Text
     values: dict[Key, float | Literal["random chance"]] = Field(min_length=1)
+    inferred: dict[Literal["epsilon"], tuple[Key, ...]] = Field(
+        {}, description="Columns for which the paper does not state the fact: it is the row's."
+    )
 
 
 class PrintedTable(Facts):
@@ -109,7 +117,8 @@ class PrintedTable(Facts):
             if names.count(name) > 1:
                 raise ValueError(f"row {name!r} stands twice")
         for row in self.rows:
-            unknown = row.values.keys() - self.columns.keys()
+            inferred = {key for keys in row.inferred.values() for key in keys}
+            unknown = (row.values.keys() | inferred) - self.columns.keys()
             if unknown:
                 raise ValueError(f"row {row.row!r}: no column {', '.join(sorted(unknown))}")
         return self
@@ -129,6 +138,7 @@ class Number(Options):
       blocks: tuned last blocks of a network, or a range of them.
       learning_rate: constant, or tuned, where the paper compares the two.
       train_rows: training images of a part of the dataset; None for the whole.
+      inferred: facts that the paper states for the row's source, and not for this number.
     """
 
     value: float = Field(allow_inf_nan=True)
@@ -150,6 +160,15 @@ class Number(Options):
     train_rows: int | None
     optimiser: str | None
     batch_size: int | None
+    inferred: tuple[str, ...] = ()
+
+    @property
+    def epsilon_range(self) -> tuple[float, float] | None:
+        """The ends of the finite privacy budget, equal where it is one number."""
+        if isinstance(self.epsilon, tuple):
+            return self.epsilon if math.isfinite(self.epsilon[1]) else None
+        single = self.single_epsilon
+        return None if single is None else (single, single)
 
     @property
     def single_epsilon(self) -> float | None:
@@ -174,7 +193,7 @@ class Number(Options):
         if self.printed is not None:
             return self.printed
         shortest = f"{self.value:g}"
-        if self.metric in ("throughput", "speed-up", "epochs"):
+        if self.metric in ("throughput", "speed-up", "epochs", "dimension"):
             return shortest
         digits = 2 if self.metric == "auc" else 1
         sign = "+" if self.metric == "accuracy change" and self.value > 0 else ""
@@ -226,24 +245,41 @@ class Published(Options):
             if all(getattr(number, name) == value for name, value in wanted.items())
         ]
 
-    def points(self, dataset: str, metric: str) -> list[Number]:
-        """Returns the private results of one finite epsilon each that a figure of a dataset marks.
+    def points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
+        """Returns the private results that a figure of a dataset marks, by rising epsilon.
 
-        Of the results of a work for one model (or column) at one epsilon only the best is
-        returned: the others are its sweeps and ablations. Networks that are said to be tuned, and
-        results on a part of the dataset, are left out: curves of heads on all rows are no
-        comparison.
+        Each has one finite epsilon or a range of them. Of the results of a work for one model (or
+        column) at one epsilon only the best is returned: the others are its sweeps and ablations.
+        Results on a part of the dataset are left out, which are no comparison.
+
+        Args:
+          networks: True where the figure has networks that were tuned. Published ones are left out
+            otherwise: curves of heads on frozen features are no comparison.
         """
         best: dict[tuple[Any, ...], Number] = {}
-        for number in self.select(dataset=dataset, metric=metric):
-            if number.single_epsilon is None or math.isnan(number.value):
+        for number in self.select(dataset=dataset, metric=metric, train_rows=None):
+            if number.epsilon_range is None or math.isnan(number.value):
                 continue
-            if number.tuning in _NETWORKS_TUNED or number.train_rows is not None:
+            if number.tuning in _NETWORKS_TUNED and not networks:
                 continue
-            key = (number.citation, number.model_or_column, number.single_epsilon)
+            key = (number.citation, number.model_or_column, number.epsilon)
             if key not in best or number.value > best[key].value:
                 best[key] = number
-        return list(best.values())
+        left = [number for number in best.values() if not _surpassed(number, best.values())]
+        return sorted(left, key=lambda number: number.epsilon_range or (0.0, 0.0))
+
+
+def _surpassed(number: Number, others: Iterable[Number]) -> bool:
+    """True if a better result of the same model is stated for a range with this epsilon in it."""
+    low, high = number.epsilon_range or (0.0, 0.0)
+    return any(
+        (other.citation, other.model_or_column) == (number.citation, number.model_or_column)
+        and other.value > number.value
+        and isinstance(other.epsilon, tuple)
+        and other.epsilon[0] <= low
+        and high <= other.epsilon[1]
+        for other in others
+    )
 
 
 def _number(table: PrintedTable, row: Row, key: str) -> Number:
@@ -263,6 +299,7 @@ def _number(table: PrintedTable, row: Row, key: str) -> Number:
         row=row.row,
         column=key,
         column_title=column.title,
+        inferred=tuple(fact for fact, keys in row.inferred.items() if key in keys),
         **facts,
     )
 

@@ -33,11 +33,12 @@ HISTORY_FILE = "history.parquet"
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
 
+REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels, as ReaL's of ImageNet
 # Scalar metrics of a seed, fractions between 0 and 1. A cell has those that its data allows.
 SCALAR_METRICS = (
     "accuracy",
     "top5_accuracy",
-    "real_accuracy",
+    REAL_ACCURACY,
     "macro_accuracy",
     "exact_match_accuracy",
     "expected_calibration_error",

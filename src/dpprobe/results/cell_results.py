@@ -14,7 +14,7 @@ from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import delta_above
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.cell_record import CellRecord, Measure, read_cell
+from dpprobe.results.cell_record import REAL_ACCURACY, CellRecord, Measure, MetricSummary, read_cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class CellResult:
       ceiling: True if the cell is a non-private ceiling.
       values: the metric of each seed.
       low, high: the ends of its 95 % interval, None where the cell has none.
+      real: the accuracy against ReaL's labels; None where the dataset has none.
       n: training units of privacy, which batches are drawn of.
       seconds: of training all seeds; None where a search hides its number of trials.
     """
@@ -49,6 +50,13 @@ class CellResult:
     n: int
     dimension: int
     seconds: float | None
+    real: MetricSummary | None = None
+
+    @property
+    def base_options(self) -> Mapping[str, Any]:
+        """The options of the head that is trained: of a priced search those of its base."""
+        base: Mapping[str, Any] = self.options.get("base", self.options)
+        return base
 
     @property
     def delta_above(self) -> bool:
@@ -58,8 +66,14 @@ class CellResult:
     @property
     def batch_size(self) -> int | None:
         """Expected units a gradient step; None for a head that takes none."""
-        size = self.options.get("batch_size")
+        size = self.base_options.get("batch_size")
         return self.n if size == "full" else size
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the data in expectation; None where visited rows are not known."""
+        visited = self.visited_rows
+        return None if visited is None else visited / (len(self.values) * self.train_rows)
 
     @property
     def visited_rows(self) -> float | None:
@@ -101,6 +115,7 @@ def _cell_result(record: CellRecord) -> CellResult:
         n=record.n,
         dimension=record.dimension,
         seconds=record.seconds,
+        real=record.summary.get(REAL_ACCURACY),
     )
 
 

@@ -9,11 +9,15 @@ from dpprobe.artifacts import canonical_json
 
 T = TypeVar("T")
 
-# Options that figures draw results against, each with the options that vary along with it.
+LEARNING_RATE = "learning_rate"
+# Options that figures draw results against, each with the options that are its value. The learning
+# rate may vary along with any: of several methods at one value the best is drawn.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
+    "optimiser": ("head",),
 }
+OPTIMISERS = ("sgd", "momentum", "adam", "lamb")
 # Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
 SCALED_INITS = ("zero", "scaled", "lecun_normal")
 
@@ -74,14 +78,32 @@ def unique(items: Iterable[T]) -> list[T]:
 
 
 def varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
-    """Groups methods that differ in one option of `VARIED` alone, two or more in a group.
+    """Groups methods that differ in one option of `VARIED`, and in the learning rate, alone.
+
+    Between two optimisers, options that not all optimisers have count as part of the change.
 
     Args:
       options: all options of each method, as a cell records them.
+
+    Returns:
+      Groups in which the option has two values or more.
     """
-    having = {
-        name: values
-        for name, values in options.items()
-        if option in values and (option != "init_scale" or values["init"] in SCALED_INITS)
-    }
-    return [group for group in families(having, VARIED[option]) if len(group) > 1]
+    having = {name: values for name, values in options.items() if _has(values, option)}
+    if option == "optimiser" and having:
+        shared = set.intersection(*(set(values) for values in having.values()))
+        having = {
+            name: {key: value for key, value in values.items() if key in shared}
+            for name, values in having.items()
+        }
+    parts = VARIED[option]
+    return [
+        group
+        for group in families(having, (*parts, LEARNING_RATE))
+        if len({canonical_json([having[name].get(part) for part in parts]) for name in group}) > 1
+    ]
+
+
+def _has(values: Mapping[str, Any], option: str) -> bool:
+    if option == "optimiser":
+        return values.get("head") in OPTIMISERS
+    return option in values and (option != "init_scale" or values["init"] in SCALED_INITS)

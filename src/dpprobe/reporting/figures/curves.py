@@ -42,7 +42,8 @@ def epsilon_accuracy(
     Colour tells the backbone, style and marker the method; with one backbone colour tells the
     method as well. Bands are the cells' 95 % intervals; a dashed line is a backbone's non-private
     ceiling; epsilon inf, the same optimiser without noise, stands apart on the right. Numbered
-    circles are published results, whose sources the legend names.
+    circles are published results, whose sources the legend names: with a bar where one is stated
+    for a range of epsilons, dashed where its epsilon is inferred.
 
     Args:
       published: numbers to mark; none where absent.
@@ -55,8 +56,8 @@ def epsilon_accuracy(
     marks: list[Mark] = []
     if published is not None:
         headline = grid.measures[dataset].headline
-        points = published.points(name or dataset, headline)
-        points = sorted(points, key=lambda point: point.single_epsilon or 0.0)
+        networks = any(entry.network for entry in grid.entries.values())
+        points = published.points(name or dataset, headline, networks=networks)
         marks = number_points(published, points)
     with mpl.rc_context(style.SETTINGS):
         named = {name for column in grid.columns for name in column}
@@ -135,7 +136,7 @@ def _draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = (
     """Draws every curve of a dataset into one pair of axes, with legend and title."""
     epsilons = [row[1] for row in grid.rows]
     finite = tuple(value for value in epsilons if math.isfinite(value))
-    ends = [mark.epsilon for mark in marks]
+    ends = [end for mark in marks for end in mark.reach]
     reach = tuple(sorted({*finite, *([min(ends), max(ends)] if ends else [])}))
     backbones = list(dict.fromkeys(backbone for backbone, _ in grid.columns))
     lines = {column: _line(grid, dataset, column) for column in grid.columns}

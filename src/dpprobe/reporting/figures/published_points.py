@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,29 @@ from dpprobe.reporting.published import Number, Published
 from dpprobe.study.ablations import unique
 
 
+INFERRED_EDGE = (0, (1.6, 1.1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A published point: its number in the figure, its place, and the legend's text."""
+    """A published point: its number in the figure, its place, and the legend's text.
+
+    Attributes:
+      reach: the ends of the epsilons that it is stated for, equal for a single one.
+      inferred: True where the paper does not state the epsilon for it.
+    """
 
     number: int
-    epsilon: float
+    reach: tuple[float, float]
     percent: float
     label: str
+    inferred: bool = False
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon at which its circle stands: of a range the geometric mean."""
+        low, high = self.reach
+        return low if low == high else math.sqrt(low * high)
 
 
 def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
@@ -30,20 +46,34 @@ def number_points(published: Published, points: Sequence[Number]) -> list[Mark]:
         for point in points
     ]
     for index, (label, point) in enumerate(zip(tuple(labels), points, strict=True)):
-        if labels.count(label) == 1:
-            labels[index] = f"{label} (ε {point.single_epsilon:g})"
+        if labels.count(label) == 1 or _unlike(point):
+            labels[index] = f"{label} ({_epsilons(point)})"
     numbers = {label: number for number, label in enumerate(unique(labels), start=1)}
     return [
         Mark(
-            number=numbers[label], epsilon=point.single_epsilon or 0.0, percent=point.percent,
-            label=label,
+            number=numbers[label], reach=point.epsilon_range or (0.0, 0.0), percent=point.percent,
+            label=label, inferred="epsilon" in point.inferred,
         )
         for label, point in zip(labels, points, strict=True)
     ]  # fmt: skip
 
 
+def _unlike(point: Number) -> bool:
+    """True for a range and an inferred epsilon: the legend says so beside the source."""
+    return isinstance(point.epsilon, tuple) or bool(point.inferred)
+
+
+def _epsilons(point: Number) -> str:
+    low, high = point.epsilon_range or (0.0, 0.0)
+    text = f"ε {low:g}" if low == high else f"ε {low:g} to {high:g}"
+    return f"{text}, inferred" if "epsilon" in point.inferred else text
+
+
 def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
-    """Draws numbered circles; those that would hide each other stand side by side."""
+    """Draws numbered circles; those that would hide each other stand side by side.
+
+    A bar joins the ends of a range of epsilons; an inferred epsilon has a dashed circle.
+    """
     if not marks:
         return
     values = [mark.percent for mark in marks]
@@ -57,19 +87,34 @@ def draw_marks(axes: Axes, scale: EpsilonScale, marks: Sequence[Mark]) -> None:
         true = scale.position(mark.epsilon), mark.percent
         place = _free_place(true, placed, (width, 0.8 * pad), top=100.0)
         placed.append(place)
+        if mark.reach[0] < mark.reach[1]:
+            axes.plot(
+                [scale.position(end) for end in mark.reach], [mark.percent] * 2, linewidth=1.0,
+                color=style.NEUTRAL, marker="|", markersize=6, zorder=3.4,
+            )  # fmt: skip
         if place != true:  # a line leads to where it belongs
             axes.plot(
                 [true[0], place[0]], [true[1], place[1]], color=style.NEUTRAL, linewidth=0.6,
                 marker=".", markersize=3, markevery=[0], zorder=3.5,
             )  # fmt: skip
-        axes.plot(
-            *place, marker="o", markersize=9.5, linestyle="none", color="white",
-            markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, zorder=4,
-        )  # fmt: skip
+        _draw_circle(axes, place, inferred=mark.inferred)
         axes.annotate(
             f"{mark.number}", place, ha="center", va="center_baseline", fontsize=6.5,
             color=style.NEUTRAL, zorder=5,
         )  # fmt: skip
+
+
+def _draw_circle(axes: Axes, place: tuple[float, float], *, inferred: bool) -> None:
+    if inferred:
+        axes.scatter(
+            *place, s=9.5**2, color="white", edgecolor=style.NEUTRAL, linewidth=0.9,
+            linestyle=INFERRED_EDGE, zorder=4,
+        )  # fmt: skip
+        return
+    axes.plot(
+        *place, marker="o", markersize=9.5, linestyle="none", color="white",
+        markeredgecolor=style.NEUTRAL, markeredgewidth=0.9, zorder=4,
+    )  # fmt: skip
 
 
 # Steps away from the true place of a circle, nearest first.

@@ -6,6 +6,7 @@ marker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,26 @@ def counted_seeds(counts: Sequence[int]) -> str:
     """Writes rising numbers of seeds: "5 seeds", "1 seed", "3 to 5 seeds"."""
     text = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{text} seed{'' if counts[-1] == 1 else 's'}"
+
+
+def wrapped(text: str, width: int) -> str:
+    """Breaks a name that is longer than a line, after underscores and hyphens too."""
+    lines = [""]
+    for part in re.split(r"(?<=[ _/-])", text):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1]) > width + 1:  # a part without a place to break
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return "\n".join(line.rstrip(" ") for line in lines)
+
+
+def shortened(text: str, width: int) -> str:
+    """Leaves out the middle of a text that is longer than a line."""
+    if len(text) <= width:
+        return text
+    half = (width - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
 
 
 def save(figure: Figure, svg: Path, png: Path) -> None:
