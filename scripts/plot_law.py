@@ -7,11 +7,15 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.analysis.law_record import LawRecord
+        from dpprobe.reporting import published
         from dpprobe.reporting.figures.representation_law import law_figures
+        from dpprobe.reporting.law_tables import published_laws
         from dpprobe.results.summary import read_grid
 
+        record = LawRecord.read(Path(snakemake.input.record))
         law_figures(
-            LawRecord.read(Path(snakemake.input.record)),
+            record,
             read_grid([Path(snakemake.input.summary)]),
             Path(snakemake.output.svg[0]).parent,
+            published=published_laws(published.read(), snakemake.params.name, [record]),
         )

@@ -7,12 +7,15 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.analysis.law_record import read_laws
-        from dpprobe.reporting.law_tables import write_law_tables
+        from dpprobe.reporting import published
+        from dpprobe.reporting.law_tables import published_laws, write_law_tables
         from dpprobe.results.summary import read_grid
 
+        records = read_laws(Path(path) for path in snakemake.input.records)
         write_law_tables(
-            read_laws(Path(path) for path in snakemake.input.records),
+            records,
             read_grid([Path(snakemake.input.summary)]),
             Path(snakemake.output.csv[0]).parent,
             dataset=snakemake.wildcards.dataset,
+            published=published_laws(published.read(), snakemake.params.name, records),
         )

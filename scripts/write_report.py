@@ -49,6 +49,7 @@ if __name__ == "__main__":
                 fairness=paths("fairness"),
                 costly_images=paths("costly_images"),
                 imbalance=paths("imbalance"),
+                names=study.part_names(),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
                 captions=sorted((resources / "captions").glob("*.rst")),
             ),

@@ -59,6 +59,13 @@ from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
+from dpprobe.study.comparisons import (
+    DATASET_COMPARISONS,
+    compared_datasets,
+    dataset_comparisons,
+    delta_groups,
+    study_comparisons,
+)
 from dpprobe.study.cuts import study_cuts
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
@@ -122,6 +129,7 @@ SHARDS = [
 METHOD_OPTIONS = {
     name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
 }
+COMPARISONS, DELTA_GROUPS = study_comparisons(STUDY), delta_groups(STUDY)
 VARIED_OPTIONS = [option for option in VARIED if varied(METHOD_OPTIONS, option)]
 
 
@@ -223,6 +231,21 @@ def dataset_figures():
     return [*figures, *(f"by_{option}" for option in VARIED_OPTIONS)]
 
 
+def comparison_manifests(wildcards):
+    """The manifests that say at which size images entered each backbone, where a figure is drawn against it."""
+    return expand(
+        "<results>/features/{dataset}/{backbone}/train/manifest.json",
+        dataset=wildcards.dataset,
+        backbone=STUDY.backbones if wildcards.figure == "by_resolution" else [],
+    )
+
+
+def compared_cells_of(figure):
+    """The cells of the datasets that a figure of all datasets shows."""
+    names = compared_datasets(STUDY) if figure != "deltas" else sum(DELTA_GROUPS, [])
+    return STUDY.cells(*names)
+
+
 def audit_figures(dataset):
     """The figures of a dataset's audits: of claims and bounds, and of the attacks on each promise."""
     cells = [cell for cell in AUDITED_CELLS if cell.dataset == dataset]
@@ -280,6 +303,7 @@ def figure_paths(dataset):
     """Every figure of one dataset."""
     figures = [
         *dataset_figures(),
+        *dataset_comparisons(STUDY, dataset),
         *audit_figures(dataset),
         *(["long_tail"] if dataset in LONG_TAIL_DATASETS else []),
         *law_figures(dataset),
@@ -1035,6 +1059,11 @@ def study_figures():
     both = ["svg", "png"] if len(STUDY.datasets) * len(STUDY.backbones) > 1 else []
     return [
         *expand("<results>/figures/tsne.{extension}", extension=both),
+        *expand(
+            "<results>/figures/{figure}.{extension}",
+            figure=COMPARISONS,
+            extension=["svg", "png"],
+        ),
         *long_tail_gap_figure(),
         *of_all_datasets(figure_paths),
         *tsne_pages(STUDY.datasets),

@@ -117,6 +117,84 @@ rule plot_option:
         "../../scripts/plot_option.py"
 
 
+rule plot_comparison:
+    input:
+        metrics=lambda wildcards: cell_paths(
+            dataset_cells(wildcards.dataset), [METRICS_FILE]
+        ),
+        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
+        manifests=comparison_manifests,
+    output:
+        svg="<results>/figures/{dataset}/{figure}.svg",
+        png=report(
+            "<results>/figures/{dataset}/{figure}.png",
+            caption="../../resources/captions/comparison.rst",
+            category="Backbones and labels",
+            subcategory="{figure}",
+            labels={"dataset": "{dataset}"},
+        ),
+    log:
+        "<logs>/plot_comparison/{dataset}/{figure}.log",
+    benchmark:
+        "<benchmarks>/plot_comparison/{dataset}/{figure}.tsv"
+    wildcard_constraints:
+        figure=names(DATASET_COMPARISONS),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        name=lambda wildcards: STUDY.published_names()[wildcards.dataset],
+        published=published_digest(),
+        backbones={
+            name: backbone.extraction_params()
+            for name, backbone in STUDY.backbones.items()
+        },
+        base=STUDY.papers.base,
+        version=VERSIONS["figures"],
+    message:
+        "{wildcards.figure} of {wildcards.dataset}"
+    script:
+        "../../scripts/plot_comparison.py"
+
+
+rule plot_datasets:
+    input:
+        metrics=lambda wildcards: cell_paths(
+            compared_cells_of(wildcards.figure), [METRICS_FILE]
+        ),
+        marks=lambda wildcards: job_marks(compared_cells_of(wildcards.figure)),
+    output:
+        svg="<results>/figures/{figure}.svg",
+        png=report(
+            "<results>/figures/{figure}.png",
+            caption="../../resources/captions/datasets.rst",
+            category="Datasets",
+            labels={"figure": "{figure}"},
+        ),
+    log:
+        "<logs>/plot_datasets/{figure}.log",
+    benchmark:
+        "<benchmarks>/plot_datasets/{figure}.tsv"
+    wildcard_constraints:
+        figure=names(COMPARISONS),
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory(1000),
+        runtime=minutes(10),
+    params:
+        groups=DELTA_GROUPS,
+        version=VERSIONS["figures"],
+    message:
+        "figure of all datasets: {wildcards.figure}"
+    script:
+        "../../scripts/plot_datasets.py"
+
+
 rule plot_audit:
     input:
         audits=lambda wildcards: audit_paths(wildcards.dataset),

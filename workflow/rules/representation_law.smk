@@ -64,6 +64,8 @@ rule write_law_tables:
         mem_mb=memory(1000),
         runtime=minutes(10),
     params:
+        name=lambda wildcards: STUDY.part_names()[wildcards.dataset],
+        published=published_digest(),
         version=VERSIONS["tables"],
     message:
         "tables of representation laws, {wildcards.dataset}"
@@ -101,6 +103,8 @@ rule plot_law:
         mem_mb=memory(1000),
         runtime=minutes(10),
     params:
+        name=lambda wildcards: STUDY.part_names()[wildcards.dataset],
+        published=published_digest(),
         version=VERSIONS["figures"],
     message:
         "representation laws of {wildcards.dataset}, {wildcards.backbone}"

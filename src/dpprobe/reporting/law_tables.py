@@ -20,8 +20,10 @@ from dpprobe.analysis.law_record import (
 from dpprobe.artifacts import write_text
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting import tables
+from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.results.summary import Entry, Grid
+from dpprobe.study.ablations import unique
 
 NOT_PRIVATE = "Not private: from training rows, and test rows, without noise."
 SETTINGS: dict[Setting, str] = {
@@ -46,6 +48,11 @@ UNPRICED = (
     "Tuned, unpriced: options were chosen by a search on the private rows that no epsilon pays "
     "for, as in the paper; not for release. Tuned, priced: by head tuned, which pays."
 )
+PUBLISHED = (
+    "Published: the representation-law paper, δ 1e-3; of tuned blocks it prints the lowest and the "
+    "highest result over 1 to 12, and not which number of blocks has which. Which end of the "
+    "network is tuned and the searched options are not stated there."
+)
 _LAWS = (
     "ρ: factor a layer by least squares of logarithms over blocks 1 to L, with a 95 % interval "
     "that takes layers for independent, which they are not. Shuffled: ρ of the same measure with "
@@ -57,22 +64,48 @@ _LAWS = (
 
 
 def write_law_tables(
-    records: Sequence[LawRecord], grid: Grid, folder: Path, *, dataset: str
+    records: Sequence[LawRecord],
+    grid: Grid,
+    folder: Path,
+    *,
+    dataset: str,
+    published: Sequence[Number] = (),
 ) -> None:
     """Writes both tables of a dataset as <dataset>_<name>.csv and .md."""
-    for name, table in law_tables(records, grid, dataset=dataset).items():
+    tables_of = law_tables(records, grid, dataset=dataset, published=published)
+    for name, table in tables_of.items():
         write_text(folder / f"{dataset}_{name}.csv", tables.comma_separated(table))
         write_text(folder / f"{dataset}_{name}.md", tables.markdown(table))
 
 
-def law_tables(records: Sequence[LawRecord], grid: Grid, *, dataset: str) -> dict[str, Table]:
-    """Makes both tables of a dataset, by name."""
+def law_tables(
+    records: Sequence[LawRecord],
+    grid: Grid,
+    *,
+    dataset: str,
+    published: Sequence[Number] = (),
+) -> dict[str, Table]:
+    """Makes both tables of a dataset, by name; published results stand beside the second's."""
     mine = [record for record in records if record.dataset == dataset]
     laws, accuracy = LAW_TABLES
     return {
         laws: law_table(mine, dataset=dataset),
-        accuracy: accuracy_by_blocks(mine, grid, dataset=dataset),
+        accuracy: accuracy_by_blocks(mine, grid, dataset=dataset, published=published),
     }
+
+
+def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
+    """Returns the published results of tuned blocks on as many training rows of a dataset.
+
+    Args:
+      name: of the dataset in the published numbers.
+    """
+    rows = {record.train_rows for record in records}
+    return [
+        number
+        for number in published.select(dataset=name, tuning="blocks", metric="accuracy")
+        if number.train_rows in rows
+    ]
 
 
 def law_table(records: Sequence[LawRecord], *, dataset: str) -> Table:
@@ -159,13 +192,22 @@ def left_out_notes(records: Sequence[LawRecord]) -> list[str]:
     return notes
 
 
-def accuracy_by_blocks(records: Sequence[LawRecord], grid: Grid, *, dataset: str) -> Table:
+def accuracy_by_blocks(
+    records: Sequence[LawRecord],
+    grid: Grid,
+    *,
+    dataset: str,
+    published: Sequence[Number] = (),
+) -> Table:
     """Makes the table of test results by what was tuned: a row a method, a column an epsilon.
 
-    Networks without a law and linear heads on the same features stand below.
+    Published results stand first, networks without a law and linear heads on the same features
+    last.
     """
-    rows = []
-    epsilons = sorted({epsilon for name, epsilon, *_ in grid.entries if name == dataset})
+    stated = {number.single_epsilon for number in published} - {None}
+    measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}
+    epsilons = sorted({*measured, *(epsilon for epsilon in stated if epsilon)})
+    rows = _published_rows(published, epsilons)
     for record in records:
         seen: set[str] = set()
         for network in ordered(record.networks):
@@ -193,9 +235,41 @@ def accuracy_by_blocks(records: Sequence[LawRecord], grid: Grid, *, dataset: str
         rows=rows,
         notes=[
             f"{measure.title if measure else 'result'} on test rows, in percent: the mean over "
-            f"seeds with a 95 % interval. Not private. {UNPRICED}"
+            f"seeds with a 95 % interval. Not private. {UNPRICED}",
+            *([PUBLISHED] if published else []),
         ],
     )
+
+
+def _published_rows(
+    published: Sequence[Number], epsilons: Sequence[float]
+) -> list[tuple[TableCell, ...]]:
+    """Makes a row for each range of tuned blocks and learning rate, as published."""
+    rows = []
+    for blocks, rate in unique((number.blocks, number.learning_rate) for number in published):
+        same = [n for n in published if (n.blocks, n.learning_rate) == (blocks, rate)]
+        words = (
+            f"{blocks[0]} to {blocks[1]} blocks"
+            if isinstance(blocks, tuple)
+            else (f"{blocks} blocks")
+        )
+        cells = []
+        for epsilon in epsilons:
+            values = sorted(n.value for n in same if n.single_epsilon == epsilon)
+            cells.append(_range_cell(values))
+        options = "constant" if rate == "constant" else "tuned, unpriced"
+        model = same[0].model or ""
+        rows.append(make_row(model, "published", options, words, *cells))
+    return rows
+
+
+def _range_cell(values: Sequence[float]) -> TableCell:
+    """Makes the cell of one number, or of the two ends that a paper gives."""
+    if not values:
+        return BLANK
+    if values[0] == values[-1]:
+        return TableCell(text=f"{values[0]:g}", value=values[0])
+    return TableCell(text=f"{values[0]:g} to {values[-1]:g}")
 
 
 def _others_words(grid: Grid, dataset: str, column: tuple[str, str]) -> tuple[str, str]:

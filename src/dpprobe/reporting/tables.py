@@ -218,6 +218,7 @@ _ESCAPES = {
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''", "`": "'",
     PLUS_MINUS: r"$\pm$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "∞": r"$\infty$",
     "×": r"$\times$", "→": r"$\to$", "−": "$-$", "–": "--", "…": r"\ldots{}",
+    "‡": r"$\ddagger$", "≥": r"$\geq$", "ρ": r"$\rho$",
 }  # fmt: skip
 _POWER = re.compile(r"(\d+)\^(\d+)")
 

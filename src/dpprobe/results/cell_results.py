@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class CellResult:
       values: the metric of each seed.
       low, high: the ends of its 95 % interval, None where the cell has none.
       real: the accuracy against ReaL's labels; None where the dataset has none.
+      network: True if a part of the backbone was trained.
+      unpriced: True at a finite epsilon where a search that nothing prices chose options.
       n: training units of privacy, which batches are drawn of.
       seconds: of training all seeds; None where a search hides its number of trials.
     """
@@ -51,6 +54,8 @@ class CellResult:
     dimension: int
     seconds: float | None
     real: MetricSummary | None = None
+    network: bool = False
+    unpriced: bool = False
 
     @property
     def base_options(self) -> Mapping[str, Any]:
@@ -116,6 +121,8 @@ def _cell_result(record: CellRecord) -> CellResult:
         dimension=record.dimension,
         seconds=record.seconds,
         real=record.summary.get(REAL_ACCURACY),
+        network=record.tunes_network,
+        unpriced=record.private and math.isfinite(cell.epsilon_value) and not record.guaranteed,
     )
 
 

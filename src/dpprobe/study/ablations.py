@@ -18,6 +18,7 @@ VARIED: dict[str, tuple[str, ...]] = {
     "optimiser": ("head",),
 }
 OPTIMISERS = ("sgd", "momentum", "adam", "lamb")
+_IMAGE_SIZE = ("size", "crop_pct")
 # Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
 SCALED_INITS = ("zero", "scaled", "lecun_normal")
 
@@ -39,6 +40,25 @@ def families(
         rest = {key: value for key, value in values.items() if key not in varying}
         groups.setdefault(canonical_json(rest), []).append(name)
     return sorted((tuple(group) for group in groups.values()), key=lambda group: -len(group))
+
+
+def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Groups backbones that differ in the size of their images alone, two or more in a group.
+
+    The part of an image that is kept may differ too: 256 pixels of 384 after 384 of 448.
+
+    Args:
+      backbones: the options that decide each one's features.
+    """
+    flat = {}
+    for name, options in backbones.items():
+        preprocessing = options.get("preprocessing")
+        if isinstance(preprocessing, Mapping):
+            kept = {key: value for key, value in preprocessing.items() if key not in _IMAGE_SIZE}
+            size = preprocessing.get("size")
+            flat[name] = {**options, "preprocessing": kept, "size": size}
+    groups = families(flat, ("size",))
+    return [g for g in groups if len({flat[name]["size"] for name in g}) > 1]
 
 
 def changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -267,6 +267,11 @@ class Study(Options):
             for name, options in self.datasets.items()
         }
 
+    def part_names(self) -> dict[str, str]:
+        """Returns the same, of a part of a dataset the name of the whole one."""
+        whole = {name: options.catalog or name for name, options in self.datasets.items()}
+        return whole | self.papers.datasets
+
     def text_backbones(self) -> tuple[str, ...]:
         """Returns the backbones that read text, so that they classify without training."""
         return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.law_tables import law_tables, write_law_tables
+from dpprobe.reporting import published
+from dpprobe.reporting.law_tables import law_tables, published_laws, write_law_tables
 from dpprobe.reporting.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
@@ -60,6 +61,22 @@ def test_results_stand_by_what_was_tuned_with_linear_heads_below(tmp_path: Path)
     assert (one[2].text, one[3].text) == ("tuned, unpriced", "last 2 blocks")
     assert one[5].value == pytest.approx(grid.entries["digits", 8.0, "pixels", "searched_2"].mean)
     assert table.rows[names.index("constant_2")][4].value is None, "a cell that is not there"
+
+
+def test_the_paper_s_results_stand_above_where_the_rows_are_as_many(tmp_path: Path) -> None:
+    grid = _grid(tmp_path)
+    record = law_record().model_copy(update={"train_rows": 1000})
+    numbers = published_laws(published.read(), "cifar10", [record])
+    assert published_laws(published.read(), "cifar10", [law_record()]) == []
+    assert published_laws(published.read(), "digits", [record]) == []
+    table = law_tables([record], grid, dataset="digits", published=numbers)["accuracy_by_blocks"]
+    rows = [[cell.text for cell in row] for row in table.rows[:2]]
+    assert rows == [
+        ["ViT, 12 blocks", "published", "constant", "12 blocks", "11.5", "95.8", ""],
+        ["ViT, 12 blocks", "published", "tuned, unpriced", "1 to 12 blocks", "92.83 to 93.57",
+         "92.83 to 93.56", ""],
+    ]  # fmt: skip
+    assert any(note.startswith("Published") for note in table.notes)
 
 
 def test_layers_left_out_are_named(tmp_path: Path) -> None:

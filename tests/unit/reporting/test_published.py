@@ -24,7 +24,10 @@ def raw() -> Any:
 @pytest.mark.parametrize(
     ("paper", "table", "row", "column", "value"),
     [
-        # table 2 of the foundation-features paper
+        # tables 1 and 2 of the foundation-features paper
+        (FOUNDATION, "1", "ResNet50", "dimension", 2048),
+        (FOUNDATION, "1", "ViT", "dimension", 768),
+        (FOUNDATION, "1", "CLIP", "dimension", 512),
         (FOUNDATION, "2", "MNIST, 2.93", "cnn", 98.1),
         (FOUNDATION, "2", "MNIST, 1.2", "sn_lc", 98.1),
         (FOUNDATION, "2", "Fashion-MNIST, 2.7", "vit_lc", 88.1),
@@ -75,7 +78,7 @@ def test_every_number_has_a_source() -> None:
         assert number.citation in found.citations
         assert number.table
         assert number.row
-        assert number.dataset
+        assert number.dataset or number.metric == "dimension"
 
 
 def test_the_parts_of_a_result_agree() -> None:
@@ -99,7 +102,7 @@ def test_what_a_column_says_goes_before_its_row_and_its_table() -> None:
         table="2", row="CIFAR-10, 0.5", column="vit_lc"
     )
     assert (cnn.citation, cnn.delta) == ("nasr_2020", None)
-    assert (scatter.citation, scatter.delta) == ("tramer_boneh_2021", 1e-5)
+    assert (scatter.citation, scatter.delta) == ("tramer_boneh_2021", None)
     assert (own.citation, own.metric) == (FOUNDATION, "accuracy")
     (chest,) = found.select(row="Chest X-Ray, 0.52")
     assert (chest.metric, chest.percent, chest.text) == ("auc", 85.0, "0.85")
@@ -116,10 +119,10 @@ def test_points_are_private_single_and_told_once() -> None:
     assert len(points) == 11, "67.0 at 3 stands in two tables, and another 67.0 is at 2"
     assert not found.points("chexpert", "auc"), "of tuned networks alone"
     assert all(
-        isinstance(point.epsilon, float) for point in found.points("plantdisease", "accuracy")
+        point.epsilon_range is not None for point in found.points("plantdisease", "accuracy")
     )
     imagenet = found.points("imagenet", "accuracy")
-    assert {point.single_epsilon for point in imagenet} == {0.1, 1, 8, 10}
+    assert {point.epsilon for point in imagenet} == {0.1, 1, 8, 10, (4, 10)}
     ours = [point for point in imagenet if point.citation == "mehta_2022"]
     assert all(point.tuning == "last layer" for point in ours)
     models = {point.model: point.value for point in ours}
@@ -127,6 +130,41 @@ def test_points_are_private_single_and_told_once() -> None:
     assert (models["ViT-B/16"], models["ResNet152x4 (BiT)"]) == (70.6, 72.9)
     mnist = [p.value for p in found.points("mnist", "accuracy") if p.single_epsilon == 2.93]
     assert sorted(mnist) == [98.1, 98.7, 98.7], "two results of one work may be equal"
+
+
+def test_a_range_of_epsilons_is_a_point_that_covers_smaller_ones_within() -> None:
+    found = published.read()
+    models = [p for p in found.points("imagenet", "accuracy") if p.model == "ViT-H/14-4B"]
+    assert [(p.epsilon, p.value) for p in models] == [((4, 10), 81.7)], "not 81.4 at 10 as well"
+    (eurosat,) = (p for p in found.points("eurosat", "accuracy") if p.column == "cnn")
+    assert (eurosat.epsilon_range, eurosat.value) == ((0.5, 1.5), 90.1)
+
+
+def test_published_networks_are_points_beside_tuned_networks_alone() -> None:
+    found = published.read()
+    (private,) = found.points("chexpert", "auc", networks=True)
+    assert (private.value, private.single_epsilon) == (0.8924, 8)
+
+
+def test_epsilons_that_are_the_row_s_and_deltas_that_are_not_stated_are_known() -> None:
+    found = published.read()
+    inferred = [number for number in found.numbers if number.inferred]
+    assert {(n.dataset, n.single_epsilon) for n in inferred} == {
+        ("mnist", 1.2), ("fashion_mnist", 2.7),
+    }  # fmt: skip
+    assert {n.column for n in inferred} == {"resnet50_lc", "vit_lc", "clip_lc"}
+    columns = {n.column: n.delta for n in found.select(paper=FOUNDATION, table="2")}
+    assert columns == {
+        "cnn": None, "sn_lc": None, "sn_cnn": None,
+        "resnet50_lc": 1e-5, "vit_lc": 1e-5, "clip_lc": 1e-5,
+    }  # fmt: skip
+
+
+def test_an_inferred_fact_of_no_column_is_refused(raw: Any) -> None:
+    table = next(item for item in raw["tables"] if item["table"] == "2")
+    table["rows"][0]["inferred"] = {"epsilon": ["nobody"]}
+    with pytest.raises(ConfigError, match="no column nobody"):
+        published.parse(raw)
 
 
 def test_tuned_blocks_and_parts_of_a_dataset_are_told_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.study.ablations import best_base, changes, families, varied
+from dpprobe.study.ablations import best_base, changes, families, same_but_size, varied
 
 
 def test_families_differ_in_what_varies_alone() -> None:
@@ -31,6 +31,38 @@ def test_methods_that_vary_in_batch_size_or_scale_are_found() -> None:
     assert varied(options, "batch_size") == [("a", "b")]
     assert varied(options, "init_scale") == [("a", "c", "d")]
     assert varied({"f": options["f"]}, "batch_size") == []
+
+
+def test_learning_rates_vary_along_and_are_no_value_of_their_own() -> None:
+    base: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1}
+    swept = {"a": base, "b": base | {"learning_rate": 0.2}}
+    assert varied(swept, "batch_size") == []
+    both = swept | {"c": base | {"batch_size": 64, "learning_rate": 9.0}}
+    assert varied(both, "batch_size") == [("a", "b", "c")]
+
+
+def test_optimisers_differ_in_what_only_they_have() -> None:
+    base: dict[str, Any] = {"head": "lamb", "batch_size": 32, "learning_rate": 0.1, "beta2": 0.999}
+    options = {
+        "lamb": base,
+        "momentum": {"head": "momentum", "batch_size": 32, "learning_rate": 6.4, "momentum": 0.9},
+        "large": base | {"batch_size": 64},
+        "squares": {"head": "least_squares"},
+    }
+    assert varied(options, "optimiser") == [("lamb", "momentum")]
+    assert varied({"lamb": base}, "optimiser") == []
+
+
+def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:
+    def timm(size: int | None, **changes: Any) -> dict[str, Any]:
+        return {"model": "vit", "preprocessing": {"size": size, "crop_pct": 0.9} | changes}
+
+    backbones = {
+        "native": timm(None), "small": timm(256, crop_pct=0.5), "flipped": timm(512, flip=True),
+        "again": timm(256), "pixels": {"family": "pixels", "size": 8},
+    }  # fmt: skip
+    assert same_but_size(backbones) == [("native", "small", "again")]
+    assert same_but_size({"small": timm(256), "again": timm(256, crop_pct=0.5)}) == []
 
 
 def test_another_head_is_one_change_whatever_only_it_knows() -> None:

@@ -60,9 +60,7 @@ class Panel:
         return max(map(keys.count, keys))
 
 
-def draw_panels(
-    panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path
-) -> None:
+def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, png: Path) -> None:
     """Draws panels with one y axis and one legend of epsilons.
 
     Args:
@@ -74,11 +72,10 @@ def draw_panels(
         figure, grid = style.panel_grid(len(panels), legend=len(epsilons))
         for axes, panel in zip(grid, panels, strict=True):
             _draw(axes, panel, looks)
-            axes.set_title(style.wrapped(panel.title, 44), fontsize=9, pad=15)
-            axes.text(
-                0.0, 1.02, _subtitle(panel), transform=axes.transAxes, fontsize=7,
-                color=style.SUBTLE,
-            )  # fmt: skip
+            subtitle = _subtitle(panel)
+            pad = 15 + 9 * subtitle.count("\n")
+            axes.set_title(style.wrapped(style.shortened(panel.title, 60), 34), fontsize=9, pad=pad)
+            axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=7, color=style.SUBTLE)
             axes.set_xlabel(label, fontsize=8.5)
             axes.grid(axis="y")
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
@@ -100,7 +97,7 @@ def draw_panels(
 
 def _subtitle(panel: Panel) -> str:
     choice = BEST_OF.format(panel.most) if panel.most > 1 else ""
-    return "\n".join(filter(None, (style.shortened(panel.subtitle, 52), choice)))
+    return "\n".join(filter(None, (style.shortened(panel.subtitle, 48), choice)))
 
 
 def _draw(axes: Axes, panel: Panel, looks: Mapping[float, tuple[str, tuple[Any, str]]]) -> None:
@@ -150,7 +147,8 @@ def draw_bars(
              for _, cell in points],
         ],
         color=colour, linestyle="none", marker=marker, elinewidth=1.0,
-        markeredgecolor="white", markeredgewidth=0.5,
+        **({"markersize": 9} if marker == "_" else {"markeredgecolor": "white",
+                                                    "markeredgewidth": 0.5}),
     )  # fmt: skip
 
 

@@ -55,9 +55,7 @@ def option_figure(
     )  # fmt: skip
 
 
-def _panel(
-    cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]
-) -> Panel:
+def _panel(cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]) -> Panel:
     """Places the cells of a backbone; a scale of 0 stands left of the logarithmic axis."""
     span = group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
     if option == "optimiser":

@@ -13,7 +13,6 @@ from dpprobe.reporting.figures.epsilon_axis import EpsilonScale
 from dpprobe.reporting.published import Number, Published
 from dpprobe.study.ablations import unique
 
-
 INFERRED_EDGE = (0, (1.6, 1.1))
 
 

@@ -28,6 +28,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.figures import style
 from dpprobe.reporting.law_tables import SETTINGS, SPLITS, ordered, shown_epsilon
+from dpprobe.reporting.published import Number
 from dpprobe.results.summary import Grid
 from dpprobe.study.ablations import unique
 
@@ -54,7 +55,9 @@ _NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
 
 
-def law_figures(record: LawRecord, grid: Grid, folder: Path) -> None:
+def law_figures(
+    record: LawRecord, grid: Grid, folder: Path, *, published: Sequence[Number] = ()
+) -> None:
     """Draws all figures of a (dataset, backbone) as <name>_<backbone>.svg and .png."""
 
     def files(name: str) -> dict[str, Path]:
@@ -64,7 +67,7 @@ def law_figures(record: LawRecord, grid: Grid, folder: Path) -> None:
     for measure, name in zip(MEASURES, MEASURE_FIGURES, strict=True):
         law_figure(record, measure, **files(name))
     if len(record.networks) > 1:
-        accuracy_figure(record, grid, **files(ACCURACY_FIGURE))
+        accuracy_figure(record, grid, published=published, **files(ACCURACY_FIGURE))
 
 
 def law_figure(record: LawRecord, measure: Measure, *, svg: Path, png: Path) -> None:
@@ -194,10 +197,18 @@ def _handles(looks: dict[Curve, dict[str, Any]], *, noise: bool) -> list[Line2D]
     return handles
 
 
-def accuracy_figure(record: LawRecord, grid: Grid, *, svg: Path, png: Path) -> None:
+def accuracy_figure(
+    record: LawRecord,
+    grid: Grid,
+    *,
+    svg: Path,
+    png: Path,
+    published: Sequence[Number] = (),
+) -> None:
     """Draws test results by what was tuned: a colour an epsilon, dashes tell the options.
 
-    Thin lines: the best private linear head on the stored features at that epsilon.
+    Thin lines: the best private linear head on the stored features at that epsilon. Brackets on the
+    right: published results at that epsilon, over the blocks that a paper gives them for.
 
     Raises:
       DataError: without a tuned network.
@@ -224,6 +235,7 @@ def accuracy_figure(record: LawRecord, grid: Grid, *, svg: Path, png: Path) -> N
             for setting in _DASHES:
                 _result_line(axes, record, tuned, grid, (setting, epsilon), places, colours)
             _best_linear(axes, record, grid, epsilon, colours[epsilon])
+        _draw_published(axes, published, colours, len(places))
         if measure is None or measure.headline == "accuracy":
             axes.axhline(100 / record.classes, color="#8C8C8C", linewidth=0.9, linestyle=":")
         axes.set_xticks(range(len(places)), [_tick(curve) for curve in places], fontsize=8)
@@ -293,6 +305,38 @@ def _best_linear(
     ]
     if results:
         axes.axhline(max(results), color=colour, linewidth=0.8, alpha=0.8)
+
+
+def _draw_published(
+    axes: Axes, published: Sequence[Number], colours: dict[str, str], right: int
+) -> None:
+    """Draws what a paper prints right of the measured results: a bracket from lowest to highest."""
+    shown = [
+        (number.blocks, number.learning_rate, epsilon)
+        for epsilon in colours
+        for number in published
+        if number.single_epsilon == epsilon_value(epsilon)
+    ]
+    groups = sorted(unique(shown), key=lambda group: (group[1] or "", epsilon_value(group[2])))
+    for place, (blocks, rate, epsilon) in enumerate(groups):
+        values = [
+            number.value
+            for number in published
+            if (number.blocks, number.learning_rate) == (blocks, rate)
+            and number.single_epsilon == epsilon_value(epsilon)
+        ]
+        x = right + 0.25 + 0.9 * place
+        axes.plot(
+            [x, x], [min(values), max(values)], color=colours[epsilon], marker="_", markersize=8,
+            linewidth=1.4,
+        )  # fmt: skip
+        words = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else f"{blocks}"
+        axes.annotate(
+            f"published\n{words}, {rate}", (x, max(values)), textcoords="offset points",
+            xytext=(0, -6), ha="center", va="top", fontsize=5.5, color=style.SUBTLE, rotation=90,
+        )  # fmt: skip
+    if groups:
+        axes.axvline(right - 0.4, color="#BBBBBB", linewidth=0.8, zorder=0.5)
 
 
 def _result_handles(tuned: Sequence[NetworkLaws], colours: dict[str, str]) -> list[Line2D]:

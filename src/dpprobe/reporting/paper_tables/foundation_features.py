@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpprobe.reporting.paper_tables.common import (
@@ -28,6 +29,7 @@ from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import unique
 
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
+INFERRED_MARK = "‡"
 NAMED = 3  # columns that a note names; more are counted
 _Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes it
 
@@ -49,8 +51,9 @@ def private_results(run: Run, published: Published) -> Table:
     notes = [
         "Accuracy in percent, AUC as a fraction. Published columns as printed: CNN is the row's "
         f"source, SN+LC and SN+CNN are {cited['tramer_boneh_2021']}, the next three the "
-        f"{cited[FOUNDATION]}, which prints them once a dataset. Measured: {INTERVALS}"
-        f"{deltas_text(table.cells)}, in the published row of the same epsilon "
+        f"{cited[FOUNDATION]}, which prints them once a dataset. {INFERRED_MARK} The paper states "
+        "no ε for this number; the row's, which is another source's, is inferred. Measured: "
+        f"{INTERVALS}{deltas_text(table.cells)}, in the published row of the same epsilon "
         "and metric, else in a row of their own."
     ]
     if missing:
@@ -105,7 +108,7 @@ class _PrivateResults:
             rows.append(
                 make_row(
                     TITLES.get(name, name), metric_name(first.metric), epsilon_cell(first.epsilon),
-                    source, *(printed_cell(numbers.get(key)) for key in self._printed.columns),
+                    source, *(_marked(numbers.get(key)) for key in self._printed.columns),
                     *cells,
                 )
             )  # fmt: skip
@@ -157,6 +160,13 @@ class _PrivateResults:
 
     def _measured(self, place: _Place) -> list[TableCell]:
         return [measured_cell(self._results.get((*place, *column))) for column in self.columns]
+
+
+def _marked(number: Number | None) -> TableCell:
+    """Makes the cell of a published number, marked where its epsilon is the row's by inference."""
+    cell = printed_cell(number)
+    inferred = number is not None and "epsilon" in number.inferred
+    return replace(cell, text=f"{cell.text} {INFERRED_MARK}") if inferred else cell
 
 
 def _place(cell: CellResult) -> _Place:
@@ -257,4 +267,7 @@ def _published_private(published: Published, name: str) -> TableCell:
     numbers = published.select(table="2", column="clip_lc", dataset=name)
     if not numbers:
         return BLANK
-    return TableCell(text=f"{numbers[0].text} ({epsilon_cell(numbers[0].epsilon).text})")
+    epsilon = epsilon_cell(numbers[0].epsilon).text
+    if "epsilon" in numbers[0].inferred:
+        epsilon += ", inferred"
+    return TableCell(text=f"{numbers[0].text} ({epsilon})")

@@ -1,35 +1,34 @@
-"""Tables 1 to 4, 8 and 9 of Mehta et al. 2022."""
+"""Tables 4 and 8 of Mehta et al. 2022: one change at a time, and throughput."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dpprobe.reporting.paper_tables.common import (
-    INTERVALS,
+    CHOICE_NOTE,
     OURS,
     TITLES,
     TRANSFER,
     Run,
-    deltas_text,
+    best_of_cell,
     epsilon_cell,
     make_table,
-    measured_cell,
     nothing_measured,
     printed_cell,
+    row_numbers,
     source_cell,
-    study_command,
 )
-from dpprobe.reporting.published import Number, Published
+from dpprobe.reporting.published import Published
 from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row, mean_cell
-from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.best_private import best_result
 from dpprobe.results.cell_results import CellResult, difference
-from dpprobe.study.ablations import best_base, changes, families, unique
+from dpprobe.study.ablations import LEARNING_RATE, best_base, changes
 
 # Gradient heads as the papers write them.
 HEADS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
+NO_CHANGE = "no change"
 RATE_NOTE = (
     "What is compared: the published rates are images a second on one TPUv4 core, each visit a "
     "pass through the whole network (images are augmented); the measured ones are rows a second of "
@@ -38,250 +37,11 @@ RATE_NOTE = (
 )
 
 
-@dataclass(kw_only=True)
-class _BatchRow:
-    """One model at one epsilon.
-
-    Attributes:
-      best: the non-private ceiling, in the row without privacy.
-      cells: by batch size.
-      dimension: of the features, where measured.
-      chosen: True if a cell is the best of several.
-    """
-
-    dataset: str
-    model: str
-    tuning: str
-    source: TableCell
-    epsilon: Any
-    best: TableCell = BLANK
-    cells: dict[int, TableCell] = field(default_factory=dict)
-    dimension: int | None = None
-    chosen: bool = False
-
-
-def batch_sizes(run: Run, published: Published, table: str) -> Table:
-    """Makes the table of one optimiser: a row a model and epsilon, a column a batch size."""
-    printed = published.of_table(TRANSFER, table)
-    assert printed.optimiser is not None
-    rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]
-    if table == "9":
-        for row in rows:
-            row.cells = {size: cell for size, cell in row.cells.items() if size < 2**17}
-        rows = [row for row in rows if row.cells]
-    sizes = sorted({size for row in rows for size in row.cells})
-    best = any(row.best.text for row in rows)
-    body = [
-        make_row(
-            row.dataset, row.model, row.tuning, row.source, epsilon_cell(row.epsilon),
-            *([row.best] if best else []), *(row.cells.get(size, BLANK) for size in sizes),
-        )
-        for row in rows
-    ]  # fmt: skip
-    small = " and batches below 2^17" if table == "9" else ""
-    return make_table(
-        f"large_scale_transfer_table{table}",
-        f"{printed.title} (table {table} of Mehta et al. 2022)",
-        (
-            "<Data", "<Model", "<Tuning", "<Source", "ε", *(["±Best"] if best else []),
-            *(f"±{_size(size)}" for size in sizes),
-        ),
-        body,
-        _batch_notes(run, rows, sizes, wanted=f"head {printed.optimiser}{small}"),
-    )  # fmt: skip
-
-
-def _batch_notes(
-    run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int], *, wanted: str
-) -> list[str]:
-    """Writes the notes of a table of batch sizes.
-
-    Args:
-      wanted: the methods that a study needs for measured rows.
-    """
-    notes = [
-        "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
-        "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
-        f"Measured: Poisson batches, frozen features, {INTERVALS}"
-        f"{deltas_text(run.cells)}. Blank: not run at that batch size."
-    ]
-    measured_rows = [row for row in rows if not row.source.citation]
-    if any(size not in row.cells for row in measured_rows for size in sizes):
-        notes.append(
-            "A measured row has the batch sizes of its methods' `batch_size:`; "
-            f"{study_command(TRANSFER)} runs a sweep."
-        )
-    if any(row.best.text for row in rows):
-        notes[0] += (
-            " Best, published: momentum, batch size 512, without privacy; measured: logistic "
-            "regression to convergence."
-        )
-    notes += _chosen(rows)
-    if all(row.source.citation for row in rows):
-        notes.append(nothing_measured(run, f"no method with {wanted}"))
-    return notes
-
-
-def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
-    """Makes the published rows of a table."""
-    rows: dict[tuple[str, Any], _BatchRow] = {}
-    for number in published.select(paper=TRANSFER, table=table):
-        assert number.model is not None
-        assert number.tuning is not None
-        assert number.batch_size is not None
-        assert number.dataset is not None
-        row = rows.setdefault(
-            (number.row, number.epsilon),
-            _BatchRow(
-                dataset=TITLES[number.dataset],
-                model=number.model,
-                tuning=number.tuning,
-                source=source_cell(published, number.citation),
-                epsilon=number.epsilon,
-            ),
-        )
-        if number.column == "best":
-            row.best = printed_cell(number)
-        else:
-            row.cells[number.batch_size] = printed_cell(number)
-    return list(rows.values())
-
-
-def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
-    """Makes the measured rows; methods that differ in batch size and learning rate share one.
-
-    Methods of a single batch size have rows only where no methods of several sizes do: they are
-    about something else.
-    """
-    options = {cell.method: cell.options for cell in run.cells if cell.head == head}
-    groups = families(options, ("batch_size", "learning_rate"))
-    groups = [group for group in groups if len(group) > 1] or groups
-    rows = []
-    for group in groups:
-        cells = [cell for cell in run.cells if cell.method in group]
-        keys = unique((c.dataset, c.backbone, c.epsilon) for c in cells)
-        for dataset, backbone, epsilon in sorted(keys, key=lambda key: (key[0], key[1], -key[2])):
-            same = [
-                c
-                for c in cells
-                if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
-            ]
-            sizes = _by_batch_size(same)
-            rows.append(
-                _BatchRow(
-                    dataset=run.title(dataset),
-                    model=backbone,
-                    tuning="last layer",
-                    source=TableCell(text=f"{OURS}, {_group_name(group)}"),
-                    epsilon=epsilon,
-                    best=_ceiling(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
-                    cells={size: measured_cell(best_result(of)) for size, of in sizes.items()},
-                    dimension=same[0].dimension,
-                    chosen=any(len(of) > 1 for of in sizes.values()),
-                )
-            )
-    return rows
-
-
-def _by_batch_size(cells: Sequence[CellResult]) -> dict[int, list[CellResult]]:
-    sizes: dict[int, list[CellResult]] = {}
-    for cell in cells:
-        if cell.batch_size:
-            sizes.setdefault(cell.batch_size, []).append(cell)
-    return sizes
-
-
-def _chosen(rows: Iterable[_BatchRow]) -> list[str]:
-    """Writes a note where methods share a batch size, as in a sweep of learning rates."""
-    if not any(row.chosen for row in rows):
-        return []
-    return [
-        "Measured, where several methods of a row have one batch size: the best of several by its "
-        "test result, at each ε on its own."
-    ]
-
-
-def _group_name(group: Sequence[str]) -> str:
-    return group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
-
-
-def _ceiling(run: Run, dataset: str, backbone: str) -> TableCell:
-    cells = (cell for cell in run.cells if (cell.dataset, cell.backbone) == (dataset, backbone))
-    return measured_cell(best_ceiling(cells))
-
-
-def _size(size: int) -> str:
-    exponent = round(math.log2(size))
-    return f"2^{exponent}" if 2**exponent == size else f"{size:,}"
-
-
-def model_sizes(run: Run, published: Published) -> Table:
-    """Makes table 3: the largest batch of DP-LAMB, a row a model, without and with privacy."""
-    rows = []
-    for row in published.of_table(TRANSFER, "3").rows:
-        numbers = _row_numbers(published, "3", row.row)
-        private = numbers["dp_20"]
-        rows.append(
-            make_row(
-                TITLES["imagenet"], private.model or "", BLANK, private.tuning or "",
-                source_cell(published, private.citation), printed_cell(numbers["best"]),
-                _size(2**20), printed_cell(numbers["inf_20"]), epsilon_cell(private.epsilon),
-                printed_cell(private),
-            )
-        )  # fmt: skip
-    measured_rows = _measured_batches(run, "lamb")
-    ours = _largest_batches(measured_rows)
-    notes = [
-        "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best as in "
-        "table 2. The published models were trained on JFT, which is not public."
-    ]
-    notes += _chosen(measured_rows)
-    if not ours:
-        notes.append(nothing_measured(run, "no method with head lamb"))
-    return make_table(
-        "large_scale_transfer_table3",
-        "DP-LAMB by model size (table 3 of Mehta et al. 2022)",
-        (
-            "<Data", "<Model", "Features", "<Tuning", "<Source", "±Best, ε ∞", "Batch", "±ε ∞", "ε",
-            "±Private",
-        ),
-        [*rows, *ours],
-        notes,
-    )  # fmt: skip
-
-
-def _row_numbers(published: Published, table: str, row: str) -> dict[str, Number]:
-    """Returns the numbers of a published row by column."""
-    numbers = published.select(paper=TRANSFER, table=table, row=row)
-    return {number.column: number for number in numbers}
-
-
-def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each model, method and finite epsilon, at the largest batch size."""
-    groups: dict[tuple[str, str, str], list[_BatchRow]] = {}
-    for batch in batches:
-        groups.setdefault((batch.dataset, batch.model, batch.source.text), []).append(batch)
-    rows = []
-    for (dataset, model, source), group in groups.items():
-        size = max(size for batch in group for size in batch.cells)
-        largest = {batch.epsilon: batch for batch in group if size in batch.cells}
-        free = largest.pop(math.inf, None)
-        for epsilon, batch in sorted(largest.items()):
-            rows.append(
-                make_row(
-                    dataset, model, TableCell(text=str(batch.dimension), value=batch.dimension),
-                    "last layer", source, free.best if free else BLANK, _size(size),
-                    free.cells[size] if free else BLANK, epsilon_cell(epsilon), batch.cells[size],
-                )
-            )  # fmt: skip
-    return rows
-
-
 def ablation(run: Run, published: Published) -> Table:
     """Makes table 4: one change at a time, with its difference to the base."""
     rows = []
     for row in published.of_table(TRANSFER, "4").rows:
-        numbers = _row_numbers(published, "4", row.row)
+        numbers = row_numbers(published, "4", row.row)
         accuracy = numbers["accuracy"]
         rows.append(
             make_row(
@@ -301,9 +61,11 @@ def ablation(run: Run, published: Published) -> Table:
     if ours:
         notes.append(
             f"Measured: methods of study {run.study} whose options differ from those of {base} in "
-            "one, and backbones whose options differ from the first one's in one. Another "
-            "optimiser comes with its own learning rate."
+            "one, and backbones whose options differ from the first one's in one. Each comes "
+            "with its own learning rate."
         )
+        if any(" (of " in row[-2].text for row in ours):
+            notes.append(CHOICE_NOTE)
     else:
         notes.append(nothing_measured(run, "no two gradient methods that differ in one option"))
     return make_table(
@@ -318,38 +80,54 @@ def ablation(run: Run, published: Published) -> Table:
 def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
     """Makes rows for each private cell of the base method, and for the cells one change away.
 
-    Of several backbones the first is the base.
+    Of several backbones the first is the base. Of methods that differ in the learning rate alone
+    the best stands for all.
     """
     rows = []
     cells = [cell for cell in run.cells if cell.method == base and cell.private]
     backbone = next((name for name in run.backbones if any(c.backbone == name for c in cells)), "")
-    for first in (cell for cell in cells if cell.backbone == backbone):
-        same = _one_change_away(run, first)
-        for change, cell in [("no change", first), *same] if same else []:
-            gap = BLANK if cell is first else _gap(first, cell)
+    for cell in (cell for cell in cells if cell.backbone == backbone):
+        changed = _one_change_away(run, cell)
+        same = [cell, *changed.pop(NO_CHANGE, [])]
+        first = best_result(same)
+        assert first is not None
+        for change, others in {NO_CHANGE: same, **changed}.items() if changed else ():
+            best = best_result(others)
+            assert best is not None
+            gap = BLANK if change == NO_CHANGE else _gap(first, best)
             rows.append(
                 make_row(
-                    run.title(cell.dataset), first.backbone, epsilon_cell(cell.epsilon), change,
-                    f"{OURS}, {cell.method}", measured_cell(cell), gap,
+                    run.title(cell.dataset), cell.backbone, epsilon_cell(cell.epsilon), change,
+                    f"{OURS}, {best.method}", best_of_cell(others), gap,
                 )
             )  # fmt: skip
     return rows
 
 
-def _one_change_away(run: Run, first: CellResult) -> list[tuple[str, CellResult]]:
-    """Finds the cells that differ in one option of method or backbone, and describes it."""
-    neighbours = []
-    for other in run.cells:
+def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
+    """Finds the cells that differ in one option of method or backbone, by its description.
+
+    The learning rate may differ as well: each change has its own. Cells that differ in it alone
+    are those of no change.
+    """
+    neighbours: dict[str, list[CellResult]] = {}
+    for other in (cell for cell in run.cells if cell.head in HEADS):
         if (other.dataset, other.epsilon) != (first.dataset, first.epsilon) or not other.private:
             continue
-        if other.backbone == first.backbone:
-            changed = changes(first.options, other.options)
-        elif other.method == first.method:
+        rest, moved = (
+            {key: value for key, value in cell.options.items() if key != LEARNING_RATE}
+            for cell in (first, other)
+        )
+        changed = changes(rest, moved)
+        if other.backbone != first.backbone:
+            if changed:
+                continue
             changed = _deep_changes(run.backbones[first.backbone], run.backbones[other.backbone])
-        else:
+        elif other.method == first.method:
             continue
-        if len(changed) == 1:
-            neighbours.append((_described(changed), other))
+        if len(changed) < 2:
+            text = _described(changed) if changed else NO_CHANGE
+            neighbours.setdefault(text, []).append(other)
     return neighbours
 
 
@@ -403,7 +181,7 @@ def throughput(run: Run, published: Published) -> Table:
     """Makes table 8: full fine-tuning against the last layer, and rows a second as measured."""
     rows = []
     for row in published.of_table(TRANSFER, "8").rows:
-        numbers = _row_numbers(published, "8", row.row)
+        numbers = row_numbers(published, "8", row.row)
         ratio = numbers["speed_up"]
         rows.append(
             make_row(

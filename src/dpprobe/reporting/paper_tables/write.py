@@ -6,9 +6,13 @@ from pathlib import Path
 
 from dpprobe.artifacts import write_text
 from dpprobe.reporting.paper_tables import (
+    batch_sizes,
+    feature_sizes,
     features_second_order,
     foundation_features,
     large_scale_transfer,
+    medical_fine_tuning,
+    single_step,
 )
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.published import PAPER_TABLES, Published, bibliography
@@ -30,13 +34,18 @@ def write_paper_tables(run: Run, published: Published, folder: Path) -> None:
 def paper_tables(run: Run, published: Published) -> list[Table]:
     """Makes all tables, in the order of `PAPER_TABLES`."""
     return [
+        feature_sizes.dimensions(run, published),
         foundation_features.private_results(run, published),
         foundation_features.few_shot_results(run, published),
-        large_scale_transfer.batch_sizes(run, published, "1"),
-        large_scale_transfer.batch_sizes(run, published, "2"),
-        large_scale_transfer.model_sizes(run, published),
+        feature_sizes.training_rows(run, published),
+        batch_sizes.batch_sizes(run, published, "1"),
+        batch_sizes.batch_sizes(run, published, "2"),
+        batch_sizes.model_sizes(run, published),
         large_scale_transfer.ablation(run, published),
         large_scale_transfer.throughput(run, published),
-        large_scale_transfer.batch_sizes(run, published, "9"),
+        batch_sizes.batch_sizes(run, published, "9"),
+        single_step.passes(run, published),
+        single_step.real_labels(run, published),
         features_second_order.second_order_heads(run, published),
+        medical_fine_tuning.radiographs(run, published),
     ]

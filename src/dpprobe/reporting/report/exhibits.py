@@ -26,6 +26,14 @@ SECTION_TITLES = {
     "fairness_gap": "Gaps between groups against epsilon",
     "fairness_auc": "Gaps between groups against quality",
 }
+COMPARISON_TITLES = {
+    "by_backbone": "Results by backbone",
+    "by_resolution": "Results by size of images",
+    "real_labels": "Results against ReaL's labels",
+    "datasets": "Datasets against epsilon",
+    "deltas": "Deltas",
+    "dataset_size": "What privacy costs by training rows",
+}
 # The longer of two beginnings first.
 LAW_TITLES = {
     "law_accuracy": "Test results by tuned blocks",
@@ -142,6 +150,9 @@ def title_of(name: str, dataset: str | None) -> str:
     """Writes a title from the name of a figure or table."""
     kind, _, rest = name.partition("_")
     words = {"accuracy": "Results against epsilon", "tsne": "t-SNE"}
+    if name in COMPARISON_TITLES:
+        text = COMPARISON_TITLES[name]
+        return text if dataset is None else f"{text}, {dataset}"
     if kind == "membership":
         text = "Membership attacks on " + rest.replace("-eps-", ", ε = ").replace("-", ", ")
     elif name in SECTION_TITLES:

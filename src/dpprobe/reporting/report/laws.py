@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpprobe.analysis.law_record import read_laws
-from dpprobe.reporting.law_tables import law_tables
+from dpprobe.reporting import published
+from dpprobe.reporting.law_tables import law_tables, published_laws
 from dpprobe.reporting.tables import html
 from dpprobe.results.summary import Grid
 
 
-def law_parts(paths: Sequence[Path], grid: Grid) -> list[dict[str, Any]]:
-    """Reads records, and makes each dataset's tables, in the order of the datasets."""
+def law_parts(paths: Sequence[Path], grid: Grid, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Reads records, and makes each dataset's tables, in the order of the datasets.
+
+    Args:
+      names: of datasets in the published numbers.
+    """
     records = read_laws(paths)
     measured = {record.dataset for record in records}
     return [
@@ -21,7 +26,16 @@ def law_parts(paths: Sequence[Path], grid: Grid) -> list[dict[str, Any]]:
             "dataset": dataset,
             "tables": [
                 html(table, caption=table.title)
-                for table in law_tables(records, grid, dataset=dataset).values()
+                for table in law_tables(
+                    records,
+                    grid,
+                    dataset=dataset,
+                    published=published_laws(
+                        published.read(),
+                        names.get(dataset, dataset),
+                        [record for record in records if record.dataset == dataset],
+                    ),
+                ).values()
             ],
         }
         for dataset in grid.measures

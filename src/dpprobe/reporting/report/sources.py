@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Sources:
     fairness: Sequence[Path] = ()  # records of subgroups, their tables beside them
     costly_images: Sequence[Path] = ()  # <dataset>.json, where test images may be shown
     imbalance: Sequence[Path] = ()  # records of rare classes
+    names: Mapping[str, str] = field(default_factory=dict)  # of datasets in published numbers
     captions: Sequence[Path] = ()  # <beginning of a figure's or table's name>.rst
 
 

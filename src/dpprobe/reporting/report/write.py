@@ -128,7 +128,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         ],
         laws=[
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="laws")}
-            for part in law_parts(sources.laws, grid)
+            for part in law_parts(sources.laws, grid, sources.names)
         ],
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.reporting.figures.options import option_figure
+from dpprobe.results.cell_results import read_cell_results
+from tests.support.cell_files import write_cell
 from tests.support.figures import (
     drawn_figure,
     tick_texts,
@@ -47,6 +50,29 @@ def test_an_option_is_drawn_from_methods_that_differ_in_it_alone(
         assert np.allclose(line.get_ydata(), [100 * value for value in means])
     assert tick_texts(axes) == texts
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ε = 1", "ε = 8"]
+
+
+def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    base: dict[str, Any] = {"batch_size": 64, "init": "zero", "init_scale": None}
+    for head in ("momentum", "lamb"):
+        for rate, quality in ((0.1, 1.0), (0.2, 3.0), (0.3, 0.5)):
+            path = write_cell(tmp_path, method=f"{head}_{rate}", quality=quality)
+            options = base | {"head": head, "learning_rate": rate}
+            write_json(path, read_json(path) | {"head": head, "options": options})
+            paths.append(path)
+    cells = read_cell_results(paths)
+    figure = drawn_figure(
+        monkeypatch, lambda files: option_figure(cells, "optimiser", dataset="digits", **files)
+    )
+    (axes,) = figure.axes
+    assert tick_texts(axes) == ["momentum", "LAMB"]
+    (bars,) = axes.containers
+    best = [100 * max(c.mean for c in cells if c.head == head) for head in ("momentum", "lamb")]
+    assert list(bars.lines[0].get_ydata()) == pytest.approx(best)
+    assert "best of up to 3 at each point, by test result" in axes.texts[0].get_text()
 
 
 def test_an_option_in_which_no_methods_differ_is_an_error(tmp_path: Path) -> None:

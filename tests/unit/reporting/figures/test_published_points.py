@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.collections import PathCollection
 
 from dpprobe.reporting import published
 from dpprobe.reporting.figures import published_points
@@ -46,6 +48,31 @@ def test_published_points_stand_where_they_belong(
     low, high = axes.get_ylim()
     assert low < 44.3
     assert high >= 94
+
+
+def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = write_summary(tmp_path)
+
+    def drawn(name: str) -> Any:
+        return drawn_figure(
+            monkeypatch,
+            lambda files: epsilon_accuracy(summary, published=published.read(), name=name, **files),
+        )
+
+    figure = drawn("imagenet")
+    bars = [line for line in figure.axes[0].get_lines() if line.get_marker() == "|"]
+    (bar,) = bars
+    assert list(bar.get_xdata()) == [math.log10(4), 1.0]
+    assert list(bar.get_ydata()) == [81.7, 81.7]
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any(text.endswith("Mehta et al. 2022, ViT-H/14-4B (ε 4 to 10)") for text in texts)
+    figure = drawn("mnist")
+    dashed = [c for c in figure.axes[0].collections if isinstance(c, PathCollection)]
+    assert len(dashed) == 3, "of the three columns whose epsilon is the row's"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sum(text.endswith("(ε 1.2, inferred)") for text in texts) == 3
 
 
 def test_numbered_circles_do_not_hide_each_other() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dpprobe.artifacts import read_json
 from dpprobe.results.cell_results import read_cell_results
+from tests.support.comparison_cells import compared_cells
 from tests.support.paper_tables import (
     paper_cell,
     paper_run,
@@ -33,6 +34,35 @@ def test_measured_cells_stand_in_the_published_row_of_their_epsilon(tmp_path: Pa
     assert [row["clip + sgd"] for row in rows[1:5]] == [""] * 4
     assert (rows[5]["Source"], rows[5]["CNN"]) == ("dpprobe, mine", "")
     assert rows[5]["clip + sgd"]
+
+
+def test_an_epsilon_that_the_paper_does_not_state_is_marked(tmp_path: Path) -> None:
+    table = table_of(paper_run([]), "foundation_features_table2")
+    marked = {(row["Data"], row["ε"]) for row in rows_as_text(table) if "‡" in row["ViT+LC"]}
+    assert marked == {("MNIST", "1.2"), ("Fashion-MNIST", "2.7")}
+    assert "is inferred" in table.notes[0]
+
+
+def test_dimensions_are_those_of_the_stored_features(tmp_path: Path) -> None:
+    rows = rows_as_text(table_of(paper_run([paper_cell(tmp_path)]), "foundation_features_table1"))
+    assert [(row["Backbone"], row["Dimension"]) for row in rows] == [
+        ("ResNet50", "2048"), ("ViT", "768"), ("CLIP", "512"), ("pixels", "64"),
+    ]  # fmt: skip
+
+
+def test_training_rows_stand_beside_the_price_of_privacy(tmp_path: Path) -> None:
+    sizes = {"mnist": {"n": 60000}, "chest_xray": {"n": 5232}}
+    cells = compared_cells(tmp_path, datasets=tuple(sizes), backbones=["vit"], changes=sizes)
+    table = table_of(paper_run([], cells=cells), "foundation_features_theorem")
+    rows = rows_as_text(table)
+    assert [(row["Data"], row["N"], row["ln N"]) for row in rows] == [
+        ("Chest X-Ray", "5,232", "8.56"), ("MNIST", "60,000", "11.00"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["Smallest ε"] == "0.1"
+        free, private = (float(row[n].split()[0]) for n in ("Without privacy", "Private"))
+        assert abs(free - private - float(row["Below"])) < 0.11
+    assert any("no bound for a dataset" in note for note in table.notes)
 
 
 def test_the_note_names_what_is_blank_and_the_command(tmp_path: Path) -> None:

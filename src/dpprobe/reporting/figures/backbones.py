@@ -1,0 +1,277 @@
+"""Figures that compare the backbones of a dataset: by model, and by the size of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures import style
+from dpprobe.reporting.figures.option_panels import Panel, budget, draw_bars, draw_panels
+from dpprobe.reporting.published import Number, Published
+from dpprobe.results.best_private import best_result
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.ablations import same_but_size, unique
+
+MOST_EPSILONS = 5  # of private results; of more, evenly many in between are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PublishedModel:
+    """A model of a paper: its best result without privacy, and with it by epsilon."""
+
+    source: str
+    model: str
+    without: float
+    private: Mapping[float, float]
+
+
+def backbone_figure(
+    cells: Sequence[CellResult],
+    *,
+    dataset: str,
+    svg: Path,
+    png: Path,
+    published: Published | None = None,
+    name: str | None = None,
+) -> None:
+    """Draws the best results of each backbone with and without privacy, and the gap between them.
+
+    Backbones stand in the study's order. On the right are the models for which a paper prints both.
+
+    Args:
+      cells: of one dataset.
+      published: numbers to draw; none where absent. name: their name for the dataset.
+
+    Raises:
+      DataError: when no cell is private.
+    """
+    epsilons = spread(sorted({cell.epsilon for cell in cells if cell.private}), MOST_EPSILONS)
+    if not epsilons:
+        raise DataError(f"{dataset}: no private cell; add a finite epsilon to the study")
+    backbones = unique(cell.backbone for cell in cells)
+    measure = cells[0].measure
+    networks = any(cell.network for cell in cells)
+    models = _published_models(published, name or dataset, measure.headline, networks=networks)
+    others = sorted({epsilon for model in models for epsilon in model.private} - set(epsilons))
+    shown = sorted([*epsilons, *others])
+    looks = dict(zip(shown, style.looks(len(shown)), strict=True))
+    with mpl.rc_context(style.SETTINGS):
+        places = len(backbones) + len(models)
+        height = max(4.4, 1.2 + style.LEGEND_LINE * (len(shown) + 4))
+        figure = Figure(figsize=(max(0.75 * places, 4.6) + 2.6, height), layout="constrained")
+        axes = figure.add_subplot()
+        gaps = _draw_measured(axes, cells, backbones, {e: looks[e] for e in epsilons})
+        gaps += _draw_published(axes, models, len(backbones), looks)
+        if models:
+            axes.axvline(len(backbones) - 0.5, color="#BBBBBB", linewidth=0.8, zorder=0.5)
+        names = [style.wrapped(style.shortened(each, 60), 22) for each in backbones]
+        names += [f"{style.wrapped(each.model, 22)},\n{each.source}" for each in models]
+        names = [
+            name if gap is None else f"{name}\n{gap:+.1f}"
+            for name, gap in zip(names, gaps, strict=True)
+        ]
+        axes.set_xticks(range(places), names, rotation=40, ha="right", rotation_mode="anchor",
+                        fontsize=7.5)  # fmt: skip
+        axes.set_xlim(-0.6, places - 0.4)
+        axes.set_ylim(top=min(axes.get_ylim()[1], style.TOP))
+        axes.set_ylabel(f"test {measure.title} (%)")
+        axes.grid(axis="y")
+        figure.legend(
+            handles=_handles(looks, published=bool(models)), loc="outside right upper",
+            handlelength=1.6,
+        )  # fmt: skip
+        caption = (
+            "best of all methods of each, by test result; bars: 95 % interval\nin the study's "
+        )
+        caption += "order; below: points from the best without privacy to the largest ε"
+        if models:
+            caption += "\nhollow: published, beside their own non-private results"
+        style.title_axes(axes, f"{style.shortened(dataset, 40)}: results by backbone", caption)
+        style.save(figure, svg, png)
+
+
+def spread(values: Sequence[float], count: int) -> list[float]:
+    """Returns at most `count` of rising values, the ends among them."""
+    if len(values) <= count:
+        return list(values)
+    last = len(values) - 1
+    return [values[round(index * last / (count - 1))] for index in range(count)]
+
+
+def _draw_measured(
+    axes: Axes,
+    cells: Sequence[CellResult],
+    backbones: Sequence[str],
+    looks: Mapping[float, tuple[str, tuple[object, str]]],
+) -> list[float | None]:
+    """Draws each backbone's best without privacy and at each epsilon; returns the last one's gap.
+
+    A gap is None where either is not there.
+    """
+    count = len(looks) + 1
+    step = min(0.14, 0.6 / count)
+    gaps: list[float | None] = []
+    for place, backbone in enumerate(backbones):
+        here = [cell for cell in cells if cell.backbone == backbone]
+        last = None
+        for index, (epsilon, (colour, (_, marker))) in enumerate(looks.items()):
+            last = best_result(c for c in here if c.private and c.epsilon == epsilon)
+            if last is not None:
+                offset = step * (index - (count - 1) / 2)
+                draw_bars(axes, [(float(place), last)], offset, colour, marker)
+        free = best_result(cell for cell in here if math.isinf(cell.epsilon))
+        if free is not None:
+            offset = step * (count - 1) / 2
+            draw_bars(axes, [(float(place), free)], offset, style.NEUTRAL, "_")
+        gaps.append(None if last is None or free is None else 100 * (last.mean - free.mean))
+    return gaps
+
+
+def _draw_published(
+    axes: Axes,
+    models: Sequence[_PublishedModel],
+    first: int,
+    looks: Mapping[float, tuple[str, tuple[object, str]]],
+) -> list[float | None]:
+    """Draws the models of papers; returns the gap at the largest epsilon of each."""
+    for place, model in enumerate(models, start=first):
+        for epsilon, value in model.private.items():
+            colour, (_, marker) = looks[epsilon]
+            axes.plot(
+                place, value, color="none", marker=marker, markeredgecolor=colour,
+                markersize=6, linestyle="none",
+            )  # fmt: skip
+        axes.plot(place, model.without, color=style.NEUTRAL, marker="_", markersize=9)
+    return [model.private[max(model.private)] - model.without for model in models]
+
+
+def _published_models(
+    published: Published | None, dataset: str, metric: str, *, networks: bool
+) -> list[_PublishedModel]:
+    """Returns the models for which a paper prints results with and without privacy.
+
+    Of several the best is taken, as the papers' figures do; results of a part of the dataset are
+    left out, and those of whole networks where the study tunes none and the last layer is printed.
+    """
+    if published is None:
+        return []
+    numbers = [
+        number
+        for number in published.select(dataset=dataset, metric=metric, train_rows=None)
+        if number.model and number.epsilon is not None and not math.isnan(number.value)
+    ]
+    models = []
+    for citation, model in unique((number.citation, number.model or "") for number in numbers):
+        same = [n for n in numbers if (n.citation, n.model) == (citation, model)]
+        heads = [number for number in same if number.tuning == "last layer"]
+        same = same if networks or not heads else heads
+        free = [number.percent for number in same if number.epsilon == math.inf]
+        private = _best_by_epsilon(same)
+        if free and private:
+            models.append(
+                _PublishedModel(
+                    source=published.citations[citation].short, model=model, without=max(free),
+                    private=private,
+                )
+            )  # fmt: skip
+    return models
+
+
+def _best_by_epsilon(numbers: Sequence[Number]) -> dict[float, float]:
+    best: dict[float, float] = {}
+    for number in numbers:
+        epsilon = number.single_epsilon
+        if epsilon is not None:
+            best[epsilon] = max(best.get(epsilon, -math.inf), number.percent)
+    return best
+
+
+def _handles(
+    looks: Mapping[float, tuple[str, tuple[object, str]]], *, published: bool
+) -> list[Line2D]:
+    handles = [
+        Line2D([], [], color=style.NEUTRAL, linestyle="none", marker="_", markersize=9,
+               label="without privacy"),
+        *(
+            Line2D([], [], color=colour, linestyle="none", marker=marker, label=budget(epsilon))
+            for epsilon, (colour, (_, marker)) in looks.items()
+        ),
+    ]  # fmt: skip
+    if published:
+        handles.append(
+            Line2D([], [], color="none", markeredgecolor=style.NEUTRAL, linestyle="none",
+                   marker="o", markersize=6, label="hollow: published")
+        )  # fmt: skip
+    return handles
+
+
+def resolution_figure(
+    cells: Sequence[CellResult],
+    *,
+    backbones: Mapping[str, Mapping[str, object]],
+    sizes: Mapping[str, int],
+    dataset: str,
+    svg: Path,
+    png: Path,
+    base: str | None = None,
+) -> None:
+    """Draws results of one method by the size of images, from backbones that differ in it alone.
+
+    Args:
+      cells: of one dataset.
+      backbones: the options of each backbone.
+      sizes: the pixels a side at which images entered each, as its features record.
+      base: the method that is drawn; the one with the best mean result where None.
+
+    Raises:
+      DataError: when no two backbones differ in the size of images alone.
+    """
+    panels = []
+    for group in same_but_size(backbones):
+        here = [cell for cell in cells if cell.backbone in group and not cell.ceiling]
+        if len({sizes[cell.backbone] for cell in here}) < 2:
+            continue
+        method = base if any(cell.method == base for cell in here) else _best_method(here)
+        chosen = [cell for cell in here if cell.method == method]
+        panels.append(
+            Panel(
+                title=f"{group[0]}, {method}",
+                subtitle=" … ".join(unique([group[0], group[-1]])),
+                cells=[(float(sizes[cell.backbone]), cell) for cell in chosen],
+                ticks={float(sizes[c.backbone]): str(sizes[c.backbone]) for c in chosen},
+            )
+        )
+    if not panels:
+        raise DataError(
+            f"{dataset}: no two backbones differ in preprocessing.size alone; add one to the study"
+        )
+    draw_panels(
+        panels, title=f"{dataset}: size of images", label="pixels a side (log scale)",
+        svg=svg, png=png,
+    )  # fmt: skip
+
+
+def image_side(manifest: Mapping[str, Any]) -> int:
+    """Returns the pixels a side at which images entered, from the manifest of features."""
+    preprocessing = manifest["preprocessing"]
+    # timm writes channels, height and width; open_clip height and width
+    size = preprocessing["input_size" if "input_size" in preprocessing else "size"]
+    return int(size if isinstance(size, int) else size[-1])
+
+
+def _best_method(cells: Sequence[CellResult]) -> str:
+    """Returns the method with the best mean over its cells."""
+    means = {
+        method: [cell.mean for cell in cells if cell.method == method]
+        for method in unique(cell.method for cell in cells)
+    }
+    return max(means, key=lambda method: sum(means[method]) / len(means[method]))

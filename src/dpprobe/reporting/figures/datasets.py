@@ -1,0 +1,342 @@
+"""Figures of all datasets of a study: results against epsilon, by delta, by training rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures import style
+from dpprobe.reporting.figures.backbones import spread
+from dpprobe.reporting.figures.epsilon_axis import EpsilonScale, draw_epsilon_axis
+from dpprobe.reporting.figures.option_panels import budget
+from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.ablations import unique
+
+DP_FC = "feature_covariance"
+MOST_EPSILONS = 4
+_NAME = 28  # characters of a name on a line of a legend
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """Results of a dataset on a backbone: the best cell of each finite epsilon."""
+
+    name: str
+    dataset: str
+    backbone: str
+    cells: Mapping[float, CellResult]
+    ceiling: float | None
+
+
+def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
+    """Draws all datasets against epsilon: a panel a backbone, a line a dataset.
+
+    Lines are of DP-FC where the study has it, as in figure 2 of Mehta et al. 2023, else of the best
+    private method at each epsilon. Dashed lines are non-private ceilings.
+
+    Args:
+      cells: of the datasets that are compared.
+
+    Raises:
+      DataError: when fewer than two datasets have private cells.
+    """
+    chosen, words = _heads(cells)
+    lines = _lines(cells, chosen, lambda dataset: dataset)
+    if len(unique(line.dataset for line in lines)) < 2:
+        raise DataError("fewer than two datasets have private cells; add one to the study")
+    _draw(lines, f"Datasets against epsilon, {words}", svg=svg, png=png)
+
+
+def delta_figure(
+    groups: Sequence[Sequence[str]], cells: Sequence[CellResult], *, svg: Path, png: Path
+) -> None:
+    """Draws the same images at several deltas: a panel a backbone, a line a delta.
+
+    Args:
+      groups: the datasets that differ in delta alone.
+      cells: of all of them.
+
+    Raises:
+      DataError: when no group has private cells of two deltas.
+    """
+    chosen, words = _heads(cells)
+    deltas = {cell.dataset: cell.delta for cell in chosen}
+    grouped = [
+        [name for name in group if deltas.get(name) is not None]
+        for group in groups
+        if len({deltas[name] for name in group if deltas.get(name) is not None}) > 1
+    ]
+    if not grouped:
+        raise DataError("no dataset has private cells at two deltas; add it with another delta")
+    several = len(grouped) > 1
+
+    def name(dataset: str) -> str:
+        text = f"δ = {deltas[dataset]:g}"
+        return f"{dataset}, {text}" if several else text
+
+    names = [dataset for group in grouped for dataset in group]
+    lines = _lines([cell for cell in cells if cell.dataset in names], chosen, name)
+    title = "Deltas" if several else f"{style.shortened(grouped[0][0], 40)} at several deltas"
+    _draw(lines, f"{title}, {words}", svg=svg, png=png)
+
+
+def _heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
+    """Returns the private cells that are compared, and words for them."""
+    private = [cell for cell in cells if cell.private]
+    heads = [cell for cell in private if cell.base_options.get("head", cell.head) == DP_FC]
+    covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}
+    chosen, word = (heads, "DP-FC") if heads and covered else (private, "private method")
+    if len(unique(cell.method for cell in chosen)) == 1:
+        return chosen, word if word == "DP-FC" else chosen[0].method
+    return chosen, f"best {word} at each ε, by test result"
+
+
+def _lines(
+    cells: Sequence[CellResult], chosen: Sequence[CellResult], name: Callable[[str], str]
+) -> list[_Line]:
+    lines = []
+    for dataset, backbone in unique((cell.dataset, cell.backbone) for cell in cells):
+        here = [c for c in chosen if (c.dataset, c.backbone) == (dataset, backbone)]
+        best = {
+            epsilon: cell
+            for epsilon in sorted({cell.epsilon for cell in here})
+            if (cell := best_result(c for c in here if c.epsilon == epsilon)) is not None
+        }
+        ceiling = best_ceiling(c for c in cells if (c.dataset, c.backbone) == (dataset, backbone))
+        if best:
+            lines.append(
+                _Line(
+                    name=name(dataset), dataset=dataset, backbone=backbone, cells=best,
+                    ceiling=None if ceiling is None else 100 * ceiling.mean,
+                )
+            )  # fmt: skip
+    return lines
+
+
+def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
+    names = unique(line.name for line in lines)
+    looks = dict(zip(names, style.looks(len(names)), strict=True))
+    backbones = unique(line.backbone for line in lines)
+    finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
+    labels = {name: style.wrapped(style.shortened(name, 60), _NAME) for name in names}
+    legend = sum(label.count("\n") + 1 for label in labels.values()) + 2
+    with mpl.rc_context(style.SETTINGS):
+        figure, grid = style.panel_grid(len(backbones), legend=legend)
+        scale = EpsilonScale(finite=finite, infinite=False, curves=len(names))
+        for axes, backbone in zip(grid, backbones, strict=True):
+            draw_epsilon_axis(axes, scale, width=0.5)
+            for line in lines:
+                if line.backbone == backbone:
+                    _draw_line(axes, scale, line, looks)
+            axes.set_title(style.wrapped(style.shortened(backbone, 60), 34), fontsize=9)
+        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
+        measures = unique(cell.measure.title for line in lines for cell in line.cells.values())
+        style.label_outer_panels(grid, f"test {' or '.join(measures)} (%)")
+        handles = [
+            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=labels[name])
+            for name, (colour, (dashes, marker)) in looks.items()
+        ]
+        if any(line.ceiling is not None for line in lines):
+            handles.append(_ceiling_handle())
+        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+        counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
+        caption = f"mean of {style.counted_seeds(counts)}; bands: 95 % interval"
+        style.title_figure(figure, title, caption, panels=1)
+        style.save(figure, svg, png)
+
+
+def _draw_line(
+    axes: Axes,
+    scale: EpsilonScale,
+    line: _Line,
+    looks: Mapping[str, tuple[str, tuple[object, str]]],
+) -> None:
+    colour, (dashes, marker) = looks[line.name]
+    x = [scale.position(epsilon) for epsilon in line.cells]
+    axes.plot(
+        x, [100 * cell.mean for cell in line.cells.values()], color=colour, linestyle=dashes,
+        marker=marker, markeredgecolor="white", markeredgewidth=0.5,
+    )  # fmt: skip
+    banded = {e: cell for e, cell in line.cells.items() if cell.low is not None}
+    axes.fill_between(
+        [scale.position(epsilon) for epsilon in banded],
+        [100 * (cell.low or 0.0) for cell in banded.values()],
+        [100 * (cell.high or 0.0) for cell in banded.values()],
+        color=colour, alpha=0.15, linewidth=0,
+    )  # fmt: skip
+    if line.ceiling is not None:
+        axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
+
+
+def _ceiling_handle() -> Line2D:
+    return Line2D(
+        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=0.8,
+        label="non-private ceiling",
+    )  # fmt: skip
+
+
+def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
+    """Draws what privacy costs each dataset against its training rows: a colour an epsilon.
+
+    The foundation-features paper's theorem 3.1 asks of an accurate algorithm on a long-tailed
+    distribution an epsilon that grows with the logarithm of the training rows. Drawn are the points
+    that the best private result stays below the dataset's non-private ceiling, or the result itself
+    where some dataset has no ceiling; a panel a backbone, a marker a dataset.
+
+    Args:
+      cells: of the datasets that are compared.
+
+    Raises:
+      DataError: when fewer than two datasets have private cells.
+    """
+    private = [cell for cell in cells if cell.private]
+    lines = _lines(cells, private, lambda dataset: dataset)
+    datasets = unique(line.dataset for line in lines)
+    if len(datasets) < 2:
+        raise DataError("fewer than two datasets have private cells; add one to the study")
+    epsilons = spread(sorted({e for line in lines for e in line.cells}), MOST_EPSILONS)
+    sizes = {cell.dataset: cell.n for cell in private}
+    below = all(line.ceiling is not None for line in lines)
+    markers = {d: look[1][1] for d, look in zip(datasets, style.looks(len(datasets)), strict=True)}
+    colours = dict(zip(epsilons, style.COLOURS, strict=False))
+    backbones = unique(line.backbone for line in lines)
+    labels = [f"{style.shortened(name, 60)}, {sizes[name]:,}" for name in datasets]
+    labels = [style.wrapped(label, _NAME) for label in labels]
+    legend = sum(label.count("\n") + 1 for label in labels) + len(epsilons) + 1
+    with mpl.rc_context(style.SETTINGS):
+        figure, grid = style.panel_grid(len(backbones), legend=legend)
+        for axes, backbone in zip(grid, backbones, strict=True):
+            for line in lines:
+                if line.backbone == backbone:
+                    _draw_size(axes, line, sizes[line.dataset], markers, colours, below=below)
+            axes.set_title(style.wrapped(style.shortened(backbone, 60), 34), fontsize=9)
+            _size_axis(axes, list(sizes.values()))
+        measures = " or ".join(unique(cell.measure.title for cell in private))
+        text = f"{measures}: points below the ceiling" if below else f"test {measures} (%)"
+        style.label_outer_panels(grid, text)
+        handles = [
+            Line2D([], [], color=colour, linestyle="none", marker="o", label=budget(epsilon))
+            for epsilon, colour in colours.items()
+        ]
+        handles += [
+            Line2D([], [], color=style.NEUTRAL, linestyle="none", marker=markers[name], label=label)
+            for name, label in zip(datasets, labels, strict=True)
+        ]
+        figure.legend(handles=handles, loc="outside right upper", handlelength=1.6)
+        style.title_figure(
+            figure, "What privacy costs by training rows, best private method, by test result",
+            "one point a dataset: they differ in more than their size", panels=1,
+        )  # fmt: skip
+        style.save(figure, svg, png)
+
+
+def _draw_size(
+    axes: Axes,
+    line: _Line,
+    n: int,
+    markers: Mapping[str, str],
+    colours: Mapping[float, str],
+    *,
+    below: bool,
+) -> None:
+    for index, (epsilon, colour) in enumerate(colours.items()):
+        cell = line.cells.get(epsilon)
+        if cell is None:
+            continue
+        value = (line.ceiling or 0.0) - 100 * cell.mean if below else 100 * cell.mean
+        # side by side, since datasets of one size would hide each other
+        place = n * 1.02 ** (index - (len(colours) - 1) / 2)
+        axes.plot(
+            place, value, color=colour, marker=markers[line.dataset], linestyle="none",
+            markersize=5.5, markeredgecolor="white", markeredgewidth=0.5,
+        )  # fmt: skip
+
+
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """Makes the axis logarithmic, with plain numbers, and room beside the outermost sizes."""
+    axes.set_xscale("log")
+    axes.set_xlim(min(sizes) / 1.5, 1.5 * max(sizes))
+    decades = math.log10(max(sizes) / min(sizes))
+    steps = (1.0,) if decades > 2.5 else (1.0, 3.0) if decades > 1 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(labelsize=7.5)
+    axes.set_xlabel("training rows, or patients (log scale)", fontsize=8.5)
+    axes.grid(axis="both")
+
+
+def real_labels_figure(cells: Sequence[CellResult], *, dataset: str, svg: Path, png: Path) -> None:
+    """Draws results against the dataset's labels and against ReaL's: a panel a backbone.
+
+    Each line has the best private method at each epsilon, chosen by its headline result.
+
+    Args:
+      cells: of one dataset.
+
+    Raises:
+      DataError: when no private cell has an accuracy against ReaL's labels.
+    """
+    known = [cell for cell in cells if cell.private and cell.real is not None]
+    if not known:
+        raise DataError(
+            f"{dataset}: no private result against ReaL's labels; give the dataset accepted_labels"
+        )
+    lines = _lines(known, known, lambda dataset: dataset)
+    finite = tuple(sorted({epsilon for line in lines for epsilon in line.cells}))
+    titles = (f"{known[0].measure.title}, the dataset's labels", "accuracy, ReaL's labels")
+    looks = dict(zip(titles, style.looks(2), strict=True))
+    with mpl.rc_context(style.SETTINGS):
+        figure, grid = style.panel_grid(len(lines), legend=4)
+        scale = EpsilonScale(finite=finite, infinite=False, curves=2)
+        for axes, line in zip(grid, lines, strict=True):
+            draw_epsilon_axis(axes, scale, width=0.5)
+            _draw_labels(axes, scale, line, looks)
+            axes.set_title(style.wrapped(style.shortened(line.backbone, 60), 34), fontsize=9)
+        grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
+        style.label_outer_panels(grid, "test result (%)")
+        handles = [
+            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=title)
+            for title, (colour, (dashes, marker)) in looks.items()
+        ]
+        figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
+        counts = sorted({len(cell.values) for cell in known})
+        style.title_figure(
+            figure, f"{style.shortened(dataset, 40)}: ReaL's labels, best private method at each ε",
+            f"mean of {style.counted_seeds(counts)}; bands: 95 % interval", panels=1,
+        )  # fmt: skip
+        style.save(figure, svg, png)
+
+
+def _draw_labels(
+    axes: Axes,
+    scale: EpsilonScale,
+    line: _Line,
+    looks: Mapping[str, tuple[str, tuple[object, str]]],
+) -> None:
+    x = [scale.position(epsilon) for epsilon in line.cells]
+    headline = [(c.mean, c.low, c.high) for c in line.cells.values()]
+    real = [(c.real.mean, c.real.low, c.real.high) for c in line.cells.values() if c.real]
+    for values, (colour, (dashes, marker)) in zip((headline, real), looks.values(), strict=True):
+        axes.plot(
+            x, [100 * mean for mean, _, _ in values], color=colour, linestyle=dashes,
+            marker=marker, markeredgecolor="white", markeredgewidth=0.5,
+        )  # fmt: skip
+        banded = [
+            (place, low, high)
+            for place, (_, low, high) in zip(x, values, strict=True)
+            if low is not None and high is not None
+        ]
+        axes.fill_between(
+            [place for place, _, _ in banded], [100 * low for _, low, _ in banded],
+            [100 * high for _, _, high in banded], color=colour, alpha=0.15, linewidth=0,
+        )  # fmt: skip

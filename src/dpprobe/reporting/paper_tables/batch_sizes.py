@@ -1,0 +1,300 @@
+"""Tables 1, 2, 3 and 9 of Mehta et al. 2022: batch sizes and models of one optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dpprobe.reporting.paper_tables.common import (
+    CHOICE_NOTE,
+    INTERVALS,
+    OURS,
+    TITLES,
+    TRANSFER,
+    Run,
+    best_of_cell,
+    deltas_text,
+    epsilon_cell,
+    make_table,
+    measured_cell,
+    nothing_measured,
+    printed_cell,
+    row_numbers,
+    source_cell,
+    study_command,
+)
+from dpprobe.reporting.published import Published
+from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
+from dpprobe.results.best_private import best_ceiling
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.ablations import LEARNING_RATE, families, unique
+
+_VARYING = ("batch_size", LEARNING_RATE)
+PRICED = "tuned"  # the head whose search over options its epsilon pays for
+
+
+@dataclass(kw_only=True)
+class _BatchRow:
+    """One model at one epsilon.
+
+    Attributes:
+      best: the non-private ceiling, in the row without privacy.
+      cells: by batch size.
+      dimension: of the features, where measured.
+      chosen: True if a cell is the best of several.
+    """
+
+    dataset: str
+    model: str
+    tuning: str
+    source: TableCell
+    epsilon: Any
+    best: TableCell = BLANK
+    cells: dict[int, TableCell] = field(default_factory=dict)
+    dimension: int | None = None
+    chosen: bool = False
+
+
+def batch_sizes(run: Run, published: Published, table: str) -> Table:
+    """Makes the table of one optimiser: a row a model and epsilon, a column a batch size."""
+    printed = published.of_table(TRANSFER, table)
+    assert printed.optimiser is not None
+    rows = [*_printed_batches(published, table), *_measured_batches(run, printed.optimiser)]
+    if table == "9":
+        for row in rows:
+            row.cells = {size: cell for size, cell in row.cells.items() if size < 2**17}
+        rows = [row for row in rows if row.cells]
+    sizes = sorted({size for row in rows for size in row.cells})
+    best = any(row.best.text for row in rows)
+    body = [
+        make_row(
+            row.dataset, row.model, row.tuning, row.source, epsilon_cell(row.epsilon),
+            *([row.best] if best else []), *(row.cells.get(size, BLANK) for size in sizes),
+        )
+        for row in rows
+    ]  # fmt: skip
+    small = " and batches below 2^17" if table == "9" else ""
+    return make_table(
+        f"large_scale_transfer_table{table}",
+        f"{printed.title} (table {table} of Mehta et al. 2022)",
+        (
+            "<Data", "<Model", "<Tuning", "<Source", "ε", *(["±Best"] if best else []),
+            *(f"±{_size(size)}" for size in sizes),
+        ),
+        body,
+        _batch_notes(run, rows, sizes, wanted=f"head {printed.optimiser}{small}"),
+    )  # fmt: skip
+
+
+def _batch_notes(
+    run: Run, rows: Sequence[_BatchRow], sizes: Sequence[int], *, wanted: str
+) -> list[str]:
+    """Writes the notes of a table of batch sizes.
+
+    Args:
+      wanted: the methods that a study needs for measured rows.
+    """
+    notes = [
+        "Test accuracy in percent (AUC as a fraction where that is the dataset's metric) by "
+        "expected batch size; ∞ is without privacy. Published: δ 1e-6, fixed-size batches, top-1. "
+        f"Measured: Poisson batches, frozen features, {INTERVALS}"
+        f"{deltas_text(run.cells)}. Blank: not run at that batch size."
+    ]
+    measured_rows = [row for row in rows if not row.source.citation]
+    if any(size not in row.cells for row in measured_rows for size in sizes):
+        notes.append(
+            "A measured row has the batch sizes of its methods' `batch_size:`; "
+            f"{study_command(TRANSFER)} runs a sweep."
+        )
+    if any(row.best.text for row in rows):
+        notes[0] += (
+            " Best, published: momentum, batch size 512, without privacy; measured: logistic "
+            "regression to convergence."
+        )
+    notes += _chosen(rows)
+    if all(row.source.citation for row in rows):
+        notes.append(nothing_measured(run, f"no method with {wanted}"))
+    return notes
+
+
+def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
+    """Makes the published rows of a table."""
+    rows: dict[tuple[str, Any], _BatchRow] = {}
+    for number in published.select(paper=TRANSFER, table=table):
+        assert number.model is not None
+        assert number.tuning is not None
+        assert number.batch_size is not None
+        assert number.dataset is not None
+        row = rows.setdefault(
+            (number.row, number.epsilon),
+            _BatchRow(
+                dataset=TITLES[number.dataset],
+                model=number.model,
+                tuning=number.tuning,
+                source=source_cell(published, number.citation),
+                epsilon=number.epsilon,
+            ),
+        )
+        if number.column == "best":
+            row.best = printed_cell(number)
+        else:
+            row.cells[number.batch_size] = printed_cell(number)
+    return list(rows.values())
+
+
+def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
+    """Makes the measured rows; methods that differ in batch size and learning rate share one.
+
+    Methods of a single batch size have rows only where no methods of several sizes do: they are
+    about something else. Below each such row stands that of the methods of head `tuned` whose base
+    is like it: what a choice of the learning rate gives that epsilon pays for.
+    """
+    options = {cell.method: cell.options for cell in run.cells if cell.head == head}
+    sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}
+    groups = families(options, _VARYING)
+    groups = [group for group in groups if len({sizes[m] for m in group}) > 1] or groups
+    rows = []
+    for group in groups:
+        rows += _group_rows(run, group)
+        rows += [
+            replace(row, source=TableCell(text=f"{row.source.text}, priced choice"))
+            for priced in _priced_groups(run, options[group[0]])
+            for row in _group_rows(run, priced)
+        ]
+    return rows
+
+
+def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
+    """Makes a row for each dataset, backbone and epsilon of methods that share one."""
+    rows = []
+    cells = [cell for cell in run.cells if cell.method in group]
+    keys = unique((c.dataset, c.backbone, c.epsilon) for c in cells)
+    for dataset, backbone, epsilon in sorted(keys, key=lambda key: (key[0], key[1], -key[2])):
+        same = [
+            c for c in cells if (c.dataset, c.backbone, c.epsilon) == (dataset, backbone, epsilon)
+        ]
+        sizes = _by_batch_size(same)
+        rows.append(
+            _BatchRow(
+                dataset=run.title(dataset),
+                model=backbone,
+                tuning="last layer",
+                source=TableCell(text=f"{OURS}, {_group_name(group)}"),
+                epsilon=epsilon,
+                best=_ceiling(run, dataset, backbone) if math.isinf(epsilon) else BLANK,
+                cells={size: best_of_cell(of) for size, of in sizes.items()},
+                dimension=same[0].dimension,
+                chosen=any(len(of) > 1 for of in sizes.values()),
+            )
+        )
+    return rows
+
+
+def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Groups methods of head `tuned` whose base differs from a method in what varies alone."""
+    like = {}
+    for cell in run.cells:
+        if cell.head != PRICED:
+            continue
+        varying = {*_VARYING, *cell.options.get("search", {})}
+        if _without(cell.base_options, varying) == _without(options, varying):
+            like[cell.method] = _without(cell.options, {"base"})
+    return families(like, ())
+
+
+def _without(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key not in set(names)}
+
+
+def _by_batch_size(cells: Sequence[CellResult]) -> dict[int, list[CellResult]]:
+    sizes: dict[int, list[CellResult]] = {}
+    for cell in cells:
+        if cell.batch_size:
+            sizes.setdefault(cell.batch_size, []).append(cell)
+    return sizes
+
+
+def _chosen(rows: Iterable[_BatchRow]) -> list[str]:
+    """Writes a note where methods share a batch size, as in a sweep of learning rates."""
+    rows = list(rows)
+    notes = []
+    if any(row.chosen for row in rows):
+        notes.append(CHOICE_NOTE)
+    if any(row.source.text.endswith("priced choice") for row in rows):
+        notes.append(
+            "Priced choice: head tuned searches the learning rate within its own ε, without the "
+            "test rows."
+        )
+    return notes
+
+
+def _group_name(group: Sequence[str]) -> str:
+    return group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
+
+
+def _ceiling(run: Run, dataset: str, backbone: str) -> TableCell:
+    cells = (cell for cell in run.cells if (cell.dataset, cell.backbone) == (dataset, backbone))
+    return measured_cell(best_ceiling(cells))
+
+
+def _size(size: int) -> str:
+    exponent = round(math.log2(size))
+    return f"2^{exponent}" if 2**exponent == size else f"{size:,}"
+
+
+def model_sizes(run: Run, published: Published) -> Table:
+    """Makes table 3: the largest batch of DP-LAMB, a row a model, without and with privacy."""
+    rows = []
+    for row in published.of_table(TRANSFER, "3").rows:
+        numbers = row_numbers(published, "3", row.row)
+        private = numbers["dp_20"]
+        rows.append(
+            make_row(
+                TITLES["imagenet"], private.model or "", BLANK, private.tuning or "",
+                source_cell(published, private.citation), printed_cell(numbers["best"]),
+                _size(2**20), printed_cell(numbers["inf_20"]), epsilon_cell(private.epsilon),
+                printed_cell(private),
+            )
+        )  # fmt: skip
+    measured_rows = _measured_batches(run, "lamb")
+    ours = _largest_batches(measured_rows)
+    notes = [
+        "Test accuracy in percent (AUC as a fraction) at the largest batch of DP-LAMB; Best as in "
+        "table 2. The published models were trained on JFT, which is not public."
+    ]
+    notes += _chosen(measured_rows)
+    if not ours:
+        notes.append(nothing_measured(run, "no method with head lamb"))
+    return make_table(
+        "large_scale_transfer_table3",
+        "DP-LAMB by model size (table 3 of Mehta et al. 2022)",
+        (
+            "<Data", "<Model", "Features", "<Tuning", "<Source", "±Best, ε ∞", "Batch", "±ε ∞", "ε",
+            "±Private",
+        ),
+        [*rows, *ours],
+        notes,
+    )  # fmt: skip
+
+
+def _largest_batches(batches: Sequence[_BatchRow]) -> list[tuple[TableCell, ...]]:
+    """Makes a row for each model, method and finite epsilon, at the largest batch size."""
+    groups: dict[tuple[str, str, str], list[_BatchRow]] = {}
+    for batch in batches:
+        groups.setdefault((batch.dataset, batch.model, batch.source.text), []).append(batch)
+    rows = []
+    for (dataset, model, source), group in groups.items():
+        size = max(size for batch in group for size in batch.cells)
+        largest = {batch.epsilon: batch for batch in group if size in batch.cells}
+        free = largest.pop(math.inf, None)
+        for epsilon, batch in sorted(largest.items()):
+            rows.append(
+                make_row(
+                    dataset, model, TableCell(text=str(batch.dimension), value=batch.dimension),
+                    "last layer", source, free.best if free else BLANK, _size(size),
+                    free.cells[size] if free else BLANK, epsilon_cell(epsilon), batch.cells[size],
+                )
+            )  # fmt: skip
+    return rows

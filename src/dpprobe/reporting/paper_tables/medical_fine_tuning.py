@@ -1,0 +1,88 @@
+"""The AUCs of Berrada et al. 2023 on chest radiographs, beside networks and heads of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dpprobe.reporting.paper_tables.common import (
+    INTERVALS,
+    MEDICAL,
+    TITLES,
+    Run,
+    deltas_text,
+    epsilon_cell,
+    make_table,
+    measured_cell,
+    printed_cell,
+    source_cell,
+    study_command,
+)
+from dpprobe.reporting.published import Published
+from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
+from dpprobe.results.best_private import best_result
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.ablations import unique
+
+HEADS, FULL, BLOCKS = "last layer", "full", "part"
+
+
+def radiographs(run: Run, published: Published) -> Table:
+    """Makes the table: a row a network and epsilon, its AUC as published or measured."""
+    rows = [
+        make_row(
+            TITLES[number.dataset or ""], number.model or "", number.tuning or "",
+            source_cell(published, number.citation), number.row, epsilon_cell(number.epsilon),
+            printed_cell(number),
+        )
+        for number in published.select(paper=MEDICAL)
+    ]  # fmt: skip
+    cells = [cell for cell in run.cells if cell.measure.headline == "auc" and not cell.unpriced]
+    ours = []
+    for dataset, backbone in unique((cell.dataset, cell.backbone) for cell in cells):
+        same = [c for c in cells if (c.dataset, c.backbone) == (dataset, backbone)]
+        for tuning in (FULL, BLOCKS, HEADS):
+            ours += _rows(run, [cell for cell in same if _tuning(cell) == tuning], tuning)
+    notes = [
+        "AUC as a fraction, over several labels their mean. Published: δ is 1/N, the "
+        "summary that was read does not say which of ImageNet-21K and JFT-4B the networks were "
+        "trained on before, nor whose the state of the art is; it has no AUC for MIMIC-CXR. "
+        "Measured: the best method of each tuned part at each ε, chosen by its test result; ∞ is "
+        "without privacy. "
+        f"{INTERVALS[0].upper()}{INTERVALS[1:]}{deltas_text(cells)}."
+    ]
+    if not ours:
+        notes.append(
+            f"Study {run.study} has no dataset whose metric is AUC, so nothing measured stands "
+            f"here; {study_command(MEDICAL)} runs two."
+        )
+    return make_table(
+        "medical_fine_tuning_auc",
+        "Chest radiographs (results of Berrada et al. 2023)",
+        ("<Data", "<Model", "<Tuning", "<Source", "<Row or method", "ε", "±AUC"),
+        [*rows, *ours],
+        notes,
+    )
+
+
+def _rows(run: Run, cells: Sequence[CellResult], tuning: str) -> list[tuple[TableCell, ...]]:
+    """Makes a row an epsilon of the cells of one tuned part; without privacy the best of all."""
+    rows = []
+    for epsilon in sorted({cell.epsilon for cell in cells}):
+        best = best_result(
+            c for c in cells if c.epsilon == epsilon and (c.private or math.isinf(epsilon))
+        )
+        if best is not None:
+            rows.append(
+                make_row(
+                    run.title(best.dataset), best.backbone, tuning, run.source, best.method,
+                    epsilon_cell(epsilon), measured_cell(best) if best else BLANK,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _tuning(cell: CellResult) -> str:
+    """Returns which part of the network was trained."""
+    tuned = cell.base_options.get("tune") if cell.network else "head"
+    return HEADS if tuned == "head" else FULL if tuned == "all" else BLOCKS

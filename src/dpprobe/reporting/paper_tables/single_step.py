@@ -1,0 +1,125 @@
+"""Figures 1b and 4 of Mehta et al. 2022 as tables: passes over the data, ReaL labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpprobe.reporting.paper_tables.common import (
+    INTERVALS,
+    TITLES,
+    TRANSFER,
+    Run,
+    deltas_text,
+    epsilon_cell,
+    make_table,
+    measured_cell,
+    nothing_measured,
+    printed_cell,
+    scaled_cell,
+    source_cell,
+    study_command,
+)
+from dpprobe.reporting.published import Number, Published
+from dpprobe.reporting.tables import BLANK, Table, TableCell, make_row
+from dpprobe.results.best_private import best_result
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.ablations import unique
+
+ACCURACIES, EPOCHS = "abstract and figure 1", "figure 1b"
+
+
+def passes(run: Run, published: Published) -> Table:
+    """Makes the table of figure 1b: epsilon, passes over the data, and accuracy."""
+    rows = [
+        make_row(
+            TITLES[number.dataset or ""], number.model or "",
+            source_cell(published, number.citation),
+            epsilon_cell(number.epsilon), _delta_cell(number.delta),
+            printed_cell(_epochs(published, number)), "", printed_cell(number),
+        )
+        for number in published.select(paper=TRANSFER, table=ACCURACIES)
+    ]  # fmt: skip
+    ours = []
+    private = [cell for cell in run.cells if cell.private and cell.epochs is not None]
+    for key in unique((cell.dataset, cell.backbone, cell.epsilon) for cell in private):
+        best = best_result(c for c in private if (c.dataset, c.backbone, c.epsilon) == key)
+        assert best is not None
+        ours.append(
+            make_row(
+                run.title(best.dataset), best.backbone, run.source, epsilon_cell(best.epsilon),
+                _delta_cell(best.delta), _passes_cell(best), best.method, measured_cell(best),
+            )
+        )  # fmt: skip
+    notes = [
+        "Passes over the data: published as stated, measured in expectation over Poisson batches. "
+        f"Measured: {INTERVALS}; of the study's gradient heads the best at each ε, chosen by its "
+        "test result. AUC as a fraction where that is the dataset's metric. The paper's curve over "
+        "other ε stands in a picture and is not here."
+    ]
+    if not ours:
+        notes.append(nothing_measured(run, "no private gradient head"))
+    return make_table(
+        "large_scale_transfer_figure1b",
+        "Passes over the data (figure 1b of Mehta et al. 2022)",
+        ("<Data", "<Model", "<Source", "ε", "δ", "Epochs", "<Method", "±Accuracy"),
+        [*rows, *ours],
+        notes,
+    )
+
+
+def _epochs(published: Published, number: Number) -> Number | None:
+    """Finds the passes that the paper states for the source of an accuracy."""
+    same = published.select(paper=TRANSFER, table=EPOCHS, citation=number.citation)
+    return same[0] if same else None
+
+
+def _passes_cell(cell: CellResult) -> TableCell:
+    return TableCell(text=f"{cell.epochs:.3g}", value=cell.epochs)
+
+
+def _delta_cell(delta: float | None) -> TableCell:
+    return BLANK if delta is None else TableCell(text=f"{delta:g}", value=delta)
+
+
+def real_labels(run: Run, published: Published) -> Table:
+    """Makes the table of figure 4: the same heads against ImageNet's and against ReaL's labels."""
+    del published  # the paper's curve stands in a picture
+    known = [cell for cell in run.cells if cell.real is not None]
+    keys = unique((cell.dataset, cell.backbone, cell.epsilon) for cell in known)
+    rows = []
+    for dataset, backbone, epsilon in sorted(keys, key=lambda key: (*key[:2], key[2])):
+        same = [
+            cell
+            for cell in known
+            if (cell.dataset, cell.backbone, cell.epsilon) == (dataset, backbone, epsilon)
+            and (cell.private or math.isinf(epsilon))
+        ]
+        best = best_result(same)
+        if best is not None and best.real is not None:
+            rows.append(_real_row(run, best, best.real))
+    notes = [
+        "The best method of the study at each ε, chosen by its test result against the dataset's "
+        "labels; ∞ is without privacy. ReaL's labels name all that is to be seen on an image, and "
+        f"an answer among them is right. Measured: {INTERVALS}{deltas_text(known)}. The paper's "
+        "numbers stand in a picture and are not here."
+    ]
+    if not rows:
+        notes.append(
+            f"Study {run.study} has no dataset with ReaL's labels (`accepted_labels:`), so nothing "
+            f"stands here; {study_command(TRANSFER)} runs one."
+        )
+    return make_table(
+        "large_scale_transfer_figure4",
+        "Accuracy against ReaL labels (figure 4 of Mehta et al. 2022)",
+        ("<Data", "<Model", "<Source", "ε", "<Method", "±Accuracy", "±ReaL accuracy"),
+        rows,
+        notes,
+    )
+
+
+def _real_row(run: Run, cell: CellResult, real: Any) -> tuple[TableCell, ...]:
+    return make_row(
+        run.title(cell.dataset), cell.backbone, run.source, epsilon_cell(cell.epsilon),
+        cell.method, measured_cell(cell), scaled_cell(real.mean, real.low, real.high, "accuracy"),
+    )  # fmt: skip

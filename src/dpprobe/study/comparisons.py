@@ -1,0 +1,70 @@
+"""The figures that compare datasets, backbones or images, where a study has what they compare."""
+
+from __future__ import annotations
+
+from dpprobe.artifacts import canonical_json
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.study.ablations import same_but_size
+from dpprobe.study.imbalance import rare_classes
+from dpprobe.study.study import Study
+
+# Of one dataset, and of all.
+DATASET_COMPARISONS = ("by_backbone", "by_resolution", "real_labels")
+STUDY_COMPARISONS = ("datasets", "deltas", "dataset_size")
+
+
+def dataset_comparisons(study: Study, dataset: str) -> list[str]:
+    """Names the figures of one dataset."""
+    if not promises(study):
+        return []
+    backbones = {name: options.extraction_params() for name, options in study.backbones.items()}
+    made = {
+        "by_backbone": len(backbones) > 1,
+        "by_resolution": bool(same_but_size(backbones)),
+        "real_labels": getattr(study.datasets[dataset], "accepted_labels", None) is not None,
+    }
+    return [name for name in DATASET_COMPARISONS if made[name]]
+
+
+def study_comparisons(study: Study) -> list[str]:
+    """Names the figures of all datasets."""
+    if not promises(study):
+        return []
+    several = len(compared_datasets(study)) > 1
+    made = {"datasets": several, "dataset_size": several, "deltas": bool(delta_groups(study))}
+    return [name for name in STUDY_COMPARISONS if made[name]]
+
+
+def promises(study: Study) -> bool:
+    """True if some cell of the study carries a guarantee."""
+    finite = set(study.job_epsilons()) - {INFINITE}
+    methods = study.methods.values()
+    return bool(finite) and any(m.private and m.private_choices is None for m in methods)
+
+
+def compared_datasets(study: Study) -> list[str]:
+    """Lists datasets of different images, without those made to have a rare class."""
+    rare = {item.name for item in rare_classes(study.imbalance)}
+    first: dict[str, str] = {}
+    for name, key in _images(study).items():
+        if name not in rare:
+            first.setdefault(key, name)
+    return list(first.values())
+
+
+def delta_groups(study: Study) -> list[list[str]]:
+    """Groups datasets of the same images that differ in delta."""
+    groups: dict[str, list[str]] = {}
+    for name, key in _images(study).items():
+        groups.setdefault(key, []).append(name)
+    return [
+        group for group in groups.values() if len({study.dataset_delta(name) for name in group}) > 1
+    ]
+
+
+def _images(study: Study) -> dict[str, str]:
+    """Writes what decides each dataset's tables."""
+    return {
+        name: canonical_json(options.preparation_params())
+        for name, options in study.datasets.items()
+    }

@@ -1,0 +1,129 @@
+"""Datasets, deltas, training rows and ReaL labels beside each other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from dpprobe.errors import DataError
+from dpprobe.reporting.figures.datasets import (
+    datasets_figure,
+    delta_figure,
+    real_labels_figure,
+    size_figure,
+)
+from dpprobe.results.cell_results import CellResult
+from tests.support.comparison_cells import compared_cells
+from tests.support.figures import drawn_figure
+
+LONG = "a_hospital_with_a_very_long_name_of_sixty_characters_or_more"
+
+
+def _curves(axes: object) -> list[list[float]]:
+    lines = axes.get_lines()  # type: ignore[attr-defined]
+    return [[float(y) for y in line.get_ydata()] for line in lines if len(line.get_xdata()) == 3]
+
+
+def _means(cells: list[CellResult], **wanted: object) -> list[float]:
+    same = [c for c in cells if all(getattr(c, key) == value for key, value in wanted.items())]
+    epsilons = sorted({cell.epsilon for cell in same if cell.private})
+    return [100 * max(c.mean for c in same if c.epsilon == epsilon) for epsilon in epsilons]
+
+
+def test_datasets_share_a_panel_and_show_dp_fc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = compared_cells(tmp_path, datasets=("cifar10", "imagenet"))
+    figure = drawn_figure(monkeypatch, lambda files: datasets_figure(cells, **files))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["small", "large"]
+    assert _curves(figure.axes[0]) == [
+        pytest.approx(_means(cells, dataset=name, backbone="small", method="feature_covariance"))
+        for name in ("cifar10", "imagenet")
+    ]
+    assert "DP-FC" in figure.get_suptitle()
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["cifar10", "imagenet", "non-private ceiling"]
+
+
+def test_without_dp_fc_the_best_method_is_shown_and_said_to_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = compared_cells(
+        tmp_path, datasets=("a", LONG), backbones=["b"], methods=[f"m{i}" for i in range(40)],
+        epsilons=("1",),
+    )  # fmt: skip
+    figure = drawn_figure(monkeypatch, lambda files: datasets_figure(cells, **files))
+    assert "best private method at each ε, by test result" in figure.get_suptitle()
+    datasets_figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("figure", [datasets_figure, size_figure])
+def test_one_dataset_is_no_comparison(figure: object, tmp_path: Path) -> None:
+    cells = compared_cells(tmp_path, backbones=["b"])
+    with pytest.raises(DataError, match="fewer than two datasets"):
+        figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")  # type: ignore[operator]
+
+
+def test_the_same_images_at_two_deltas_have_a_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = {"imagenet": {"delta": 1e-6}, "imagenet_8e7": {"delta": 8e-7}}
+    cells = compared_cells(tmp_path, datasets=tuple(deltas), backbones=["b"], changes=deltas)
+    groups = [["imagenet", "imagenet_8e7"]]
+    figure = drawn_figure(monkeypatch, lambda files: delta_figure(groups, cells, **files))
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[:2] == ["δ = 1e-06", "δ = 8e-07"]
+    assert len(_curves(figure.axes[0])) == 2
+    same = compared_cells(tmp_path / "same", datasets=tuple(deltas), backbones=["b"])
+    with pytest.raises(DataError, match="no dataset has private cells at two deltas"):
+        delta_figure(groups, same, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+def test_what_privacy_costs_stands_at_the_training_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"chest": {"n": 5232}, "mnist": {"n": 60000}}
+    cells = compared_cells(
+        tmp_path, datasets=tuple(sizes), backbones=["b"], changes=sizes, epsilons=("1",)
+    )
+    figure = drawn_figure(monkeypatch, lambda files: size_figure(cells, **files))
+    (axes,) = figure.axes
+    points = {float(line.get_xdata()[0]): float(line.get_ydata()[0]) for line in axes.get_lines()}
+    for name, facts in sizes.items():
+        ceiling = next(100 * c.mean for c in cells if c.dataset == name and c.ceiling)
+        (best,) = _means(cells, dataset=name)
+        assert points[facts["n"]] == pytest.approx(ceiling - best)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["ε = 1", "chest, 5,232", "mnist, 60,000"]
+
+
+def test_without_a_ceiling_results_themselves_are_drawn_against_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = compared_cells(tmp_path, datasets=("a", "b"), backbones=["x"], epsilons=("1",))
+    private = [cell for cell in cells if not cell.ceiling]
+    figure = drawn_figure(monkeypatch, lambda files: size_figure(private, **files))
+    assert figure.axes[0].get_ylabel() == "test accuracy (%)"
+
+
+def test_real_labels_have_a_line_beside_the_dataset_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = compared_cells(tmp_path, backbones=["b"], real=0.05)
+    figure = drawn_figure(
+        monkeypatch, lambda files: real_labels_figure(cells, dataset="imagenet", **files)
+    )
+    own_labels, real = _curves(figure.axes[0])
+    assert own_labels == pytest.approx(_means(cells))
+    assert real == pytest.approx([value + 5 for value in own_labels])
+    assert math.isclose(cells[0].real.mean, cells[0].mean + 0.05)  # type: ignore[union-attr]
+
+
+def test_missing_real_labels_are_an_error_that_names_the_option(tmp_path: Path) -> None:
+    cells = compared_cells(tmp_path, backbones=["b"])
+    with pytest.raises(DataError, match="accepted_labels"):
+        real_labels_figure(
+            cells, dataset="imagenet", svg=tmp_path / "a.svg", png=tmp_path / "a.png"
+        )
