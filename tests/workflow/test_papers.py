@@ -132,9 +132,21 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("foundation_features", {"classify_zero_shot": 7, "probe_few_shot": 7, "train_heads": 294}),
-        ("large_scale_transfer", {"plot_option": 2, "train_heads": 16, "plot_gap": 1}),
-        ("features_second_order", {"train_heads": 48, "summarise": 3}),
+        (
+            "foundation_features",
+            {
+                "classify_zero_shot": 7,
+                "probe_few_shot": 7,
+                "train_heads": 294,
+                "plot_comparison": 7,
+                "plot_datasets": 2,
+            },
+        ),
+        (
+            "large_scale_transfer",
+            {"plot_option": 3, "train_heads": 16, "plot_gap": 1, "plot_comparison": 3},
+        ),
+        ("features_second_order", {"train_heads": 48, "summarise": 3, "plot_datasets": 2}),
         ("clip_zero_shot_start", {"embed_text": 2, "train_heads": 12}),
     ],
 )

@@ -81,13 +81,21 @@ def draw_panels(panels: Sequence[Panel], *, title: str, label: str, svg: Path, p
         grid[0].set_ylim(top=min(grid[0].get_ylim()[1], style.TOP))
         measure = panels[0].cells[0][1].measure
         style.label_outer_panels(grid, f"test {measure.title} (%)")
+        named = panels[0].named
         handles = [
-            Line2D([], [], color=colour, linestyle=dashes, marker=marker, label=budget(value))
+            Line2D(
+                [],
+                [],
+                color=colour,
+                linestyle="none" if named else dashes,
+                marker=marker,
+                label=budget(value),
+            )
             for value, (colour, (dashes, marker)) in looks.items()
         ]
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for panel in panels for _, cell in panel.cells})
-        bands = "bars" if panels[0].named else "bands"
+        bands = "bars" if named else "bands"
         style.title_figure(
             figure, title, f"mean of {style.counted_seeds(counts)}; {bands}: 95 % interval",
             panels=len(panels),

@@ -51,6 +51,7 @@ _NOISE: dict[str, Any] = {"color": "#8C8C8C", "linestyle": "-", "linewidth": 0.9
 # Dashes of the curves of accuracy, by setting.
 _DASHES: dict[Setting, Any] = {"constant": (0, (1, 1)), "searched": "-", "priced": (0, (6, 2))}
 
+CHART_MIDDLE = 50.0  # percent: words of a higher result stand below it
 _NOTHING: tuple[None] = (None,)
 Curve = tuple[str | None, int | None]  # what was tuned, in words and in blocks
 
@@ -229,7 +230,9 @@ def accuracy_figure(
     colours = dict(zip(epsilons, style.COLOURS, strict=False))
     measure = grid.measures.get(record.dataset)
     with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(max(0.42 * len(places), 3.0) + 3.2, 3.6), layout="constrained")
+        beside = len(unique((n.blocks, n.learning_rate, n.epsilon) for n in published))
+        width = max(0.42 * (len(places) + beside), 3.0) + 3.2
+        figure = Figure(figsize=(width, 3.6), layout="constrained")
         axes = figure.subplots()
         for epsilon in epsilons:
             for setting in _DASHES:
@@ -331,9 +334,11 @@ def _draw_published(
             linewidth=1.4,
         )  # fmt: skip
         words = f"{blocks[0]} to {blocks[1]}" if isinstance(blocks, tuple) else f"{blocks}"
+        above = max(values) < CHART_MIDDLE
         axes.annotate(
-            f"published\n{words}, {rate}", (x, max(values)), textcoords="offset points",
-            xytext=(0, -6), ha="center", va="top", fontsize=5.5, color=style.SUBTLE, rotation=90,
+            f"published, {words},\n{rate}", (x, max(values) if above else min(values)),
+            textcoords="offset points", xytext=(0, 6 if above else -6), ha="center",
+            va="bottom" if above else "top", fontsize=6, color=style.SUBTLE, rotation=90,
         )  # fmt: skip
     if groups:
         axes.axvline(right - 0.4, color="#BBBBBB", linewidth=0.8, zorder=0.5)

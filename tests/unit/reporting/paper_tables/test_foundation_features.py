@@ -36,7 +36,7 @@ def test_measured_cells_stand_in_the_published_row_of_their_epsilon(tmp_path: Pa
     assert rows[5]["clip + sgd"]
 
 
-def test_an_epsilon_that_the_paper_does_not_state_is_marked(tmp_path: Path) -> None:
+def test_an_epsilon_that_the_paper_does_not_state_is_marked() -> None:
     table = table_of(paper_run([]), "foundation_features_table2")
     marked = {(row["Data"], row["ε"]) for row in rows_as_text(table) if "‡" in row["ViT+LC"]}
     assert marked == {("MNIST", "1.2"), ("Fashion-MNIST", "2.7")}
