@@ -35,10 +35,9 @@ def test_one_dataset_and_one_backbone_compare_nothing() -> None:
 def test_two_backbones_two_sizes_and_two_datasets_are_compared() -> None:
     vit = {"family": "timm", "model": "test_vit", "pretrained": False}
     study = _study(
-        datasets={"digits": DIGITS, "wine": {"source": "sklearn", "name": "digits", "limit":
-                                             {"train": 500}}},
+        datasets={"digits": DIGITS, "part": DIGITS | {"subsample": {"per_class": 20}}},
         backbones={"vit": vit, "vit_64": vit | {"preprocessing": {"size": 64}}},
-    )  # fmt: skip
+    )
     assert dataset_comparisons(study, "digits") == ["by_backbone", "by_resolution"]
     assert study_comparisons(study) == ["datasets", "dataset_size"]
 
