@@ -28,9 +28,12 @@ def test_without_any_measured_cell_the_tables_hold_published_numbers_alone(tmp_p
     made = paper_tables(run, published.read())
     assert tuple(table.name for table in made) == PAPER_TABLES
     numbers = {n.text for n in published.read().select(table="3", paper="mehta_2022")}
-    texts = {cell.text for row in made[4].rows for cell in row}
+    sizes = next(table for table in made if table.name == "large_scale_transfer_table3")
+    texts = {cell.text for row in sizes.rows for cell in row}
     assert numbers <= texts
-    for table in made:
+    dimensions, *others = made
+    assert [row[0].text for row in dimensions.rows[3:]] == ["pixels"], "of any cell"
+    for table in others:
         assert not any("dpprobe" in cell.text for row in table.rows for cell in row), table.name
         assert any("snakemake" in note for note in table.notes), table.name
 
