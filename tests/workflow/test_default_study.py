@@ -206,6 +206,7 @@ STAGES = (
             "plot_accuracy",
             "plot_methods",
             "plot_gap",
+            "plot_comparison",
             "plot_tsne",
             "plot_tsne_grid",
             "write_tsne_page",
@@ -232,6 +233,7 @@ def test_a_stage_makes_all_that_it_names(
 # What belongs to no dataset alone.
 STUDY_WIDE = {
     "all",
+    "plot_datasets",
     "plot_tsne_grid",
     "write_tables",
     "write_paper_tables",
