@@ -13,6 +13,7 @@ from dpprobe.reporting.report import exhibits
 from dpprobe.reporting.report.exhibits import Exhibits
 from dpprobe.reporting.report.tables import ReportTable, study_tables
 from dpprobe.reporting.tables import Column, Table, make_row
+from dpprobe.study.comparisons import DATASET_COMPARISONS, STUDY_COMPARISONS
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import PNG, Made
 
@@ -92,3 +93,9 @@ def test_a_dataset_may_be_called_like_a_folder_or_a_table(tmp_path: Path) -> Non
         assert titles == [f"Results against epsilon, {name}", f"t-SNE of pixels features, {name}"]
         assert [item["folder"] for item in shown.tables(name)] == ["tables"]
     assert {item["folder"] for item in shown.tables(None)} == {"tables", "papers"}
+
+
+def test_figures_that_compare_have_titles_of_their_own() -> None:
+    for name in (*DATASET_COMPARISONS, *STUDY_COMPARISONS):
+        assert exhibits.title_of(name, None) == exhibits.COMPARISON_TITLES[name]
+    assert exhibits.title_of("by_backbone", "digits") == "Results by backbone, digits"
