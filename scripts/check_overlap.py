@@ -1,4 +1,4 @@
-"""Looks for near-duplicates of one dataset's private images in public ones."""
+"""Looks for near-duplicates of one dataset's images, of both splits, in public ones."""
 
 from pathlib import Path
 
@@ -7,14 +7,15 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.data.table import SplitTable
+        from dpprobe.data.table import SPLITS, SplitTable, read_info
         from dpprobe.devices import limit_threads
-        from dpprobe.features.near_duplicates import DatasetSplit, write_near_duplicates
+        from dpprobe.features.near_duplicates import DatasetSplit
+        from dpprobe.features.overlap_record import write_near_duplicates
         from dpprobe.features.store import FeatureStore
 
         limit_threads(snakemake.threads)
         tables, manifests = snakemake.input.tables, snakemake.input.manifests
-        private, *public = [
+        splits = [
             DatasetSplit(
                 dataset=Path(table).parent.name,
                 features=FeatureStore(Path(manifest)),
@@ -22,11 +23,13 @@ if __name__ == "__main__":
             )
             for table, manifest in zip(tables, manifests, strict=True)
         ]
+        removed = snakemake.input.removed
         write_near_duplicates(
-            private,
-            public,
+            splits[: len(SPLITS)],
+            splits[len(SPLITS) :],
             threshold=snakemake.params.threshold,
             device=run_study(snakemake.config).device,
             counts=Path(snakemake.output.counts),
             matches=Path(snakemake.output.matches),
+            removed=read_info(Path(removed)).removed if removed else None,
         )

@@ -8,10 +8,11 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.reporting.figures.near_duplicates import near_duplicate_figure
 
-        private, *public = (Path(table) for table in snakemake.input.tables)
+        train, test, *public = (Path(table) for table in snakemake.input.tables)
         near_duplicate_figure(
             Path(snakemake.input.matches),
-            {"": private, **{f"{path.parent.name}/{path.stem}": path for path in public}},
+            {"train": train, "test": test},
+            {f"{path.parent.name}/{path.stem}": path for path in public},
             svg=Path(snakemake.output.svg),
             png=Path(snakemake.output.png),
         )

@@ -19,7 +19,8 @@ VERSIONS = {
     "data": 2,
     "features": 2,
     "text": 2,
-    "overlap": 1,
+    "overlap": 2,
+    "removal": 1,
     "calibration": 3,
     "training": 3,
     "statement": 2,  # privacy statements: cells are written anew with their heads as they are

@@ -47,6 +47,7 @@ rule check_overlap:
             for dataset, split in overlap_splits(wildcards)
             for path in shard_paths(dataset, wildcards.backbone, split)
         ],
+        removed=removed_counts,
     output:
         counts="<results>/overlap/{dataset}/{backbone}.json",
         matches="<results>/overlap/{dataset}/{backbone}.parquet",

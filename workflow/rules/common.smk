@@ -109,6 +109,9 @@ except ConfigError as error:
 DATASETS = STUDY.all_datasets()
 # of each part of a dataset that the study has whole, the whole
 WHOLE = STUDY.wholes()
+# of each dataset whose near-duplicates are removed, the name under which all its rows stand
+ALL_ROWS = STUDY.before_removal()
+SOURCE_NAMES = {whole: name for name, whole in ALL_ROWS.items()}
 IMBALANCE_FIGURES = ("imbalance", "imbalance_law")
 IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
@@ -172,7 +175,8 @@ def download_receipt(wildcards):
     if wildcards.dataset in WHOLE:
         return []
     needed = DATASETS[wildcards.dataset].download_params() is not None
-    return f"<data>/downloads/{wildcards.dataset}/receipt.json" if needed else []
+    source = SOURCE_NAMES.get(wildcards.dataset, wildcards.dataset)
+    return f"<data>/downloads/{source}/receipt.json" if needed else []
 
 
 def whole_tables(wildcards):
@@ -182,12 +186,28 @@ def whole_tables(wildcards):
 
 
 def overlap_splits(wildcards):
-    """The splits that a near-duplicate check compares: the private one, then the public ones."""
-    public = STUDY.overlap.public
+    """The splits that a near-duplicate check compares: the private ones, then the public ones."""
     return [
-        (wildcards.dataset, "train"),
-        *((name, split) for name in public for split in ("train", "test")),
+        (name, split)
+        for name in (wildcards.dataset, *STUDY.overlap.public)
+        for split in ("train", "test")
     ]
+
+
+def removed_counts(wildcards):
+    """The description of a dataset that says what was removed from it, where that is done."""
+    removed = wildcards.dataset in ALL_ROWS
+    return f"<data>/{wildcards.dataset}/dataset.json" if removed else []
+
+
+def all_rows(wildcards, folder, *files):
+    """Files of all rows of a dataset whose near-duplicates are removed."""
+    return [f"{folder}/{ALL_ROWS[wildcards.dataset]}/{name}" for name in files]
+
+
+def whole_name(wildcards):
+    """The dataset whose rows another's are taken from."""
+    return (WHOLE | ALL_ROWS)[wildcards.dataset]
 
 
 def overlap_counts(wildcards):
@@ -312,10 +332,17 @@ def figure_paths(dataset):
         *(f"tsne_{backbone}" for backbone in STUDY.backbones),
         *(f"overlap_{backbone}" for backbone in OVERLAP_BACKBONES),
     ]
-    return expand(
+    of_dataset = expand(
         "<results>/figures/{dataset}/{name}.{extension}",
         dataset=dataset,
         name=figures,
+        extension=["svg", "png"],
+    )
+    # what was removed
+    return of_dataset + expand(
+        "<results>/figures/{whole}/overlap_{backbone}.{extension}",
+        whole=[ALL_ROWS[dataset]] if dataset in ALL_ROWS else [],
+        backbone=STUDY.overlap.remove if STUDY.overlap else None,
         extension=["svg", "png"],
     )
 

@@ -10,7 +10,7 @@ rule extract_features:
     benchmark:
         "<benchmarks>/extract_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
-        dataset=names([name for name in DATASETS if name not in WHOLE]),
+        dataset=names([name for name in DATASETS if name not in WHOLE | ALL_ROWS]),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:
@@ -34,17 +34,18 @@ rule extract_features:
         "../../scripts/extract_features.py"
 
 
-# A part of a dataset has its rows from the whole's shards: every image passes a network once.
+# A part of a dataset, and one without near-duplicates, has its rows from the whole's shards: every image passes a
+# network once.
 rule select_features:
     input:
         table="<data>/{dataset}/{split}.parquet",
         info="<data>/{dataset}/dataset.json",
-        whole=lambda wildcards: f"<data>/{WHOLE[wildcards.dataset]}/{wildcards.split}.parquet",
+        whole=lambda wildcards: f"<data>/{whole_name(wildcards)}/{wildcards.split}.parquet",
         manifest=lambda wildcards: manifest_path(
-            WHOLE[wildcards.dataset], wildcards.backbone, wildcards.split
+            whole_name(wildcards), wildcards.backbone, wildcards.split
         ),
         shards=lambda wildcards: shard_paths(
-            WHOLE[wildcards.dataset], wildcards.backbone, wildcards.split
+            whole_name(wildcards), wildcards.backbone, wildcards.split
         ),
     output:
         "<results>/features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.h5",
@@ -53,7 +54,7 @@ rule select_features:
     benchmark:
         "<benchmarks>/select_features/{dataset}/{backbone}/{split}/shard-{shard}-of-{shards}.tsv"
     wildcard_constraints:
-        dataset=names(WHOLE),
+        dataset=names(WHOLE | ALL_ROWS),
         shard=r"\d{5}",
         shards=r"\d{5}",
     conda:

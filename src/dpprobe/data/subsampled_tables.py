@@ -1,13 +1,16 @@
-"""Split tables of a part of a dataset's training rows, made from the tables of all of them."""
+"""Split tables of a part of a dataset's rows, made from the tables of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpprobe import artifacts
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.table import SPLITS, DatasetInfo, SplitTable, read_info, write_dataset
 from dpprobe.errors import DataError
@@ -27,24 +30,65 @@ def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> N
         unknown, has too few rows or would be left without any.
     """
     assert options.subsample is not None
-    info = read_info(whole / "dataset.json")
-    tables = {name: _opened(whole / f"{name}.parquet", info) for name in SPLITS}
+    tables = WholeTables.read(whole)
+    info, train = tables.info, tables.splits["train"]
     if info.multi_label:
         raise DataError("subsample: rows have several labels, so that none has a class; remove it")
-    train = tables["train"]
     kept = options.subsample.choose(
         train.labels().tolist(), train.units() or train.ids(), info.class_names
     )
-    write_dataset(
-        directory,
-        _batches(tables, kept),
-        options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
-        class_names=info.class_names,
-        groups=info.groups,
-        accepted=info.accepted,
-        units=info.units is not None,
-        rows=kept.count(True) + info.test_rows,
-    )
+    tables.write_part(directory, {"train": kept, "test": [True] * info.test_rows}, options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeTables:
+    """The split tables of all rows of a dataset, whose images are known to decode."""
+
+    folder: Path
+    info: DatasetInfo
+    splits: Mapping[str, SplitTable]
+
+    @classmethod
+    def read(cls, folder: Path) -> WholeTables:
+        """Opens the tables of a folder.
+
+        Raises:
+          DataError: for tables that do not belong together.
+        """
+        info = read_info(folder / "dataset.json")
+        splits = {name: _opened(folder / f"{name}.parquet", info) for name in SPLITS}
+        return cls(folder=folder, info=info, splits=splits)
+
+    def write_part(
+        self,
+        directory: Path,
+        kept: Mapping[str, Sequence[bool]],
+        options: DatasetOptions,
+        *,
+        removed: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes some rows of each split, in their order, as tables of their own.
+
+        Args:
+          directory: where the tables go.
+          kept: of each split, True for a row that is written.
+          options: the dataset's.
+          removed: what was left out as near-duplicates, for `dataset.json`.
+        """
+        info = self.info
+        write_dataset(
+            directory,
+            _batches(self.splits, kept),
+            options=options.model_copy(update={"verify": "hash"}),  # they were decoded already
+            class_names=info.class_names,
+            multi_label=info.multi_label,
+            groups=info.groups,
+            accepted=info.accepted,
+            units=info.units is not None,
+            rows=sum(map(sum, kept.values())),
+            revision=artifacts.read_json(self.folder / "dataset.json")["revision"],
+            removed=removed,
+        )
 
 
 def _opened(path: Path, info: DatasetInfo) -> SplitTable:
@@ -58,13 +102,15 @@ def _opened(path: Path, info: DatasetInfo) -> SplitTable:
     return table
 
 
-def _batches(tables: dict[str, SplitTable], kept: list[bool]) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of both splits as `write_dataset` takes them."""
+def _batches(
+    tables: Mapping[str, SplitTable], kept: Mapping[str, Sequence[bool]]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields the rows of both splits that are kept, as `write_dataset` takes them."""
     for name, split in tables.items():
         start = 0
         with pq.ParquetFile(split.path, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 rows = pa.table(batch).drop_columns("image_sha256")
                 stop = start + rows.num_rows
-                yield name, rows.filter(pa.array(kept[start:stop])) if name == "train" else rows
+                yield name, rows.filter(pa.array(kept[name][start:stop]))
                 start = stop

@@ -77,6 +77,7 @@ class DatasetInfo:
 
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
+      removed: the near-duplicates of public images that were left out; None where none are.
     """
 
     class_names: tuple[str, ...]
@@ -86,6 +87,7 @@ class DatasetInfo:
     splits: Mapping[str, SplitInfo]
     accepted: bool = False
     units: Mapping[str, int] | None = None
+    removed: Mapping[str, Any] | None = field(default=None, compare=False)
     source: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -187,6 +189,7 @@ def write_dataset(
     embed: bool = False,
     revision: str | None = None,
     chosen_test: bool = False,
+    removed: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes both split tables from a stream of batches, then `dataset.json`.
 
@@ -208,6 +211,7 @@ def write_dataset(
       revision: of the source, as it was resolved.
       chosen_test: True if the source itself has the test split: a class that is missing from it is
         then a problem, as `missing_classes` says, and a warning where a rule made the split.
+      removed: what was left out of the source's rows as near-duplicates, for `dataset.json`.
 
     Raises:
       DataError: when a row, or the dataset as a whole, has a problem.
@@ -249,6 +253,7 @@ def write_dataset(
         "duplicates_across_splits": checks.twins,
         "duplicates_within_train": checks.repeated,
         "classes_without_test_rows": checks.untested,
+        **({} if removed is None else {"removed": dict(removed)}),
     }
     artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, facts))
 
@@ -664,6 +669,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
         source=values["source"],
         accepted=values.get("accepted", False),
         units=values.get("units"),
+        removed=values.get("removed"),
     )
 
 

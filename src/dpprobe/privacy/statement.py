@@ -45,6 +45,12 @@ OVERLAP_NOT_COVERED = (
     "what the near-duplicate check found: no noise was added, so leave near_duplicate_check out of "
     "what is published, and the sentence on it in assumption"
 )
+# n is public, so which rows it counts is said beside it; how many were left out is not.
+ROWS_LEFT = (
+    "which rows n counts: those left when rows with a near-duplicate among the images of {public} "
+    "(cosine above {threshold:g} through {backbone}, or the same bytes) were left out of training "
+    "and test, each by itself, whatever the other private rows are"
+)
 PUBLIC_N = {
     "image": "the number of training rows n (sampling rates and step counts are computed from it)",
     "patient": "the number of training patients n (sampling rates and step counts are computed "
@@ -170,7 +176,9 @@ def statement(
       seeds: one a head, as trained; of a release anything that is as long.
       public_data: what is known of the backbone's pretraining: `trained`, whether there was any;
         its name, its weights' SHA-256, and `near_duplicate_check`: the result of
-        `find_near_duplicates`, or "not run".
+        `find_near_duplicates`, or words. Where near-duplicates were removed, the `backbone`,
+        `threshold` and `public` datasets of that are under `removed` there, with counts, or under
+        `left_out` here, without.
       epsilon_all_heads: the price at the same delta of publishing the heads of all seeds.
       declared: the public files that the head started from or used; None for none.
       private_choices: what the head chose by looking at the private rows without a mechanism, in
@@ -190,6 +198,11 @@ def statement(
         raise PrivacyError(f"{above}; write a smaller delta")
     trained = bool(public_data["trained"])
     public = [PUBLIC_N[plan.unit], *PUBLIC_FACTS]
+    check = public_data["near_duplicate_check"]
+    removed = check.get("removed") if isinstance(check, Mapping) else None
+    if left_out := removed or public_data.get("left_out"):
+        names = ", ".join(left_out["public"])
+        public.insert(1, ROWS_LEFT.format(**{**left_out, "public": names}))
     if private_choices is None:
         public.append(FIXED_OPTIONS)
         if plan.selection:
@@ -212,11 +225,12 @@ def statement(
     if plan.selection:
         not_covered += TRIALS_NOT_COVERED
     assumption = PUBLIC_DATA if trained else NO_PUBLIC_DATA
-    check = public_data["near_duplicate_check"]
     if isinstance(check, Mapping):
         not_covered.append(OVERLAP_NOT_COVERED)
-        if trained and check["near"]:
+        if trained and check["train"]["near"]:
             assumption += OVERLAP_FOUND
+        if removed:
+            assumption += _removed_in_words(removed)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -260,6 +274,15 @@ def statement(
         "public_data": {"assumption": assumption, **public_data},
         "not_covered": not_covered,
     }
+
+
+def _removed_in_words(removed: Mapping[str, Any]) -> str:
+    """Says how many near-duplicates were left out of each split."""
+    counts = [f"{removed[s]['near']} of {removed[s]['rows']} {s} rows" for s in ("train", "test")]
+    return (
+        f" Near-duplicates of public images were left out before: {' and '.join(counts)}; n counts "
+        "what is left."
+    )
 
 
 def _promise(

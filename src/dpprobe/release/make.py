@@ -569,6 +569,7 @@ class _Task:
                 "exact": spent.exact,
             },
             evidence=evidence,
+            left_out=self.study.left_out(),
         )
         arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
         files.write_bundle(

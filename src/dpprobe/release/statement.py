@@ -27,6 +27,7 @@ def release_statement(
     choice: Mapping[str, Any],
     ledger: Mapping[str, Any],
     evidence: Mapping[str, Any] | None = None,
+    left_out: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
 
@@ -41,6 +42,8 @@ def release_statement(
       choice: by `dpprobe.release.choice`.
       ledger: the composition of all releases from the dataset, this one included.
       evidence: by `dpprobe.release.evidence`; None where no audit was made.
+      left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
+        removed from the data; None where they were not.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -50,7 +53,11 @@ def release_statement(
         options=published_options(options),
         mode="release",
         seeds=(0,),
-        public_data={**public_data, "near_duplicate_check": NOT_PUBLISHED},
+        public_data={
+            **public_data,
+            "near_duplicate_check": NOT_PUBLISHED,
+            **({"left_out": dict(left_out)} if left_out else {}),
+        },
         epsilon_all_heads=plan.realised_epsilon,
         declared=Declared(study=study, files=named, hashes=hashes),
         private_choices=options.private_choices,

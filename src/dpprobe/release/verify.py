@@ -15,6 +15,7 @@ priced it and by others.
 - more noise in the statement than was drawn, with every number and sentence that follows from it;
 - blocks that are taken out whole, with all that speaks of them: a test result, the price of a
   choice, patients where the unit is one image; or another unit, changed everywhere;
+- whether near-duplicates of public images were left out, and by what, changed wherever it stands;
 - the numbers of an audit below the promise, or one that was made up;
 - a test result within what it may be, and the AUC's interval round it; how many cells a choice
   without a price was among, and their names; a larger sum of the ledger, or its entry's number.
@@ -48,6 +49,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.options import NAME_PATTERN
 from dpprobe.privacy.accountants import exactly_priced
 from dpprobe.privacy.calibration import price, price_of_group, round_up, second_opinions
 from dpprobe.privacy.limits import (
@@ -537,6 +539,7 @@ def _rewritten(
         choice=values["choice"],
         ledger=values["ledger"],
         evidence=values["evidence"],
+        left_out=_left_out(values),
     )
     other = set(expected) ^ set(values)
     _require(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
@@ -546,6 +549,21 @@ def _rewritten(
         except DataError as error:
             raise DataError(f"{error}{_other_version(facts)}") from None
     return "the statement is what options, facts and noise give, word for word", True
+
+
+def _left_out(values: Values) -> Values | None:
+    """Returns by what near-duplicates are said to have been removed; None where they were not."""
+    said: Values | None = values["public_data"].get("left_out")
+    if said is not None:
+        _require(set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its")
+        names = [said["backbone"], *said["public"]]
+        _require(
+            len(names) > 1 and all(re.fullmatch(NAME_PATTERN, name) for name in names),
+            "left_out: not names of a backbone and of public datasets",
+        )
+        _real("left_out.threshold", said["threshold"])
+        _require(0 < said["threshold"] <= 1, "left_out.threshold: not in (0, 1]")
+    return said
 
 
 def _evidence(values: Values, plan: Plan) -> tuple[str, bool]:

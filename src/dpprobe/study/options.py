@@ -147,6 +147,12 @@ class OverlapOptions(Options):
         le=1,
         description="Images whose features have a larger cosine than this count as one picture.",
     )
+    remove: Name | None = Field(
+        None,
+        description="A backbone of the study: train and test without the rows that are "
+        "near-duplicates by its features, or by their bytes. n is then that of the rows that are "
+        "left. All rows stay, and are counted, where absent.",
+    )
 
 
 class FewShotOptions(Options):

@@ -227,6 +227,13 @@ class Study(Options):
             self._check_names("privacy.max_epsilon", limits, self.datasets)
 
     def _check_overlap(self, overlap: OverlapOptions) -> None:
+        self._check_names("overlap.remove", filter(None, [overlap.remove]), self.backbones)
+        for name, whole in self.before_removal().items():
+            if whole in self.datasets or whole in self.public_datasets:
+                raise ValueError(
+                    f"overlap.remove: {whole} would be the name of all rows of {name}, and is "
+                    "another dataset's; rename that one"
+                )
         for name in overlap.public:
             if name not in self.public_datasets:
                 raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
@@ -284,12 +291,40 @@ class Study(Options):
         return self.text_backbones() if chosen is None else chosen
 
     def all_datasets(self) -> dict[str, DatasetOptions]:
-        """Returns the private and the public datasets, by name."""
-        return {**self.datasets, **self.public_datasets}
+        """Returns the private and the public datasets, by name.
+
+        Where near-duplicates are removed, also each private one before that.
+        """
+        before = {whole: self.datasets[name] for name, whole in self.before_removal().items()}
+        return {**self.datasets, **before, **self.public_datasets}
+
+    def before_removal(self) -> dict[str, str]:
+        """Returns the name of all rows of each dataset whose near-duplicates are removed."""
+        if self.overlap is None or self.overlap.remove is None:
+            return {}
+        return {name: all_rows(name) for name in self.datasets}
+
+    def left_out(self) -> dict[str, Any] | None:
+        """Returns the public facts of the removal of near-duplicates; None without one."""
+        if self.overlap is None or self.overlap.remove is None:
+            return None
+        return {
+            "backbone": self.overlap.remove,
+            "threshold": self.overlap.threshold,
+            "public": list(self.overlap.public),
+        }
+
+    def private_names(self) -> tuple[str, ...]:
+        """Returns the names under which private rows stand on the disk."""
+        return (*self.datasets, *self.before_removal().values())
 
     def wholes(self) -> dict[str, str]:
-        """Returns the whole dataset of each one with a `subsample`, where the study has it."""
-        datasets = self.all_datasets()
+        """Returns the whole dataset of each one with a `subsample`, where the study has it.
+
+        Where near-duplicates are removed, those before removal: they are looked for in each part.
+        """
+        removed = self.before_removal()
+        datasets = {n: each for n, each in self.all_datasets().items() if n not in removed}
         tables = {
             name: canonical_json(options.whole().preparation_params())
             for name, options in datasets.items()
@@ -382,6 +417,11 @@ class Study(Options):
             for epsilon, methods in jobs
             for method in methods
         ]
+
+
+def all_rows(dataset: str) -> str:
+    """Returns the name of a dataset before near-duplicates were removed from it."""
+    return f"{dataset}_all_rows"
 
 
 class Cell(NamedTuple):

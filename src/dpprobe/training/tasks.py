@@ -11,7 +11,7 @@ from typing import Any
 from dpprobe.artifacts import sha256_file
 from dpprobe.data.options import headline_metric
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.features.near_duplicates import read_near_duplicates
+from dpprobe.features.overlap_record import read_near_duplicates
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
 from dpprobe.heads.fit import check_plan
@@ -140,7 +140,7 @@ def open_job(
     """
     calibrated = read_plans(plans)
     stores = FeatureStore(train), FeatureStore(test)
-    check = read_near_duplicates(overlap, stores[0]) if overlap else "not run"
+    check = read_near_duplicates(overlap, *stores) if overlap else "not run"
     units = units_of(stores[0], job.unit)
     if job.patients is not None:
         check_patients(stores[0], job.patients["images"])

@@ -14,37 +14,51 @@ from dpprobe.backbones.images import convert
 from dpprobe.data.table import SplitTable, decode
 from dpprobe.reporting.figures import style
 
-PAIRS, PAIRS_A_ROW = 12, 6
+PAIRS, PAIRS_A_ROW = 12, 6  # of each split
 
 
 def near_duplicate_figure(
-    matches: Path, tables: Mapping[str, Path], *, svg: Path, png: Path
+    matches: Path,
+    private: Mapping[str, Path],
+    public: Mapping[str, Path],
+    *,
+    svg: Path,
+    png: Path,
 ) -> None:
     """Draws the private images that look most like public ones, each above its nearest.
 
     Args:
-      matches: the table that `features.near_duplicates.write_near_duplicates` wrote.
-      tables: "<dataset>/<split>" -> split table of the public rows; the private one under "".
+      matches: the table that `features.overlap_record.write_near_duplicates` wrote.
+      private: "train" and "test" -> split table.
+      public: "<dataset>/<split>" -> split table.
     """
-    pairs = pq.read_table(matches).slice(0, PAIRS).to_pylist()
-    images = {name: SplitTable(path) for name, path in tables.items()}
+    listed = pq.read_table(matches).to_pylist()
+    split_pairs = {s: [row for row in listed if row["split"] == s][:PAIRS] for s in private}
+    lines = [
+        pairs[start : start + PAIRS_A_ROW]
+        for pairs in split_pairs.values()
+        for start in range(0, len(pairs), PAIRS_A_ROW)
+    ]
+    rows = {split: SplitTable(path) for split, path in private.items()}
+    others = {name: SplitTable(path) for name, path in public.items()}
     with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(7.2, 3.4 * -(-len(pairs) // PAIRS_A_ROW)), layout="constrained")
-        grid = figure.subplots(2 * -(-len(pairs) // PAIRS_A_ROW), PAIRS_A_ROW, squeeze=False)
+        figure = Figure(figsize=(7.2, 3.4 * len(lines)), layout="constrained")
+        grid = figure.subplots(2 * len(lines), PAIRS_A_ROW, squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()
-        for number, pair in enumerate(pairs):
-            line, column = divmod(number, PAIRS_A_ROW)
-            source = f"{pair['public_dataset']}/{pair['public_split']}"
-            mark = "same file" if pair["exact"] else f"{pair['cosine']:.3f}"
-            above, below = grid[2 * line, column], grid[2 * line + 1, column]
-            _draw_image(above, images[""], pair["row"])
-            _draw_image(below, images[source], pair["public_row"])
-            above.set_title(mark, fontsize=8, fontweight="bold" if pair["near"] else "normal")
-            below.set_title(_clipped(pair["public_id"]), fontsize=6, color=style.SUBTLE)
+        for line, pairs in enumerate(lines):
+            for column, pair in enumerate(pairs):
+                above, below = grid[2 * line, column], grid[2 * line + 1, column]
+                source = f"{pair['public_dataset']}/{pair['public_split']}"
+                _draw_image(above, rows[pair["split"]], pair["row"])
+                _draw_image(below, others[source], pair["public_row"])
+                mark = "same file" if pair["exact"] else f"{pair['cosine']:.3f}"
+                weight = "bold" if pair["near"] else "normal"
+                above.set_title(f"{pair['split']}, {mark}", fontsize=8, fontweight=weight)
+                below.set_title(_clipped(pair["public_id"]), fontsize=6, color=style.SUBTLE)
         figure.suptitle(
-            "Private images (above) and the public ones nearest to them, by cosine; bold: above "
-            "the threshold. Not for publication",
+            "Private images of both splits (above) and the public ones nearest to them, by "
+            "cosine;\nbold: near-duplicates. Not for publication",
             fontsize=8.5,
         )
         style.save(figure, svg, png)

@@ -1,0 +1,104 @@
+"""The record of a check for near-duplicates, as a file between jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.data.table import SPLITS
+from dpprobe.devices import resolve_device
+from dpprobe.errors import DataError
+from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
+from dpprobe.features.store import FeatureStore
+
+logger = logging.getLogger("dpprobe")
+
+FORMAT = "dpprobe-overlap"
+FORMAT_VERSION = 2
+NOTE = (
+    "Found on the private images without noise, so these numbers are not differentially private: "
+    "leave them out of what you publish."
+)
+# Of near-duplicates in the train and in the test split.
+CONSEQUENCES = ("the guarantee is weaker for them", "results on them are too good")
+
+
+def write_near_duplicates(
+    private: Sequence[DatasetSplit],
+    public: Sequence[DatasetSplit],
+    *,
+    threshold: float,
+    device: str,
+    counts: Path,
+    matches: Path,
+    removed: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the result of `find_near_duplicates`, and says in the log what to do about it.
+
+    Args:
+      removed: what `removal` took out of these rows beforehand; None where it took nothing out.
+
+    Raises:
+      DataError: as `find_near_duplicates`, and where rows are left that should have been removed.
+    """
+    record, table = find_near_duplicates(
+        private, public, threshold=threshold, device=resolve_device(device)
+    )
+    if removed is not None:
+        _check_removed(private[0], record, removed)
+        record["removed"] = dict(removed)
+    for split, consequence in zip(SPLITS, CONSEQUENCES, strict=True):
+        part = record[split]
+        if part["near"]:
+            logger.warning(
+                "%s: %d of %d private %s rows have a near-duplicate among the public ones (%d byte "
+                "for byte): %s. Look at %s; leave them out with overlap.remove, or use a backbone "
+                "that has not seen them",
+                private[0].dataset, part["near"], part["rows"], split, part["exact"], consequence,
+                matches,
+            )  # fmt: skip
+    artifacts.write_table(matches, table)
+    described = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "note": NOTE}
+    artifacts.write_json(counts, described)
+
+
+def _check_removed(
+    private: DatasetSplit, record: Mapping[str, Any], removed: Mapping[str, Any]
+) -> None:
+    """Checks that no row is left of those that the same check had removed."""
+    same = all(record[name] == removed[name] for name in ("backbone", "threshold"))
+    left = {split: record[split]["near" if same else "exact"] for split in SPLITS}
+    if any(left.values()):
+        raise DataError(
+            f"{private.table.path}: {left['train']} train and {left['test']} test rows are left "
+            f"that overlap.remove should have taken out; delete {private.table.path.parent} and "
+            "run again"
+        )
+
+
+def read_near_duplicates(path: Path, train: FeatureStore, test: FeatureStore) -> dict[str, Any]:
+    """Reads the part of a finished check that the privacy statement holds.
+
+    Raises:
+      DataError: when the file is not one of `write_near_duplicates`, or is of other features.
+    """
+    record = read_check(path)
+    for store in (train, test):
+        if record[store.split].get("features") != store.fingerprint:
+            raise DataError(
+                f"{path}: found on other features than those of {store.path}; delete it and run "
+                "again"
+            )
+    return {name: fact for name, fact in record.items() if not name.startswith("format")}
+
+
+def read_check(path: Path) -> dict[str, Any]:
+    """Reads the whole record of a finished check.
+
+    Raises:
+      DataError: when the file is not one of `write_near_duplicates`.
+    """
+    return artifacts.read_record(path, kind=FORMAT, version=FORMAT_VERSION)
