@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from importlib.metadata import version
@@ -13,15 +14,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dpprobe.artifacts import atomic_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.probe import take_probe
 from dpprobe.data.table import DatasetInfo, SplitTable, read_info
-from dpprobe.errors import DataError
+from dpprobe.errors import DataError, StoreError
 from dpprobe.features.header import ShardHeader, row_range
 from dpprobe.features.pipeline import Array, Clock, Features, extract_rows
+from dpprobe.features.shard_file import read_header
 from dpprobe.features.shard_writer import open_shard
+from dpprobe.features.verification import verify_shard
 from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
@@ -57,6 +61,7 @@ def extract_shard(
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     compiled: bool = False,
     changed: Callable[[Backbone, Runtime], Backbone] | None = None,
+    twin: Path | None = None,
 ) -> None:
     """Extracts and writes one shard; the same inputs on the same machine give the same features.
 
@@ -80,6 +85,8 @@ def extract_shard(
       compiled: True to pass a network through torch.compile.
       changed: what is done to the backbone once it is loaded, such as a cut inside its network;
         it is called before any thread runs it.
+      twin: where a shard of the same rows may lie under another name of the dataset; it is copied
+        if it is whole and is what extraction would write.
 
     Raises:
       DataError: naming the row, when an image cannot be decoded or preprocessed, has another size
@@ -116,6 +123,11 @@ def extract_shard(
         versions={name: version(name) for name in LIBRARIES},
         precision=runtime.precision,
     )
+    if twin is not None and _is_same(twin, header):
+        logger.info("%s: the same rows, copied", twin)
+        with atomic_path(output) as temporary:
+            shutil.copyfile(twin, temporary)
+        return
     clock = Clock()
     parts = extract_rows(
         source,
@@ -129,6 +141,18 @@ def extract_shard(
         clock=clock,
     )
     _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
+
+
+def _is_same(twin: Path, header: ShardHeader) -> bool:
+    """Returns True for a whole shard of these rows, by the same backbone and libraries."""
+    if not twin.is_file():
+        return False
+    try:
+        record = verify_shard(twin, header)
+        precision = read_header(twin).precision
+    except StoreError:
+        return False
+    return dict(record.versions) == dict(header.versions) and precision == header.precision
 
 
 def _write_parts(

@@ -65,6 +65,7 @@ from dpprobe.release.signing import read_private_key, sign
 from dpprobe.release.statement import published_options, release_statement
 from dpprobe.results.units import count_units, unit_codes
 from dpprobe.study.options import ReleaseOptions
+from dpprobe.study.removal import left_out
 from dpprobe.study.study import Study
 from dpprobe.training.features import (
     JobFeatures,
@@ -569,7 +570,7 @@ class _Task:
                 "exact": spent.exact,
             },
             evidence=evidence,
-            left_out=self.study.left_out(),
+            left_out=left_out(self.study.overlap),
         )
         arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
         files.write_bundle(

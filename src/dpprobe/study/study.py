@@ -46,6 +46,7 @@ from dpprobe.study.options import (
     TrackingOptions,
     TsneOptions,
 )
+from dpprobe.study.removal import before_removal, removal_faults
 
 
 def _complete_dataset(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -228,12 +229,8 @@ class Study(Options):
 
     def _check_overlap(self, overlap: OverlapOptions) -> None:
         self._check_names("overlap.remove", filter(None, [overlap.remove]), self.backbones)
-        for name, whole in self.before_removal().items():
-            if whole in self.datasets or whole in self.public_datasets:
-                raise ValueError(
-                    f"overlap.remove: {whole} would be the name of all rows of {name}, and is "
-                    "another dataset's; rename that one"
-                )
+        for fault in removal_faults(overlap, self.datasets, self.public_datasets):
+            raise ValueError(f"overlap.remove: {fault}")
         for name in overlap.public:
             if name not in self.public_datasets:
                 raise ValueError(f"overlap.public: {name!r} is not under public_datasets; add it")
@@ -300,23 +297,7 @@ class Study(Options):
 
     def before_removal(self) -> dict[str, str]:
         """Returns the name of all rows of each dataset whose near-duplicates are removed."""
-        if self.overlap is None or self.overlap.remove is None:
-            return {}
-        return {name: all_rows(name) for name in self.datasets}
-
-    def left_out(self) -> dict[str, Any] | None:
-        """Returns the public facts of the removal of near-duplicates; None without one."""
-        if self.overlap is None or self.overlap.remove is None:
-            return None
-        return {
-            "backbone": self.overlap.remove,
-            "threshold": self.overlap.threshold,
-            "public": list(self.overlap.public),
-        }
-
-    def private_names(self) -> tuple[str, ...]:
-        """Returns the names under which private rows stand on the disk."""
-        return (*self.datasets, *self.before_removal().values())
+        return before_removal(self.overlap, self.datasets)
 
     def wholes(self) -> dict[str, str]:
         """Returns the whole dataset of each one with a `subsample`, where the study has it.
@@ -417,11 +398,6 @@ class Study(Options):
             for epsilon, methods in jobs
             for method in methods
         ]
-
-
-def all_rows(dataset: str) -> str:
-    """Returns the name of a dataset before near-duplicates were removed from it."""
-    return f"{dataset}_all_rows"
 
 
 class Cell(NamedTuple):

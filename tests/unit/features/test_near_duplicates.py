@@ -16,12 +16,8 @@ from dpprobe.errors import DataError
 from dpprobe.features import near_duplicates
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
-from dpprobe.features.near_duplicates import (
-    DatasetSplit,
-    find_near_duplicates,
-    read_near_duplicates,
-    write_near_duplicates,
-)
+from dpprobe.features.near_duplicates import DatasetSplit, find_near_duplicates
+from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.features.store import FeatureStore
 
@@ -100,14 +96,21 @@ def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray
     return cosines
 
 
+Pair = tuple[list[DatasetSplit], list[DatasetSplit]]
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[DatasetSplit, list[DatasetSplit]]:
-    """Private rows of which the first is public byte for byte, the second in another encoding."""
-    private = make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:30]])
-    again = [png(PIXELS[0]), png(PIXELS[1], compress_level=0), *map(png, PIXELS[30:45])]
+def pair(tmp_path: Path) -> Pair:
+    """Private train rows of which the first is public byte for byte, the second in another
+    encoding, and test rows of which the second is public; and public rows."""
+    private = [
+        make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:28]]),
+        make_rows(tmp_path, "tested", [png(pixels) for pixels in PIXELS[28:31]], split="test"),
+    ]
+    again = [png(PIXELS[0]), png(PIXELS[1], compress_level=0), *map(png, PIXELS[31:45])]
     assert again[1] != png(PIXELS[1])
     public = [
-        make_rows(tmp_path, "seen", again),
+        make_rows(tmp_path, "seen", [*again, png(PIXELS[29])]),
         make_rows(tmp_path, "more", [png(pixels) for pixels in PIXELS[45:]], split="test"),
     ]
     return private, public
@@ -115,65 +118,107 @@ def pair(tmp_path: Path) -> tuple[DatasetSplit, list[DatasetSplit]]:
 
 @pytest.mark.parametrize("rows", [3, 4096])
 def test_it_finds_what_brute_force_finds(
-    pair: tuple[DatasetSplit, list[DatasetSplit]], monkeypatch: pytest.MonkeyPatch, rows: int
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     monkeypatch.setattr(near_duplicates, "PRIVATE_ROWS", rows)
     monkeypatch.setattr(near_duplicates, "PUBLIC_ROWS", rows + 1)
-    summary, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
-    cosines = brute_force(*pair)
-    assert (summary["exact"], summary["near"]) == (1, 2)
-    assert summary["near"] == np.sum(cosines > 0.999)
-    assert summary["largest_cosine"] == pytest.approx(1, abs=1e-5)
-    assert summary["cosine_quantiles"]["0.9"] == pytest.approx(np.quantile(cosines, 0.9), abs=1e-5)
+    record, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
+    for split, (exact, near) in {"train": (1, 2), "test": (1, 1)}.items():
+        private = pair[0][("train", "test").index(split)]
+        cosines, part = brute_force(private, pair[1]), record[split]
+        assert (part["rows"], part["exact"], part["near"]) == (len(cosines), exact, near)
+        assert part["near"] == np.sum(cosines > 0.999)
+        assert part["largest_cosine"] == pytest.approx(1, abs=1e-5)
+        wanted = np.quantile(cosines, 0.9)
+        assert part["cosine_quantiles"]["0.9"] == pytest.approx(wanted, abs=1e-5)
+        listed = [row for row in matches.to_pylist() if row["split"] == split]
+        assert len(listed) == min(near_duplicates.LISTED, len(cosines))
+        for row in listed:
+            assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
     listed = matches.to_pylist()
-    assert [row["id"] for row in listed if row["near"]] == ["private-0", "private-1"]
-    assert [row["public_id"] for row in listed[:2]] == ["seen-0", "seen-1"]
-    assert [row["exact"] for row in listed[:2]] == [True, False]
-    assert len(listed) == near_duplicates.LISTED
-    for row in listed:
-        assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
+    assert [row["id"] for row in listed if row["near"]] == ["private-0", "private-1", "tested-1"]
+    assert [row["public_id"] for row in listed if row["near"]] == ["seen-0", "seen-1", "seen-16"]
+    assert [row["exact"] for row in listed if row["near"]] == [True, False, True]
     assert {row["public_dataset"] for row in listed} == {"seen", "more"}
 
 
-def test_a_lower_threshold_finds_what_lies_above_it(
-    pair: tuple[DatasetSplit, list[DatasetSplit]],
-) -> None:
-    cosines = brute_force(*pair)
+def test_a_lower_threshold_finds_what_lies_above_it(pair: Pair) -> None:
+    cosines = brute_force(pair[0][0], pair[1])
     middle = float(np.median(cosines))
-    summary, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
-    assert summary["near"] == np.sum(cosines > middle) > near_duplicates.LISTED
-    assert matches.num_rows == summary["near"]
+    record, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
+    assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicates.LISTED
+    listed = [row for row in matches.to_pylist() if row["split"] == "train"]
+    assert len(listed) == record["train"]["near"]
 
 
-def test_features_of_another_backbone_are_refused(
-    tmp_path: Path, pair: tuple[DatasetSplit, list[DatasetSplit]]
-) -> None:
+def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A threshold at the very cosine of a pair: float32 would decide by the block's shape.
+    private, public = pair
+    ours = private[0].features.read().astype(np.float64)
+    theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
+    cosines = np.array([[near_duplicates._cosine(a, b) for b in theirs] for a in ours]).max(axis=1)
+    for row in (5, 17):
+        below = float(np.nextafter(cosines[row], 0))
+        for threshold, near in ((below, True), (float(cosines[row]), False)):
+            for rows in (1, 2, 5, 7, 4096):
+                monkeypatch.setattr(near_duplicates, "PRIVATE_ROWS", rows)
+                monkeypatch.setattr(near_duplicates, "PUBLIC_ROWS", 3 * rows)
+                _, matches = find_near_duplicates(*pair, threshold=threshold, device="cpu")
+                named = {
+                    m["row"] for m in matches.to_pylist() if m["near"] and m["split"] == "train"
+                }
+                assert (row in named) == near
+                assert named == set(np.flatnonzero(cosines > threshold))
+
+
+def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:
+    record, _ = find_near_duplicates(*pair, threshold=1.0, device="cpu")
+    assert (record["train"]["near"], record["test"]["near"]) == (1, 1)
+
+
+def test_features_of_another_backbone_are_refused(tmp_path: Path, pair: Pair) -> None:
     stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 2, fingerprint="c" * 64)
-    with pytest.raises(DataError, match="another backbone"):
-        find_near_duplicates(pair[0], [stranger], threshold=0.9, device="cpu")
+    for private, public in ((pair[0], [stranger]), ([pair[0][0], stranger], pair[1])):
+        with pytest.raises(DataError, match="another backbone"):
+            find_near_duplicates(private, public, threshold=0.9, device="cpu")
 
 
-def test_features_of_another_table_are_refused(
-    pair: tuple[DatasetSplit, list[DatasetSplit]],
-) -> None:
+def test_features_of_another_table_are_refused(pair: Pair) -> None:
     private, public = pair
     with pytest.raises(DataError, match="not the features of"):
-        DatasetSplit(dataset="private", features=private.features, table=public[0].table)
+        DatasetSplit(dataset="private", features=private[0].features, table=public[0].table)
 
 
-def test_the_report_belongs_to_the_features_it_was_found_on(
-    tmp_path: Path, pair: tuple[DatasetSplit, list[DatasetSplit]]
-) -> None:
-    private, public = pair
-    counts, matches = tmp_path / "counts.json", tmp_path / "matches.parquet"
+def write(tmp_path: Path, pair: Pair, **options: Any) -> Path:
+    counts, matches = tmp_path / "counts.json", tmp_path / "counts.parquet"
     write_near_duplicates(
-        private, public, threshold=0.999, device="cpu", counts=counts, matches=matches
+        *pair, **{"threshold": 0.999, **options}, device="cpu", counts=counts, matches=matches
     )
-    summary = read_near_duplicates(counts, private.features)
-    assert summary["near"] == 2
-    assert "not differentially private" in summary["note"]
-    with pytest.raises(DataError, match="other features"):
-        read_near_duplicates(counts, public[0].features)
+    return counts
+
+
+def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair: Pair) -> None:
+    stores = [rows.features for rows in pair[0]]
+    counts = write(tmp_path, pair)
+    check = read_near_duplicates(counts, *stores)
+    assert (check["train"]["near"], check["test"]["near"]) == (2, 1)
+    assert "removed" not in check
+    assert "not differentially private" in check["note"]
+    for others in ([pair[1][0].features, stores[1]], [stores[0], pair[1][1].features]):
+        with pytest.raises(DataError, match="other features"):
+            read_near_duplicates(counts, *others)
     counts.write_text("{}")
     with pytest.raises(DataError, match=r"counts\.json: unreadable"):
-        read_near_duplicates(counts, private.features)
+        read_near_duplicates(counts, *stores)
+
+
+def test_a_removal_that_left_something_is_told(tmp_path: Path, pair: Pair) -> None:
+    removed = {"backbone": "pixels", "threshold": 0.999}
+    with pytest.raises(DataError, match="2 train and 1 test rows are left"):
+        write(tmp_path, pair, removed=removed)
+    # another backbone had removed them: by bytes at least none may be left
+    with pytest.raises(DataError, match="1 train and 1 test rows are left"):
+        write(tmp_path, pair, removed={**removed, "backbone": "other"})
+    counts = write(tmp_path, (pair[0], pair[1][1:]), removed=removed)
+    check = read_near_duplicates(counts, *(rows.features for rows in pair[0]))
+    assert (check["train"]["near"], check["removed"]) == (0, removed)
