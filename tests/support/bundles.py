@@ -39,6 +39,7 @@ def write_example(
     evaluation: dict[str, Any] | None = None,
     choice: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
+    left_out: dict[str, Any] | None = None,
 ) -> Path:
     """Writes a bundle of random weights, all files but the documents real; returns its folder."""
     from dpprobe.backbones.backbone import Runtime
@@ -104,6 +105,7 @@ def write_example(
         evaluation=evaluation,
         choice=CHOICE if choice is None else choice,
         ledger=LEDGER if ledger is None else ledger,
+        left_out=left_out,
     )
     write_bundle(folder, facts, weights=weights, arrays={}, statement=statement)
     for name in ("README.md", "release.html"):

@@ -558,7 +558,9 @@ def _left_out(values: Values) -> Values | None:
         _require(set(said) == {"backbone", "threshold", "public"}, "left_out: other keys than its")
         names = [said["backbone"], *said["public"]]
         _require(
-            len(names) > 1 and all(re.fullmatch(NAME_PATTERN, name) for name in names),
+            isinstance(said["public"], list)
+            and len(names) > 1
+            and all(re.fullmatch(NAME_PATTERN, name) for name in names),
             "left_out: not names of a backbone and of public datasets",
         )
         _real("left_out.threshold", said["threshold"])

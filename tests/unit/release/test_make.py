@@ -24,6 +24,7 @@ from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verify import verify
+from dpprobe.study.options import OverlapOptions
 from tests.support.release_study import METHODS, release, study, write_features
 
 
@@ -69,6 +70,15 @@ def test_a_made_release_is_final(folder: Path) -> None:
         release(folder, study(folder, epsilon=1))
     assert contents(output) == before
     assert len(ledger(folder).entries()) == 1
+
+
+def test_a_release_says_by_what_near_duplicates_were_left_out(folder: Path) -> None:
+    overlap = OverlapOptions(public=("seen",), threshold=0.9, remove="pixels")
+    output = release(folder, study(folder).model_copy(update={"overlap": overlap}))
+    stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
+    said = stated["public_data"]["left_out"]
+    assert said == {"backbone": "pixels", "threshold": 0.9, "public": ["seen"]}
+    assert verify(output).passed
 
 
 def test_a_release_outlives_a_change_of_the_data(

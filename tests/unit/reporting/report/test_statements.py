@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,30 @@ from dpprobe.results.choice import choice_price
 from dpprobe.results.summary import rounded_up
 from tests.support.report_page import Made
 
+REMOVAL = "; before that 5 of 350 train and 2 of 69 test rows were left out, by vit above 0.95"
 
-def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("removal", ["", REMOVAL])
+def test_a_check_is_of_one_dataset_and_backbone(tmp_path: Path, removal: str) -> None:
     made = Made(tmp_path, ("digits", "letters"))
     for path in made.results.glob("cells/letters/pixels/*/*/privacy.json"):
         record = read_json(path)
-        record["public_data"]["near_duplicate_check"] = {"near": 12, "private_rows": 345}
+        check: dict[str, Any] = {
+            "train": {"near": 12, "rows": 345},
+            "test": {"near": 3, "rows": 67},
+        }
+        if removal:
+            check["removed"] = {
+                "backbone": "vit", "threshold": 0.95,
+                "train": {"near": 5, "rows": 350}, "test": {"near": 2, "rows": 69},
+            }  # fmt: skip
+        record["public_data"]["near_duplicate_check"] = check
         write_json(path, record)
     words = re.sub(r"<[^>]+>", " ", made.page().text)
     _, _, shown = " ".join(words.split()).partition("not covered by any guarantee")
-    found = "letters pixels The weights are fixed. 12 of 345 private rows look like public ones"
-    assert found in shown
+    words = "letters pixels The weights are fixed. 12 of 345 train rows and 3 of 67 test rows look"
+    assert f"{words} like public ones{removal}" in shown
+    assert ("left out" in shown) == bool(removal)
     for pair in ("digits pixels", "digits scattering", "letters scattering"):
         assert f"{pair} The weights are fixed. not run" in shown
 
