@@ -23,13 +23,14 @@ if __name__ == "__main__":
             )
             for table, manifest in zip(tables, manifests, strict=True)
         ]
-        removed = snakemake.input.removed
+        study, removed = run_study(snakemake.config), snakemake.input.removed
         write_near_duplicates(
             splits[: len(SPLITS)],
             splits[len(SPLITS) :],
             threshold=snakemake.params.threshold,
-            device=run_study(snakemake.config).device,
+            device=study.device,
             counts=Path(snakemake.output.counts),
             matches=Path(snakemake.output.matches),
             removed=read_info(Path(removed)).removed if removed else None,
+            removing=snakemake.wildcards.dataset in study.before_removal().values(),
         )

@@ -35,11 +35,13 @@ def write_near_duplicates(
     counts: Path,
     matches: Path,
     removed: Mapping[str, Any] | None = None,
+    removing: bool = False,
 ) -> None:
     """Writes the result of `find_near_duplicates`, and says in the log what to do about it.
 
     Args:
       removed: what `removal` took out of these rows beforehand; None where it took nothing out.
+      removing: True for rows of which it takes out what is found now.
 
     Raises:
       DataError: as `find_near_duplicates`, and where rows are left that should have been removed.
@@ -52,7 +54,7 @@ def write_near_duplicates(
         record["removed"] = dict(removed)
     for split, consequence in zip(SPLITS, CONSEQUENCES, strict=True):
         part = record[split]
-        if part["near"]:
+        if part["near"] and not removing:
             logger.warning(
                 "%s: %d of %d private %s rows have a near-duplicate among the public ones (%d byte "
                 "for byte): %s. Look at %s; leave them out with overlap.remove, or use a backbone "

@@ -107,7 +107,7 @@ def test_the_right_rows_go_and_no_others(tmp_path: Path, public: Path, several: 
     assert (info.train_units("image"), info.train_units("patient")) == (17, 7)
     assert info.fingerprint != before.fingerprint
     assert info.removed == {
-        "backbone": "pixels",
+        "backbone": "mine",
         "threshold": 0.9999,
         "public": ["seen"],
         "train": {"rows": 20, "exact": 3, "near": 3},
@@ -161,7 +161,7 @@ def test_a_class_without_training_rows_is_an_error_that_names_the_remedy(tmp_pat
     others = tables(tmp_path / "others", [1, 3, 5, 40], [54, 55])
     words = (
         r"each of the 3 training rows of class odd is a near-duplicate of a public image \(cosine "
-        r"above 0\.9999 through pixels, or the same bytes\); write a larger overlap\.threshold"
+        r"above 0\.9999 through mine, or the same bytes\); write a larger overlap\.threshold"
     )
     with pytest.raises(DataError, match=words):
         removed(tmp_path, whole, others)
