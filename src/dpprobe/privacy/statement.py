@@ -51,6 +51,10 @@ ROWS_LEFT = (
     "(cosine above {threshold:g} through {backbone}, or the same bytes) were left out of training "
     "and test, each by itself, whatever the other private rows are"
 )
+LEFT_OUT_NOT_COVERED = (
+    "that a unit's rows were among those left out as near-duplicates of public images: who knows "
+    "all other rows can tell it from n. Nothing else here depends on rows that were left out"
+)
 PUBLIC_N = {
     "image": "the number of training rows n (sampling rates and step counts are computed from it)",
     "patient": "the number of training patients n (sampling rates and step counts are computed "
@@ -216,6 +220,8 @@ def statement(
     not_covered = [private_choices, *beside] if private_choices else [*beside]
     if network:
         not_covered += NETWORK_NOT_COVERED
+    if left_out:
+        not_covered.append(LEFT_OUT_NOT_COVERED)
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
     promised = plan.private and private_choices is None

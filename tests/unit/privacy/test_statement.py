@@ -415,10 +415,13 @@ def test_removed_near_duplicates_are_counted_and_the_rule_is_public() -> None:
     assert "5 of 100 train rows and 2 of 20 test rows; n counts what is left" in assumption
     words = values["public"][1]
     assert "images of seen, more (cosine above 0.9 through vit, or the same bytes)" in words
+    told = "who knows all other rows can tell it from n"
+    assert any(told in line for line in values["not_covered"])
     # a release says the rule and no count
     public_data |= {"near_duplicate_check": "not published", "left_out": rule}
     released = state(public_data=public_data)
     assert released["public"][1] == words
+    assert any(told in line for line in released["not_covered"])
     assert "left out" not in released["public_data"]["assumption"]
 
 
