@@ -214,12 +214,16 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
 
     Snakemake deletes a file that a job is about to write.
     """
-    folder = Path(study.data_dir) / name
+    folders = [
+        Path(study.data_dir) / each for each in (name, study.before_removal().get(name, name))
+    ]
     written = {
-        (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")
+        (folder / file).resolve(): folder
+        for folder in folders
+        for file in ("train.parquet", "test.parquet", "dataset.json")
     }
     for file in dataset.input_files():
-        if resolve_path(file).resolve() in written:
+        if folder := written.get(resolve_path(file).resolve()):
             raise ConfigError(
                 f"{file}: the split tables of {name!r} are written into {folder}, over this file; "
                 "move it elsewhere, or write another data_dir"

@@ -8,7 +8,6 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study.load import load_study
-from dpprobe.study.removal import other_name
 from tests.support.small_study import STUDY, changed
 
 
@@ -74,27 +73,6 @@ def test_few_shot_probes_are_of_backbones_that_read_text_unless_told() -> None:
     assert load_study(both | {"few_shot": {}}).few_shot_backbones() == ("clip",)
     told = load_study(both | {"few_shot": {"backbones": ["pixels"]}})
     assert told.few_shot_backbones() == ("pixels",)
-
-
-def test_removal_gives_all_rows_a_second_name() -> None:
-    digits = STUDY["datasets"]["digits"]
-    datasets = {"digits": digits, "part": {**digits, "subsample": {"per_class": 5}}}
-    seen = {"seen": {"source": "sklearn", "split_seed": 1}}
-    study = load_study(
-        STUDY
-        | {"datasets": datasets, "public_datasets": seen}
-        | {"overlap": {"public": ["seen"], "remove": "pixels"}}
-    )
-    assert study.before_removal() == {"digits": "digits_all_rows", "part": "part_all_rows"}
-    assert [*study.all_datasets()] == [
-        "digits", "part", "digits_all_rows", "part_all_rows", "seen",
-    ]  # fmt: skip
-    assert study.wholes() == {"part_all_rows": "digits_all_rows"}
-    assert {cell.dataset for cell in study.cells()} == {"digits", "part"}
-    assert other_name("digits_all_rows") == "digits"
-    assert other_name("digits") == "digits_all_rows"
-    kept = load_study(STUDY | {"public_datasets": seen, "overlap": {"public": ["seen"]}})
-    assert kept.before_removal() == {}
 
 
 def test_random_crops_would_hide_near_duplicates() -> None:
