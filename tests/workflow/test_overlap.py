@@ -25,15 +25,20 @@ def test_what_is_found_stands_in_the_statement(
     folder = workspace.directory / "results/overlap/digits"
     report = json.loads((folder / "pixels.json").read_text())
     # The public one is the same 1,797 images, split differently: all are found.
-    assert report["exact"] == report["near"] == report["private_rows"] == 1438
-    assert pq.read_metadata(folder / "pixels.parquet").num_rows == 1438
+    for split, rows in (("train", 1438), ("test", 359)):
+        part = report[split]
+        assert part["exact"] == part["near"] == part["rows"] == rows
+    listed = pq.read_table(folder / "pixels.parquet", columns=["split"])["split"].to_pylist()
+    assert listed == ["train"] * 1438 + ["test"] * 359
     statement = json.loads((workspace.cell("sgd", "2") / "privacy.json").read_text())
     check = statement["public_data"]["near_duplicate_check"]
-    assert (check["near"], check["threshold"]) == (1438, 0.999)
+    assert (check["train"]["near"], check["threshold"]) == (1438, 0.999)
+    assert (check["test"]["near"], "removed" in check) == (359, False)
     assert any("near-duplicate check" in line for line in statement["not_covered"])
     assert (workspace.directory / FIGURE).is_file()
     log = workspace.directory / "results/logs/check_overlap/digits/pixels.log"
-    assert "1438 of 1438 private rows have a near-duplicate" in log.read_text()
+    assert "1438 of 1438 private train rows have a near-duplicate" in log.read_text()
+    assert "359 of 359 private test rows have a near-duplicate" in log.read_text()
 
     # Another threshold says another thing of the same heads: the statement changes, they do not.
     heads = workspace.cell("sgd", "2") / "heads.safetensors"
