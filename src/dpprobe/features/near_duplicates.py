@@ -101,7 +101,8 @@ def find_near_duplicates(
                 f"{private[0].features.path}; delete both and run again"
             )
     ids = [rows.table.ids() for rows in public]
-    counts, records = {}, []
+    counts: dict[str, Any] = {}
+    records: list[dict[str, Any]] = []
     for split in private:
         nearest = _find_nearest(split, public, threshold, device)
         counts[split.features.split] = nearest.counts()

@@ -76,7 +76,7 @@ def _kept(
     tables: WholeTables, record: Mapping[str, Any], matches: Path
 ) -> dict[str, Sequence[bool]]:
     """Returns for each row of each split whether it stays."""
-    kept = {}
+    kept: dict[str, Sequence[bool]] = {}
     listed = pq.read_table(matches, columns=["split", "near", "row", "id"]).to_pylist()
     for split, table in tables.splits.items():
         ids, stays = table.ids(), [True] * table.rows
