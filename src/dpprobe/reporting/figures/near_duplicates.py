@@ -42,7 +42,7 @@ def near_duplicate_figure(
     rows = {split: SplitTable(path) for split, path in private.items()}
     others = {name: SplitTable(path) for name, path in public.items()}
     with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(7.2, 3.4 * len(lines)), layout="constrained")
+        figure = Figure(figsize=(7.2, 2.8 * len(lines)), layout="constrained")
         grid = figure.subplots(2 * len(lines), PAIRS_A_ROW, squeeze=False)
         for axes in grid.flat:
             axes.set_axis_off()
