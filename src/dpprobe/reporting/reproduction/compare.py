@@ -138,7 +138,7 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
     """Lists what is not as published, the weightiest first."""
     parts = []
     if number.dataset is not None and result.dataset != number.dataset:
-        parts.append(f"{_title(result.dataset)}, not {_title(number.dataset)}")
+        parts.append(f"{title(result.dataset)}, not {title(number.dataset)}")
     elif (rows := published_rows(number)) and rows != result.train_rows:
         parts.append(f"{result.train_rows:,} training images, not {rows:,}")
     if weights is not None and not _same_backbone(weights, result.backbone_options):
@@ -149,14 +149,20 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         parts.append(f"ε {result.epsilon:g}, not {number.epsilon:g}")
     if None not in (number.delta, result.delta) and number.delta != result.delta:
         parts.append(f"δ {result.delta:g}, not {number.delta:g}")
+    options = {**result.options, "epochs": _epochs(result)}
     parts += [
-        f"{name} {_brief(result.options.get(name))}, not {_brief(value)}"
+        f"{name} {_brief(options.get(name))}, not {_brief(value)}"
         for name, value in entry.recipe.items()
-        if result.options.get(name) != value
+        if options.get(name) != value
     ]
     if math.isfinite(result.epsilon) and not result.private:
         parts.append("its options searched on the private images at no price")
     return parts
+
+
+def _epochs(result: Result) -> float | None:
+    """Returns the passes over the data, to the nearest tenth: batches need not divide the rows."""
+    return None if result.passes is None else round(result.passes, 1)
 
 
 def _silent(number: Number, weights: Weights | None) -> list[str]:
@@ -192,8 +198,11 @@ def _model(result: Result) -> str:
     return f"{result.backbone} ({model})" if model and model != result.backbone else result.backbone
 
 
-def _title(dataset: str) -> str:
-    return TITLES.get(dataset, dataset)
+def title(dataset: str) -> str:
+    """Writes a dataset's title, as the papers' tables do where they have it."""
+    if dataset in TITLES or dataset not in catalog.dataset_names():
+        return TITLES.get(dataset, dataset)
+    return catalog.dataset_entry(dataset).title
 
 
 def _brief(value: Any) -> str:

@@ -196,7 +196,7 @@ class Facts(Options):
             each entry with a row or column that is not published.
         """
         faults = []
-        entries: dict[Place, Entry] = Field({})
+        entries: dict[Place, Entry] = {}
         for number in published.numbers:
             covering = [entry for entry in self.entries if entry.covers(number)]
             if len(covering) != 1:

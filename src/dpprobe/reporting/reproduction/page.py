@@ -7,13 +7,14 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dpprobe.reporting.paper_tables.common import TITLES, epsilon_cell, make_table
+from dpprobe.artifacts import canonical_json
+from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.reporting.published import Number, PrintedTable, Published
-from dpprobe.reporting.reproduction.compare import CHANGE, Comparison, compare_all
+from dpprobe.reporting.reproduction.compare import CHANGE, Comparison, compare_all, title
 from dpprobe.reporting.reproduction.facts import Entry, Facts, Weights
 from dpprobe.reporting.reproduction.hours import Estimate, estimate
 from dpprobe.reporting.reproduction.record import Record, all_results
-from dpprobe.reporting.tables import make_row, markdown, mean_cell
+from dpprobe.reporting.tables import TableCell, make_row, markdown, mean_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import unique
 
@@ -50,11 +51,16 @@ HOURS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """An entry with its number on the page, and the comparisons of its numbers."""
+    """Entries that say the same, with their number on the page and their comparisons."""
 
     label: int
     entry: Entry
     comparisons: tuple[Comparison, ...]
+
+    @property
+    def link(self) -> str:
+        """The number, linked to the note."""
+        return f"[{self.label}](#note-{self.label})"
 
 
 def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
@@ -64,8 +70,7 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
       ConfigError: when a published number is in no entry, or in several.
       DataError: when a rate was not measured.
     """
-    results = all_results(record, facts.kept)
-    comparisons = compare_all(published, facts, results)
+    comparisons = compare_all(published, facts, all_results(record, facts.kept))
     notes = _notes(comparisons)
     parts = [
         "# Reproduction: the published numbers and ours",
@@ -77,10 +82,12 @@ def reproduction_page(published: Published, facts: Facts, record: Record) -> str
         _runs(facts, record),
     ]
     for paper in unique(table.paper for table in published.tables):
-        parts.append(f"## {published.citations[paper].short}")
+        parts.append(f"## {_upper(published.citations[paper].short)}")
         for printed in published.tables:
             if printed.paper == paper:
                 parts += _section(printed, facts, comparisons, notes)
+    parts.append("## Notes")
+    parts += [part for note in notes for part in _note_parts(note, facts)]
     parts += ["## Hours", _paragraph(HOURS), _hours(published, facts, record, notes)]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -93,14 +100,23 @@ def state(comparison: Comparison) -> str:
 
 
 def _notes(comparisons: Iterable[Comparison]) -> list[_Note]:
-    """Numbers the entries in the order of their first number."""
-    entries: dict[int, list[Comparison]] = {}
+    """Numbers the entries in the order of their first number, those that say the same as one."""
+    notes: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        entries.setdefault(id(comparison.entry), []).append(comparison)
+        notes.setdefault(_said(comparison.entry), []).append(comparison)
     return [
         _Note(label=label, entry=group[0].entry, comparisons=tuple(group))
-        for label, group in enumerate(entries.values(), start=1)
+        for label, group in enumerate(notes.values(), start=1)
     ]
+
+
+def _said(entry: Entry) -> str:
+    """Returns what an entry says of its numbers, without their places and what is run beside."""
+    return canonical_json(
+        entry.model_dump(
+            mode="json", exclude={"paper", "table", "rows", "columns", "recipe", "ours"}
+        )
+    )
 
 
 def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
@@ -110,10 +126,11 @@ def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
     for paper in unique(comparison.number.paper for comparison in comparisons):
         of = [state(c) for c in comparisons if c.number.paper == paper]
         counts = (str(of.count(name)) for name in states)
-        rows.append(make_row(published.citations[paper].short, str(len(of)), *counts))
+        rows.append(make_row(_upper(published.citations[paper].short), str(len(of)), *counts))
     total = [state(comparison) for comparison in comparisons]
-    rows.append(make_row("all", str(len(total)), *(str(total.count(name)) for name in states)))
-    return markdown(make_table("counts", "", ("<Paper", "Numbers", *states), rows, []))
+    rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in states)))
+    columns = ("<Paper", "Numbers", *map(_upper, states))
+    return markdown(make_table("counts", "", columns, rows, []))
 
 
 def _runs(facts: Facts, record: Record) -> str:
@@ -122,7 +139,7 @@ def _runs(facts: Facts, record: Record) -> str:
         make_row(
             name,
             f"`{study['file']}`" if study["file"] else "not under config/",
-            ", ".join(unique(cell["dataset"] for cell in study["cells"])),
+            ", ".join(title(name) for name in unique(cell["dataset"] for cell in study["cells"])),
             ", ".join(unique(cell["backbone"] for cell in study["cells"])),
             str(len(study["cells"])),
             facts.notes.get(name, ""),
@@ -131,7 +148,7 @@ def _runs(facts: Facts, record: Record) -> str:
     ]
     rows += [
         make_row(
-            kept.study, f"`config/{kept.study}.yaml`", kept.dataset, kept.backbone, "1",
+            kept.study, f"`config/{kept.study}.yaml`", title(kept.dataset), kept.backbone, "1",
             f"[{kept.page}](../{kept.page}) keeps it. {facts.notes.get(kept.study, '')}".strip(),
         )
         for kept in facts.kept
@@ -146,62 +163,62 @@ def _section(
     comparisons: Sequence[Comparison],
     notes: Sequence[_Note],
 ) -> list[str]:
-    """Writes a printed table: its rows, then the notes that they name."""
-    of = [
-        comparison
-        for comparison in comparisons
-        if (comparison.number.paper, comparison.number.table) == (printed.paper, printed.table)
-    ]
-    labels = {id(note.entry): note.label for note in notes}
+    """Writes a printed table, a row a number that was run; others of a row and note share one."""
+    place = (printed.paper, printed.table)
+    of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
     rows = []
     for row in unique(comparison.number.row for comparison in of):
-        same = [comparison for comparison in of if comparison.number.row == row]
-        for label in unique(labels[id(c.entry)] for c in same):
-            group = [c for c in same if labels[id(c.entry)] == label]
-            left = [c for c in group if c.result is None]
-            rows += [_run_row(c, printed, label) for c in group if c.result is not None]
-            if left:
-                names = "; ".join(f"{_column(c.number, printed)} {c.number.text}" for c in left)
-                rows.append(make_row(row, names, "", "", NOT_RUN, str(label)))
-    columns = ("<Row", "<Published", "<Ours", "Difference", "<State", "Note")
-    number = f"Table {printed.table}" if printed.table.isdecimal() else printed.table.capitalize()
-    mine = [note for note in notes if note.label in {labels[id(c.entry)] for c in of}]
+        for note in notes:
+            group = [c for c in note.comparisons if c in of and c.number.row == row]
+            rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
+            if left := [c.number for c in group if c.result is None]:
+                names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
+                rows.append(make_row(row, *_privacy(left), names, "", "", NOT_RUN, note.link))
+    columns = ("<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<State", "Note")
+    number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
     return [
         f"### {number}: {printed.title}",
         markdown(make_table("section", "", columns, rows, [])),
-        *(part for note in mine for part in _note(note, facts)),
     ]
+
+
+def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
+    """Writes the epsilons and the deltas of some numbers; nothing where the paper states none."""
+    epsilons = unique(epsilon_cell(n.epsilon).text for n in numbers if n.epsilon is not None)
+    deltas = unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
+    return ", ".join(epsilons), ", ".join(deltas)
 
 
 def _column(number: Number, printed: PrintedTable) -> str:
     """Writes a column's title, with epsilon where columns of one title differ in it."""
     if any(column.epsilon is not None for column in printed.columns.values()):
         return f"{number.column_title}, ε {epsilon_cell(number.epsilon).text}:"
-    return f"{number.column_title}"
+    return number.column_title
 
 
-def _run_row(comparison: Comparison, printed: PrintedTable, label: int) -> tuple[object, ...]:
+def _run_row(
+    comparison: Comparison, printed: PrintedTable, facts: Facts, note: _Note
+) -> tuple[TableCell, ...]:
+    """Makes the row of a number that ours stands beside."""
     number, result = comparison.number, comparison.result
     assert result is not None
-    words = [state(comparison)]
-    words += [f"{result.study}, {result.method}"]
+    words = [f"{state(comparison)} ({result.study}, {result.method})"]
     if comparison.unlike:
-        words.append(f"not as published: {'; '.join(comparison.unlike)}")
+        words[0] += f": {'; '.join(comparison.unlike)}"
+    elif result.study in facts.notes:
+        words[0] += ", but for what is said [above](#what-was-run-here) of that study"
     if comparison.silent:
-        words.append(f"the paper does not state {' and '.join(comparison.silent)}")
+        words.append(f"The paper does not state {' and '.join(comparison.silent)}")
     if number.metric == CHANGE:
         words.append(_direction(comparison))
     return make_row(
-        number.row,
-        f"{_column(number, printed)} {number.text}",
-        _ours(comparison),
-        _gap(comparison),
-        ". ".join(word[0].upper() + word[1:] for word in words if word),
-        str(label),
-    )
+        number.row, *_privacy([number]), f"{_column(number, printed)} {number.text}",
+        _ours(comparison), _gap(comparison), ". ".join(words), note.link,
+    )  # fmt: skip
 
 
 def _ours(comparison: Comparison) -> str:
+    """Writes our value with its interval and the number of seeds."""
     number, result = comparison.number, comparison.result
     assert result is not None
     assert comparison.value is not None
@@ -209,8 +226,8 @@ def _ours(comparison: Comparison) -> str:
     if result.text is not None:
         return f"{result.text}, {seeds}"
     digits = 3 if number.metric == "auc" else 1
-    ends = comparison.ends or (None, None)
-    text = mean_cell(comparison.value, *ends, scale=1.0, digits=digits).text
+    low, high = comparison.ends or (None, None)
+    text = mean_cell(comparison.value, low, high, scale=1.0, digits=digits).text
     sign = "+" if number.metric == CHANGE and comparison.value > 0 else ""
     return f"{sign}{text}, {seeds}"
 
@@ -227,17 +244,17 @@ def _direction(comparison: Comparison) -> str:
     published = comparison.number.value
     low, high = comparison.ends or (-math.inf, math.inf)
     if low <= 0 <= high:
-        return "its interval holds 0" + (", as published" if published == 0 else "")
+        return "Its interval holds 0" + (", as published" if published == 0 else "")
     if published == 0 or comparison.value is None:
-        return "the paper has no change"
+        return "The paper has no change"
     same = (published > 0) == (comparison.value > 0)
-    return "in the published direction" if same else "against the published direction"
+    return "In the published direction" if same else "Against the published direction"
 
 
-def _note(note: _Note, facts: Facts) -> list[str]:
+def _note_parts(note: _Note, facts: Facts) -> list[str]:
     """Writes what an entry's numbers take, and why ours differ from them."""
     entry, count = note.entry, len(note.comparisons)
-    sentences = [f"**Note {note.label}** ({count} {'numbers' if count > 1 else 'number'})."]
+    sentences = [f"{count} {'numbers' if count > 1 else 'number'}."]
     if entry.reasons and any(c.result is not None for c in note.comparisons):
         sentences.append(f"Why ours differs: {' '.join(entry.reasons)}")
     if entry.missing:
@@ -251,54 +268,61 @@ def _note(note: _Note, facts: Facts) -> list[str]:
         )
     target = f" {entry.target}" if entry.target else ""
     command = f"    snakemake --cores all{target} --configfile {entry.study}"
-    return [_paragraph(" ".join(sentences)), *([command] if entry.study else [])]
+    return [
+        f"### Note {note.label}",
+        _paragraph(" ".join(sentences)),
+        *([command] if entry.study else []),
+    ]
 
 
 def _weights_text(weights: Weights) -> str:
     text = f"Weights: {weights.title}, {weights.access}"
-    if weights.access == "private":
-        text += f"; the study takes the nearest public ones, {weights.nearest}"
+    if weights.nearest:
+        text += f"; the nearest public ones are `{weights.nearest}`"
     if not weights.stated:
         text += "; the paper does not say which it took"
     return f"{text}."
 
 
 def _data(note: _Note) -> list[str]:
-    """Writes the access to each dataset of an entry."""
+    """Writes the access to each dataset of a note."""
     by_access: dict[str, list[str]] = {}
     for name in unique(c.number.dataset for c in note.comparisons if c.number.dataset):
         known = name in catalog.dataset_names()
         access = catalog.dataset_entry(name).access if known else "not in the catalog"
-        by_access.setdefault(access, []).append(TITLES.get(name, name))
+        by_access.setdefault(access, []).append(title(name))
     parts = [f"{', '.join(names)} ({access})" for access, names in by_access.items()]
     return [f"Data: {'; '.join(parts)}."] if parts else []
 
 
 def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_Note]) -> str:
-    """Makes the table of hours, a row a note, dataset and network."""
-    rows = []
+    """Makes the table of hours, a row an estimate, with the notes that it is of."""
+    rows: dict[tuple[str, ...], list[str]] = {}
     for note in notes:
         for cost in note.entry.costs:
-            datasets: dict[str, Number] = {}
-            for comparison in note.comparisons:
-                datasets.setdefault(comparison.number.dataset or "", comparison.number)
-            for name, number in datasets.items():
+            numbers = {c.number.dataset: c.number for c in reversed(note.comparisons)}
+            for number in reversed(numbers.values()):
                 hours = estimate(
                     cost, number, facts=facts, published=published, measured=record.rates
                 )
-                rows.append(
-                    make_row(
-                        str(note.label), TITLES.get(name, name), hours.rate.what,
-                        f"{hours.images:,.0f}", f"{hours.images_a_second:.3g}",
-                        _source(hours, published), f"{hours.hours:.2g}", f"{hours.rate.unit} h",
-                        cost.note or "",
-                    )
+                row = (
+                    title(number.dataset or ""), hours.rate.what, f"{hours.images:,.0f}",
+                    f"{hours.images_a_second:.3g}", _source(hours, published), _two(hours.hours),
+                    hours.rate.unit, cost.note or "",
                 )  # fmt: skip
+                rows.setdefault(row, []).append(note.link)
     columns = (
-        "Note", "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Of",
-        "<Remark",
+        "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Of a", "<Remark",
+        "<Notes",
     )  # fmt: skip
-    return markdown(make_table("hours", "", columns, rows, []))
+    body = [make_row(*row, ", ".join(links)) for row, links in rows.items()]
+    return markdown(make_table("hours", "", columns, body, []))
+
+
+def _two(hours: float) -> str:
+    """Writes two significant digits."""
+    digits = max(0, 1 - math.floor(math.log10(hours)))
+    return f"{float(f'{hours:.2g}'):,.{digits}f}"
 
 
 def _source(hours: Estimate, published: Published) -> str:
@@ -307,6 +331,10 @@ def _source(hours: Estimate, published: Published) -> str:
         return f"measured here ({rate.measured})"
     short = published.citations[rate.published.paper].short
     return f"{short}, table {rate.published.table}, {rate.published.row}, {rate.published.column}"
+
+
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _paragraph(text: str) -> str:

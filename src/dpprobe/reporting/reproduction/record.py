@@ -36,6 +36,7 @@ class Result:
       backbone_options, options: of the backbone and of the method.
       metric: the headline's name; values, mean, low and high are fractions of it.
       network: True if a part of the backbone was trained.
+      passes: over the training images, of a head of gradient steps; None where not known.
       page: the page of `bench/results` that keeps the result where its cells are gone.
       text: the mean as that page prints it, with its standard deviation.
     """
@@ -58,6 +59,7 @@ class Result:
     high: float | None
     train_rows: int
     seeds: int
+    passes: float | None = None
     page: str | None = None
     text: str | None = None
 
@@ -166,7 +168,13 @@ def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
         "low": cell.low,
         "high": cell.high,
         "train_rows": cell.train_rows,
+        "passes": _passes(cell),
     }
+
+
+def _passes(cell: CellResult) -> float | None:
+    visited = cell.visited_rows
+    return None if visited is None else round(visited / (len(cell.values) * cell.train_rows), 4)
 
 
 def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Result:
