@@ -145,6 +145,8 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         parts.append(f"{_model(result)}, not {weights.title}")
     if result.network != (number.tuning in ("full", "blocks", "from scratch")):
         parts.append("a network tuned" if result.network else "the head alone trained")
+    elif blocks := _other_blocks(number, result):
+        parts.append(blocks)
     if isinstance(number.epsilon, float) and result.epsilon != number.epsilon:
         parts.append(f"ε {result.epsilon:g}, not {number.epsilon:g}")
     if None not in (number.delta, result.delta) and number.delta != result.delta:
@@ -158,6 +160,20 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
     if math.isfinite(result.epsilon) and not result.private:
         parts.append("its options searched on the private images at no price")
     return parts
+
+
+def _other_blocks(number: Number, result: Result) -> str:
+    """Says how many blocks were tuned where the paper tuned another number; nothing else."""
+    wanted = number.blocks
+    if wanted is None:
+        return ""
+    low, high = wanted if isinstance(wanted, tuple) else (wanted, wanted)
+    tune = result.options.get("tune")
+    tuned = tune.get("blocks") if isinstance(tune, Mapping) else None
+    if tuned is not None and low <= tuned <= high:
+        return ""
+    span = f"{low}" if low == high else f"{low} to {high}"
+    return f"{tune if tuned is None else tuned} of its blocks tuned, not {span}"
 
 
 def _epochs(result: Result) -> float | None:

@@ -139,7 +139,9 @@ def _runs(facts: Facts, record: Record) -> str:
         make_row(
             name,
             f"`{study['file']}`" if study["file"] else "not under config/",
-            ", ".join(title(name) for name in unique(cell["dataset"] for cell in study["cells"])),
+            ", ".join(
+                _data_title(name, facts) for name in unique(c["dataset"] for c in study["cells"])
+            ),
             ", ".join(unique(cell["backbone"] for cell in study["cells"])),
             str(len(study["cells"])),
             facts.notes.get(name, ""),
@@ -155,6 +157,12 @@ def _runs(facts: Facts, record: Record) -> str:
     ]  # fmt: skip
     columns = ("<Study", "<File", "<Data", "<Backbone", "Cells", "<Not as published")
     return markdown(make_table("runs", "", columns, rows, []))
+
+
+def _data_title(name: str, facts: Facts) -> str:
+    """Writes a dataset's title, of a part with its name in the study."""
+    whole = facts.parts.get(name)
+    return title(name) if whole is None else f"{title(whole)} ({name})"
 
 
 def _section(
