@@ -109,7 +109,15 @@ def _candidates(number: Number, ours: Ours, results: Sequence[Result]) -> list[R
         and (ours.backbone is None or result.backbone == ours.backbone)
         and _beside(result.epsilon, ours.epsilon or number.epsilon)
         and result.metric == metric
+        # on another dataset a batch of the same rows would be another part of it
+        and (ours.dataset or number.batch_size in (None, _batch(result)))
     ]
+
+
+def _batch(result: Result) -> int | None:
+    """Returns the expected rows of a step; None where a method takes no batches."""
+    size = result.options.get("base", result.options).get("batch_size")
+    return result.train_rows if size == "full" else size
 
 
 def _beside(epsilon: float, wanted: Any) -> bool:
@@ -147,6 +155,8 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         parts.append("a network tuned" if result.network else "the head alone trained")
     elif blocks := _other_blocks(number, result):
         parts.append(blocks)
+    if number.batch_size not in (None, _batch(result)):
+        parts.append(f"batches of {_batch(result) or 'all'}, not {number.batch_size}")
     if isinstance(number.epsilon, float) and result.epsilon != number.epsilon:
         parts.append(f"ε {result.epsilon:g}, not {number.epsilon:g}")
     if None not in (number.delta, result.delta) and number.delta != result.delta:
@@ -173,7 +183,8 @@ def _other_blocks(number: Number, result: Result) -> str:
     if tuned is not None and low <= tuned <= high:
         return ""
     span = f"{low}" if low == high else f"{low} to {high}"
-    return f"{tune if tuned is None else tuned} of its blocks tuned, not {span}"
+    number_tuned = {"head": "none", "all": "all"}.get(str(tune), str(tuned))
+    return f"{number_tuned} of its blocks tuned, not {span}"
 
 
 def _epochs(result: Result) -> float | None:

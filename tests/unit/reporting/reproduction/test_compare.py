@@ -60,6 +60,41 @@ def test_another_dataset_stands_in_only_where_the_entry_says_so() -> None:
     assert found.unlike == ("MNIST, not CIFAR-10",)
 
 
+@pytest.mark.parametrize(("size", "shown"), [(32, True), (64, False)])
+def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: bool) -> None:
+    found = compared(printed(batch_size=size), known(), result())
+    assert (found.result is not None) is shown
+
+
+def test_a_batch_of_all_rows_is_their_number() -> None:
+    entry = {"recipe": {}}
+    table = printed(batch_size=50000)
+    full = result(options={"head": "sgd", "batch_size": "full"})
+    assert compared(table, known(entry), full).like_for_like
+
+
+def test_on_another_dataset_the_batch_is_said() -> None:
+    entry = {"ours": [{"study": "mine", "methods": ["sgd"], "dataset": "mnist"}]}
+    found = compared(printed(batch_size=64), known(entry), result(dataset="mnist"))
+    assert found.unlike == ("MNIST, not CIFAR-10", "batches of 32, not 64")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tune", "unlike"),
+    [
+        (12, {"blocks": 12}, ()),
+        (12, {"blocks": 4}, ("4 of its blocks tuned, not 12",)),
+        ([1, 12], {"blocks": 4}, ()),
+        ([1, 12], "head", ("none of its blocks tuned, not 1 to 12",)),
+    ],
+)
+def test_tuned_blocks_are_compared(blocks: Any, tune: Any, unlike: tuple[str, ...]) -> None:
+    table = printed(tuning="blocks", blocks=blocks)
+    options = {"head": "fine_tune", "tune": tune}
+    found = compared(table, known({"recipe": {}}), result(network=True, options=options))
+    assert found.unlike == unlike
+
+
 def test_a_part_of_a_dataset_is_told_by_its_rows() -> None:
     part = result(dataset="cifar10_1000", train_rows=1000)
     of = known(parts={"cifar10_1000": "cifar10"})
