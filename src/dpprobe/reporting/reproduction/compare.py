@@ -167,7 +167,8 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
         for name, value in entry.recipe.items()
         if options.get(name) != value
     ]
-    if math.isfinite(result.epsilon) and not result.private:
+    searched = math.isfinite(result.epsilon) and not result.private
+    if searched and number.learning_rate != "tuned":
         parts.append("its options searched on the private images at no price")
     return parts
 
@@ -201,6 +202,8 @@ def _silent(number: Number, weights: Weights | None) -> list[str]:
         parts.append("ε")
     elif number.delta is None and number.epsilon != math.inf:
         parts.append("δ")
+    if number.learning_rate == "tuned":
+        parts.append("a price of its search")
     return parts
 
 

@@ -95,6 +95,13 @@ def test_tuned_blocks_are_compared(blocks: Any, tune: Any, unlike: tuple[str, ..
     assert found.unlike == unlike
 
 
+def test_a_search_without_a_price_is_as_published_where_the_paper_searched_at_none() -> None:
+    table = printed(learning_rate="tuned")
+    found = compared(table, known(), result(private=False))
+    assert found.unlike == ()
+    assert found.silent == ("a price of its search",)
+
+
 def test_a_part_of_a_dataset_is_told_by_its_rows() -> None:
     part = result(dataset="cifar10_1000", train_rows=1000)
     of = known(parts={"cifar10_1000": "cifar10"})
