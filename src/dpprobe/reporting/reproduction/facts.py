@@ -1,4 +1,4 @@
-"""What is known of each published number: the command, weights, recipe and cost of its run.
+"""Facts of each published number: the command, weights, recipe and cost of its run.
 
 `resources/reproduction.yaml` has it, reviewed by hand; here it is checked against the published
 numbers, each of which it must name exactly once.

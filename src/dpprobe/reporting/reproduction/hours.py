@@ -15,7 +15,7 @@ from dpprobe.study import catalog
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What one run of one network takes on one dataset.
+    """The images of one run of a network on a dataset, and their rate.
 
     Attributes:
       images: that pass through the network.
