@@ -84,18 +84,10 @@ def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Resu
 
 def _chosen(beside: Sequence[Result], methods: Sequence[str], take: str) -> Result | None:
     """Returns the result of these methods that stands beside a number, None where none does."""
-    named = {
-        index: [result for result in beside if fnmatchcase(result.method, pattern)]
-        for index, pattern in enumerate(methods)
-    }
-    if take == "first":
-        return next((of[0] for of in named.values() if of), None)
-    choose = min if take == "lowest" else max
-    return choose((r for of in named.values() for r in of), key=_mean, default=None)
-
-
-def _mean(result: Result) -> float:
-    return result.mean
+    named = [r for pattern in methods for r in beside if fnmatchcase(r.method, pattern)]
+    if take != "first":
+        named.sort(key=lambda result: result.mean, reverse=take == "highest")
+    return named[0] if named else None
 
 
 def _candidates(number: Number, ours: Ours, results: Sequence[Result]) -> list[Result]:

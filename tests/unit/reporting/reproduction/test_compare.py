@@ -67,10 +67,9 @@ def test_of_a_sweep_only_the_published_batch_stands_beside(size: int, shown: boo
 
 
 def test_a_batch_of_all_rows_is_their_number() -> None:
-    entry = {"recipe": {}}
     table = printed(batch_size=50000)
     full = result(options={"head": "sgd", "batch_size": "full"})
-    assert compared(table, known(entry), full).like_for_like
+    assert compared(table, known({"recipe": {}}), full).like_for_like
 
 
 def test_on_another_dataset_the_batch_is_said() -> None:
