@@ -71,7 +71,7 @@ def _images_a_second(
     name: str, rate: Rate, published: Published, measured: Mapping[str, MeasuredRate]
 ) -> float:
     if rate.published is None:
-        if rate.measured not in measured:
+        if rate.measured is None or rate.measured not in measured:
             raise DataError(
                 f"{FILE}: rates.{name}: nothing measured as {rate.measured!r} in the record; "
                 "measure it, or leave the costs out"
