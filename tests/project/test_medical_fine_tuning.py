@@ -42,9 +42,9 @@ def test_it_has_what_the_paper_fixes(study: Study) -> None:
     for name, rows in ROWS.items():
         assert study.dataset_unit(name) == "image"
         assert study.dataset_delta(name) < 1 / rows
-    for method in networks(study).values():
-        assert method.max_grad_norm == 0.001
-        assert method.average == "ema"
+    for name, method in networks(study).items():
+        assert method.max_grad_norm == method.max_batch_grad_norm == 0.001
+        assert method.average == ("last" if name == "whole_last" else "ema")
         assert method.link == "sigmoid"
         # rates are those of gradients of norm 1
         assert method.learning_rate * method.max_grad_norm == pytest.approx(1)
@@ -54,6 +54,8 @@ def test_it_trains_the_whole_network_its_blocks_and_the_head(study: Study) -> No
     trained = networks(study)
     assert {name: method.tune for name, method in trained.items()} | {"blocks_2": 2} == {
         "whole": "all",
+        "whole_ema_9999": "all",
+        "whole_last": "all",
         "blocks_2": 2,
         "head": "head",
         "probe_whole": "all",

@@ -36,6 +36,8 @@ _PROBE_SCHEMA = {
 }
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 256
+# Of a dataset as large as any: what a search must not change is compared there.
+_MANY_UNITS = 10**12
 # For the privacy statement of every network.
 LIMITS = (
     "Engine {engine} is for benchmarks, not for release: gradients, their clipped sums and the "
@@ -265,8 +267,8 @@ class Options(FirstOrderOptions):
             raise ValueError(f"{place}: {reason}") from None
         if changed.link != self.link:
             raise ValueError(f"{place}: it changes what scores are; write it as an option")
-        shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(10**6)]
-        if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(10**6)]:
+        shape = [(m.name, m.sample_rate, m.count) for m in changed.releases(_MANY_UNITS)]
+        if shape != [(m.name, m.sample_rate, m.count) for m in self.releases(_MANY_UNITS)]:
             raise ValueError(f"{place}: it changes what is priced; write it as an option")
 
     def trial(self, values: Mapping[str, Any]) -> Options:

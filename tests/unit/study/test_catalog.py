@@ -62,8 +62,10 @@ def test_the_papers_datasets_are_there() -> None:
     assert papers["000"] == {
         "chest_xray", "cifar10", "cifar100", "eurosat", "fashion_mnist", "mnist", "plantdisease",
     }  # fmt: skip
+    assert papers["001"] == {"cifar10", "cifar100", "imagenet"}
     assert papers["002"] == {"imagenet"}
     assert papers["003"] == {"chexpert", "imagenet", "mimic_cxr", "places365"}
+    assert papers["004"] == {"cifar10"}
 
 
 def test_the_schema_is_that_of_the_code() -> None:

@@ -89,6 +89,12 @@ def test_what_no_network_can_do_is_refused_before_any_job(
     assert f"config: {fault}" in str(caught.value)
 
 
+def test_a_search_may_have_a_batch_of_more_than_a_million_rows() -> None:
+    search = {"space": {"learning_rate": [0.1, 1.0]}}
+    large = {"batch_size": 2**20, "steps": None, "epochs": 10, "search": search}
+    assert load(methods={"net": BLOCKS | large}).methods["net"].model_dump()["search"]
+
+
 @pytest.mark.parametrize(
     ("options", "fault"),
     [

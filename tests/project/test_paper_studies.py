@@ -1,0 +1,184 @@
+"""The studies of Mehta et al. 2022 and 2023, and of ScatterNet, have what these print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpprobe.heads.registry import AnyMethod
+from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.study.ablations import changes
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+
+# Tables 6 and 7 of Mehta et al. 2022.
+MOMENTUM = {0.03, 0.06, 0.1, 0.4, 1.6, 6.4, 25.6, 102.4}
+LAMB = {1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0}
+ALPHAS = {1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5}
+IMAGENET, CIFAR = 1_281_167, 50_000
+
+
+def study_of(repository: Path, name: str) -> Study:
+    values: dict[str, Any] = yaml.safe_load((repository / f"config/{name}.yaml").read_text())
+    return load_study(values)
+
+
+def rates(study: Study, **options: Any) -> set[float]:
+    """Returns the learning rates of the methods with these options."""
+    methods = [method.model_dump() for method in study.methods.values()]
+    wanted = [m for m in methods if {key: m.get(key) for key in options} == options]
+    return {method["learning_rate"] for method in wanted}
+
+
+def tuned(study: Study, suffix: str = "_tuned") -> Mapping[str, Tuned]:
+    return {n: m for n, m in study.methods.items() if n.endswith(suffix) and isinstance(m, Tuned)}
+
+
+@pytest.mark.parametrize(
+    ("name", "delta"),
+    [
+        ("large_scale_transfer", 1e-6),
+        ("large_scale_transfer_ablation", 1e-6),
+        ("large_scale_transfer_delta", 8e-7),
+        ("large_scale_transfer_full", 1e-6),
+        ("large_scale_transfer_models", 1e-6),
+        ("large_scale_transfer_one_step", 1e-6),
+    ],
+)
+def test_a_study_on_imagenet_has_the_paper_s_recipe(
+    repository: Path, name: str, delta: float
+) -> None:
+    study = study_of(repository, name)
+    assert (study.delta, study.accountant) == (delta, "rdp")
+    assert any("above 1/n" in warning for warning in check_study(study))
+    for method_name, method in study.methods.items():
+        options = method.model_dump()
+        options = options.get("base", options)
+        if options["head"] == "nonprivate":
+            continue
+        assert (options["loss"], options["init_bias"]) == ("sigmoid", -10), method_name
+        if "inf" in study.epsilons:
+            assert options["max_batch_grad_norm"] == 1, method_name
+
+
+def test_both_optimisers_have_every_batch_and_rate(repository: Path) -> None:
+    study = study_of(repository, "large_scale_transfer")
+    for exponent in (17, 18, 19, 20):
+        assert rates(study, head="momentum", batch_size=2**exponent) == MOMENTUM
+        assert rates(study, head="lamb", batch_size=2**exponent) == LAMB
+    searched = {frozenset(method.search["learning_rate"]) for method in tuned(study).values()}
+    assert searched == {frozenset(MOMENTUM), frozenset(LAMB)}
+    assert len(tuned(study)) == 8
+    for method in study.methods.values():
+        if method.head in ("lamb", "momentum"):
+            steps = method.mechanisms(IMAGENET)[-1].count
+            assert steps == round(10 * IMAGENET / method.model_dump()["batch_size"])
+
+
+def test_whole_networks_search_rates_and_alphas(repository: Path) -> None:
+    study = study_of(repository, "large_scale_transfer_full")
+    sizes: dict[str, set[int]] = {"momentum": set(), "lamb": set()}
+    for method in study.methods.values():
+        options = method.model_dump()
+        space = (options.get("search") or {}).get("space", options["search"])
+        options = options.get("base", options)
+        sizes[options["optimiser"]].add(options["batch_size"])
+        assert set(space["learning_rate"]) == (
+            MOMENTUM if options["optimiser"] == "momentum" else LAMB
+        )
+        assert set(space.get("backbone_rate", ALPHAS)) == ALPHAS
+        assert ("backbone_rate" in space) == (options["optimiser"] == "lamb")
+    assert sizes == {
+        "momentum": {2**k for k in range(15, 21)},
+        "lamb": {2**k for k in range(17, 21)},
+    }
+
+
+@pytest.mark.parametrize("name", ["large_scale_transfer_ablation", "large_scale_transfer_local"])
+def test_each_row_of_the_ablation_is_one_change_at_some_rate(repository: Path, name: str) -> None:
+    study = study_of(repository, name)
+    base = study.methods[study.papers.base or ""].model_dump()
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for method_name, method in study.methods.items():
+        if method.head != "tuned" and method.head != "nonprivate":
+            groups.setdefault(method_name.rpartition("_")[0], []).append(method.model_dump())
+    assert set(groups) == {
+        "lamb", "adam", "momentum", "lecun", "one_epoch", "clip_10", "clip_0p1", "mean", "ema",
+    }  # fmt: skip
+    for group, options in groups.items():
+        assert {o["learning_rate"] for o in options} == (MOMENTUM if group == "momentum" else LAMB)
+        for one in options:
+            changed = set(changes(base, one)) - {"learning_rate", "ema_decay"}
+            assert len(changed) == (0 if group == "lamb" else 1), group
+
+
+def test_the_single_step_takes_all_rows(repository: Path) -> None:
+    study = study_of(repository, "large_scale_transfer_one_step")
+    assert study.seeds == 5
+    assert {"0.25", "8", "10"} <= set(study.epsilons)
+    assert rates(study, head="momentum") == MOMENTUM
+    assert rates(study, head="lamb", init="zero") <= {1e-4, 2e-4, 5e-4, 1e-3}
+    for method in study.methods.values():
+        if method.private:
+            gradients = method.mechanisms(IMAGENET)[-1]
+            assert (gradients.count, gradients.sample_rate) == (1, 1.0)
+
+
+@pytest.mark.parametrize("name", ["features_second_order", "features_second_order_local"])
+def test_published_recipes_have_the_published_numbers(repository: Path, name: str) -> None:
+    methods = study_of(repository, name).methods
+    fc, whole = methods["published_fc"].model_dump(), methods["published_fc_whole_rows"]
+    assert (fc["steps"], fc["learning_rate"], fc["ridge"], fc["init_bias"]) == (10, 0.2, 100, -10)
+    assert (fc["max_row_norm"], fc["max_grad_norm"], fc["loss"]) == (0.005, 0.005, "sigmoid")
+    scale = (whole.model_dump()["max_row_norm"] / 0.005) ** 2
+    assert whole.model_dump()["ridge"] == pytest.approx(100 * scale)
+    assert whole.model_dump()["learning_rate"] == pytest.approx(0.2 * scale)
+    for equal in ("published_fc", "published_least_squares", "published_newton"):
+        noise = {m.noise_multiplier for m in methods[equal].mechanisms(CIFAR)}
+        assert max(noise) == pytest.approx(min(noise), rel=1e-3), equal
+    squares, newton = (methods[f"published_{n}"].model_dump() for n in ("least_squares", "newton"))
+    assert squares["ridge"] == pytest.approx(3e-4 / 2)
+    assert newton["learning_rate"] == pytest.approx(4 * 0.625)
+    assert newton["ridge"] == pytest.approx(4 * 2e-7)
+    descent = methods["published_gradient_descent"]
+    assert descent.mechanisms(CIFAR)[-1].count == 100
+    assert descent.model_dump()["learning_rate"] == pytest.approx(1e-4 * 0.1 / 0.001)
+
+
+def parts(method: AnyMethod, rows: int) -> tuple[float, Mechanism]:
+    """Returns the normalisation's part of a method's budget, and its steps."""
+    normalisation, gradients = [], []
+    for mechanism in method.mechanisms(rows):
+        (gradients if mechanism.name == "gradients" else normalisation).append(mechanism)
+    price = [
+        sum(m.count * m.sample_rate**2 / m.noise_multiplier**2 for m in group)
+        for group in (normalisation, gradients)
+    ]
+    return price[0] / sum(price), gradients[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "rows", "batch", "noise"),
+    [
+        ("scatternet_mnist", "channels", 60_000, 4096, 3.04),
+        ("scatternet_fashion_mnist", "group_norm", 60_000, 8192, None),
+        ("scatternet_cifar10", "channels", 50_000, 8192, 5.67),
+    ],
+)
+def test_scatternet_shares_the_budget_as_published(
+    repository: Path, name: str, method: str, rows: int, batch: int, noise: float | None
+) -> None:
+    share, gradients = parts(study_of(repository, name).methods[method], rows)
+    assert gradients.sample_rate == pytest.approx(batch / rows)
+    if noise is None:
+        assert share == 0
+        return
+    statistics = 2 / 8**2  # two releases of noise 8
+    steps = gradients.count * (batch / rows) ** 2 / noise**2
+    assert share == pytest.approx(statistics / (statistics + steps), rel=2e-3)
