@@ -142,11 +142,22 @@ def test_a_head_starts_at_the_text_embeddings(finished: Workspace) -> None:
                 "plot_datasets": 2,
             },
         ),
+        # A job trains all methods at one epsilon; a network is a job of its own.
+        ("large_scale_transfer", {"train_heads": 2, "train_heads_without_privacy": 2}),
+        ("large_scale_transfer_ablation", {"train_heads": 4, "extract_features": 256}),
+        ("large_scale_transfer_delta", {"train_heads": 7}),
+        ("large_scale_transfer_full", {"tune_network": 80, "search_options": 40}),
         (
-            "large_scale_transfer",
-            {"plot_option": 3, "train_heads": 16, "plot_gap": 1, "plot_comparison": 3},
+            "large_scale_transfer_models",
+            {"train_heads": 5, "tune_network": 60, "search_options": 10},
         ),
-        ("features_second_order", {"train_heads": 48, "summarise": 3, "plot_datasets": 2}),
+        (
+            "large_scale_transfer_one_step",
+            {"train_heads": 28, "train_heads_without_privacy": 4},
+        ),
+        ("features_second_order", {"train_heads": 81, "summarise": 3, "plot_datasets": 2}),
+        ("scatternet_mnist", {"train_heads": 6}),
+        ("scatternet_fashion_mnist", {"train_heads": 2}),
         ("clip_zero_shot_start", {"embed_text": 2, "train_heads": 12}),
     ],
 )
