@@ -190,7 +190,7 @@ def _silent(number: Number, weights: Weights | None) -> list[str]:
     parts = []
     if weights is not None and not weights.stated:
         parts.append("its weights")
-    if number.epsilon is None:
+    if number.epsilon is None or "epsilon" in number.inferred:
         parts.append("ε")
     elif number.delta is None and number.epsilon != math.inf:
         parts.append("δ")

@@ -192,7 +192,11 @@ def _section(
 
 def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
     """Writes the epsilons and the deltas of some numbers; nothing where the paper states none."""
-    epsilons = unique(epsilon_cell(n.epsilon).text for n in numbers if n.epsilon is not None)
+    epsilons = unique(
+        epsilon_cell(n.epsilon).text + (" (inferred)" if "epsilon" in n.inferred else "")
+        for n in numbers
+        if n.epsilon is not None
+    )
     deltas = unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
     return ", ".join(epsilons), ", ".join(deltas)
 

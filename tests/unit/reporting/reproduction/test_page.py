@@ -112,6 +112,13 @@ def test_ranges_and_unstated_values(epsilon: Any, delta: Any, shown: list[str]) 
     assert cells[1:3] == shown
 
 
+def test_an_inferred_epsilon_says_so() -> None:
+    rows = [FIRST | {"inferred": {"epsilon": ["a"]}}]
+    cells = row(made(rows), "first")
+    assert cells[1] == "2 (inferred)"
+    assert cells[6] == "like for like (mine, sgd). The paper does not state ε"
+
+
 @pytest.mark.parametrize(
     ("published_change", "values", "words"),
     [
