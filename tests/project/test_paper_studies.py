@@ -153,7 +153,8 @@ def test_published_recipes_have_the_published_numbers(repository: Path, name: st
 
 def parts(method: AnyMethod, rows: int) -> tuple[float, Mechanism]:
     """Returns the normalisation's part of a method's budget, and its steps."""
-    normalisation, gradients = [], []
+    normalisation: list[Mechanism] = []
+    gradients: list[Mechanism] = []
     for mechanism in method.mechanisms(rows):
         (gradients if mechanism.name == "gradients" else normalisation).append(mechanism)
     price = [

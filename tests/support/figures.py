@@ -62,7 +62,7 @@ def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any
     return path
 
 
-def drawn_figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Path]], None]) -> Any:
+def drawn_figure(monkeypatch: pytest.MonkeyPatch, draw: Callable[[dict[str, Any]], None]) -> Any:
     """Returns the figure that a function would have saved."""
     saved: list[Figure] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.support.paper_tables import paper_cell, paper_run, rows_as_text, table_of
 
@@ -10,7 +11,7 @@ NAME = "medical_fine_tuning_auc"
 
 
 def test_networks_parts_and_heads_have_rows_beside_the_published(tmp_path: Path) -> None:
-    where = {"dataset": "chexpert", "multi_label": True}
+    where: dict[str, Any] = {"dataset": "chexpert", "multi_label": True}
     whole = {"head": "fine_tune", "tune": "all", "search": None}
     part = whole | {"tune": {"blocks": 2}}
     searched = whole | {"search": {"trials": 2}}
