@@ -115,6 +115,8 @@ class Ratio:
 
 def number(value: float) -> str:
     """Three digits where they are few, none behind the point where they are many."""
+    if value < 0.1:
+        return f"{value:.2g}"
     return f"{value:.2f}" if value < 3 else f"{value:.1f}" if value < 20 else f"{value:.0f}"
 
 
