@@ -194,8 +194,9 @@ def throughput(run: Run, published: Published) -> Table:
     notes = [
         RATE_NOTE,
         "The measured rate is the median over a method's private cells of seeds × steps × batch "
-        "size by the seconds of fitting, with what is recorded on the way, to two digits. Full "
-        "fine-tuning is not part of this project: its measured column stays blank.",
+        "size by the seconds of fitting, with what is recorded on the way, to two digits. Jobs of "
+        "networks are killed and go on, so steps of those are timed by bench/fine_tune.py alone: "
+        "the measured column of full fine-tuning stays blank here.",
     ]
     if not ours:
         notes.append(nothing_measured(run, "no private gradient head"))
