@@ -101,7 +101,10 @@ def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> No
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:
     """Writes a title above the axes and smaller lines below it."""
     axes.set_title(title + "\n" * len(subtitle.splitlines()))
-    axes.text(0.0, 1.02, subtitle, transform=axes.transAxes, fontsize=8, color=SUBTLE)
+    axes.annotate(
+        subtitle, (0, 1), xycoords="axes fraction", xytext=(0, 5), textcoords="offset points",
+        fontsize=8, color=SUBTLE,
+    )  # fmt: skip
 
 
 def counted_seeds(counts: Sequence[int]) -> str:
