@@ -27,7 +27,7 @@ def test_the_tables_are_those_of_the_files(made: Made) -> None:
         (text,) = (file for file in item.files if file.suffix == ".md")
         assert markdown(item.table) == text.read_text(encoding="utf-8")
         assert len(item.files) == (3 if item.folder == "papers" else 2)
-    assert [item.dataset for item in made_again] == [None, "digits", *[None] * 9]
+    assert [item.dataset for item in made_again] == [None, "digits", *[None] * len(PAPER_TABLES)]
 
 
 def test_a_file_of_another_table_is_refused(made: Made) -> None:
