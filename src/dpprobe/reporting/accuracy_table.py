@@ -117,13 +117,13 @@ def numbers_table(grid: Grid) -> Table:
     true at each epsilon that is not kept. A column "delta above 1/n" follows that of delta where a
     dataset has such a one.
     """
-    named = _names_metrics(grid)
+    named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
     titles = ["dataset", "epsilon", "delta", *marked, *(["metric"] if named else [])]
     for column in grid.columns:
         name = " + ".join(column)
         titles += [name, *(f"{name} {end}" for end in ("low", "high", "rows low", "rows high"))]
-        titles += [f"{name} unpriced"] if column[1] in grid.unpriced else []
+        titles += [f"{name} unpriced"] if column[1] in unpriced else []
     rows = []
     for row in grid.rows:
         delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
@@ -132,7 +132,7 @@ def numbers_table(grid: Grid) -> Table:
         for column in grid.columns:
             entry = grid.get(row, column)
             numbers += _numbers(entry)
-            if column[1] in grid.unpriced:
+            if column[1] in unpriced:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
         above = [str(delta is not None and row[0] in grid.above).lower()] if marked else []

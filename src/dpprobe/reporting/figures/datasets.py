@@ -160,21 +160,36 @@ def _draw_line(
     line: _Line,
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
-    colour, (dashes, marker) = looks[line.name]
-    x = [scale.position(epsilon) for epsilon in line.cells]
-    axes.plot(
-        x, [100 * cell.mean for cell in line.cells.values()], color=colour, linestyle=dashes,
-        marker=marker, markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
-    banded = {e: cell for e, cell in line.cells.items() if cell.low is not None}
-    axes.fill_between(
-        [scale.position(epsilon) for epsilon in banded],
-        [100 * (cell.low or 0.0) for cell in banded.values()],
-        [100 * (cell.high or 0.0) for cell in banded.values()],
-        color=colour, alpha=0.15, linewidth=0,
-    )  # fmt: skip
+    values = [(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
+    _draw_banded(
+        axes, [scale.position(epsilon) for epsilon in line.cells], values, looks[line.name]
+    )
     if line.ceiling is not None:
+        colour = looks[line.name][0]
         axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
+
+
+def _draw_banded(
+    axes: Axes,
+    x: Sequence[float],
+    values: Sequence[tuple[float, float | None, float | None]],
+    look: tuple[str, tuple[object, str]],
+) -> None:
+    """Draws a curve of means with the band of its intervals, where there are any."""
+    colour, (dashes, marker) = look
+    axes.plot(
+        x, [100 * mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
+        markeredgecolor="white", markeredgewidth=0.5,
+    )  # fmt: skip
+    banded = [
+        (place, low, high)
+        for place, (_, low, high) in zip(x, values, strict=True)
+        if low is not None and high is not None
+    ]
+    axes.fill_between(
+        [place for place, _, _ in banded], [100 * low for _, low, _ in banded],
+        [100 * high for _, _, high in banded], color=colour, alpha=0.15, linewidth=0,
+    )  # fmt: skip
 
 
 def _ceiling_handle() -> Line2D:
@@ -326,17 +341,5 @@ def _draw_labels(
     x = [scale.position(epsilon) for epsilon in line.cells]
     headline = [(c.mean, c.low, c.high) for c in line.cells.values()]
     real = [(c.real.mean, c.real.low, c.real.high) for c in line.cells.values() if c.real]
-    for values, (colour, (dashes, marker)) in zip((headline, real), looks.values(), strict=True):
-        axes.plot(
-            x, [100 * mean for mean, _, _ in values], color=colour, linestyle=dashes,
-            marker=marker, markeredgecolor="white", markeredgewidth=0.5,
-        )  # fmt: skip
-        banded = [
-            (place, low, high)
-            for place, (_, low, high) in zip(x, values, strict=True)
-            if low is not None and high is not None
-        ]
-        axes.fill_between(
-            [place for place, _, _ in banded], [100 * low for _, low, _ in banded],
-            [100 * high for _, _, high in banded], color=colour, alpha=0.15, linewidth=0,
-        )  # fmt: skip
+    for values, look in zip((headline, real), looks.values(), strict=True):
+        _draw_banded(axes, x, values, look)

@@ -168,13 +168,8 @@ def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
         "low": cell.low,
         "high": cell.high,
         "train_rows": cell.train_rows,
-        "passes": _passes(cell),
+        "passes": None if cell.epochs is None else round(cell.epochs, 4),
     }
-
-
-def _passes(cell: CellResult) -> float | None:
-    visited = cell.visited_rows
-    return None if visited is None else round(visited / (len(cell.values) * cell.train_rows), 4)
 
 
 def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Result:
