@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpprobe.privacy.limits import INFINITE
 
 
 @dataclass(frozen=True)
@@ -26,3 +30,8 @@ class DataFacts:
     epsilon: float
     delta: float
     unit: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the facts as plain values; an infinite epsilon is a word."""
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else INFINITE
+        return {**asdict(self), "epsilon": epsilon}
