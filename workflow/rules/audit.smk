@@ -39,7 +39,7 @@ rule audit_cells:
         runtime=audit_minutes,
     params:
         methods=lambda wildcards: {
-            name: dumped(STUDY.methods[name])
+            name: STUDY.methods[name].asked()
             for name in audited_methods(wildcards.epsilon)
         },
         options=dumped(STUDY.audit) if STUDY.audit else None,

@@ -49,6 +49,7 @@ from dpprobe.results.cell_record import (
     WEIGHTS_FILE,
     CellName,
     disagreement,
+    recorded_facts,
 )
 from dpprobe.results.network_record import (
     NETWORK_FILES,
@@ -223,7 +224,7 @@ def methods_params(epsilon):
 
 def heads_params(epsilon):
     """The options of the methods whose linear heads train at an epsilon."""
-    return {name: dumped(STUDY.methods[name]) for name in head_methods(STUDY, epsilon)}
+    return {name: STUDY.methods[name].asked() for name in head_methods(STUDY, epsilon)}
 
 
 def method_files(wildcards):
@@ -936,19 +937,24 @@ def record_difference(path, cell):
     options = STUDY.methods[cell.method].located(
         dataset=cell.dataset, backbone=cell.backbone
     )
-    promised = cell.epsilon != INFINITE
+    promised, delta = cell.epsilon != INFINITE, STUDY.dataset_delta(cell.dataset)
     try:
         record = json.loads(path.read_bytes())
+        if options.undecided:
+            epsilon = cell.epsilon_value
+            options = options.resolved(
+                recorded_facts(record, epsilon=epsilon, delta=delta)
+            )
         return disagreement(
             record,
             options=dumped(options),
             seeds=STUDY.seeds,
             study_seed=STUDY.seed,
-            delta=STUDY.dataset_delta(cell.dataset) if promised else None,
+            delta=delta if promised else None,
             accountant=STUDY.accountant if promised else None,
             unit=STUDY.dataset_unit(cell.dataset),
         )
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return None  # the job that reads the file says what is wrong with it
 
 

@@ -46,7 +46,7 @@ from dpprobe.privacy.randomness import cell_seed
 from dpprobe.study.options import AuditOptions
 from dpprobe.training.features import read_training_set, units_of
 from dpprobe.training.plans import check_prices, read_plans
-from dpprobe.training.tasks import Job, check_planned, plan_identity
+from dpprobe.training.tasks import Job, check_planned, decided_job, plan_identity
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -82,6 +82,7 @@ def audit_job(
     store = FeatureStore(train)
     units = units_of(store, job.unit)
     n = store.rows if units is None else units.count
+    job, calibrated = decided_job(job, plans, calibrated, store, n)
     tasks = []
     for name in job.methods:
         if name in calibrated.failures:
@@ -186,7 +187,7 @@ class _Task:
         label = f"{self.method}, epsilon {self.job.epsilon}"
         if self.plan.private:
             result = white_box.audit(
-                self.options,
+                self.options.trained,
                 self.plan,
                 dimension=self.train.dimension,
                 num_classes=self.train.num_classes,
@@ -202,7 +203,7 @@ class _Task:
             scores.append(result.scores)
         if rows is not None and self.audit.membership:
             attacked = membership.attack(
-                self.options,
+                self.options.trained,
                 self.plan,
                 rows,
                 seed=cell_seed(self.identity, 1),

@@ -304,7 +304,7 @@ def _gradients(
 
     At epsilon inf nothing is clipped, and the numbers say what clipping would do.
     """
-    options = method_options(record.options)
+    options = method_options(record.options).trained
     # a network's gradients are not those of its head
     if not isinstance(options, FirstOrderOptions) or options.tunes_network:
         return {}

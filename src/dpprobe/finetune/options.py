@@ -28,7 +28,7 @@ from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
 
 # Heads that search, or need public features of their own.
-_NO_PROBES = ("tuned", "public_prototypes")
+_NO_PROBES = ("auto", "tuned", "public_prototypes")
 _PROBE_SCHEMA = {
     "type": "object",
     "required": ["head"],
@@ -133,7 +133,10 @@ class Probe(Block):
     def _check(self) -> Self:
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
-            raise ValueError(f"probe: head {method.head} cannot be a probe; write another")
+            raise ValueError(
+                f"probe: head {method.head} cannot be a probe; write another, such as "
+                "feature_covariance"
+            )
         return self
 
 

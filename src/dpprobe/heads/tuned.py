@@ -116,6 +116,11 @@ class Options(MethodOptions):
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
             raise ValueError(f"base: head {self.base.head} cannot be tuned; write another")
+        if self.base.undecided or self.base.trained is not self.base:
+            raise ValueError(
+                "base: head auto chooses its options itself, by the data's facts; write the head "
+                "that is to be tuned"
+            )
         if self.base.private_choices is not None:
             raise ValueError("base: its own search is not priced; remove `search` from the base")
         if (self.shape is None) == (self.distribution == "negative_binomial"):

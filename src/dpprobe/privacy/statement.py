@@ -64,6 +64,10 @@ PUBLIC_FACTS = ("the list of classes and the dimension of the features",)
 FIXED_OPTIONS = (
     "the hyperparameters but for what a search chose, fixed without looking at the private data"
 )
+CHOSEN_BY_RULE = (
+    "{rule}, fixed without looking at the private data, and the facts that it chose head {head} "
+    "and its options from, under chosen_from"
+)
 PUBLIC_FILES = (
     "the files under public_files, assumed to hold nothing that depends on the private images: the "
     "study named under declared_public says so"
@@ -169,6 +173,7 @@ def statement(
     engine_limits: str | None,
     declared: Declared | None = None,
     network: bool = False,
+    chosen_from: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
@@ -191,6 +196,8 @@ def statement(
       engine_limits: what the engine falls short of; None where it computes what is stated.
         Where nothing is promised it is left out.
       network: True if a part of the backbone was trained with the head.
+      chosen_from: the `rule` that chose the `head` and its options, and the public facts that it
+        chose from; None where the study names them.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
@@ -211,6 +218,8 @@ def statement(
         public.append(FIXED_OPTIONS)
         if plan.selection:
             public.append(PUBLIC_SEARCH)
+    if chosen_from:
+        public.append(CHOSEN_BY_RULE.format(**chosen_from))
     if network:
         public.append(PUBLIC_NETWORK)
     files = declared if declared and declared.files else None
@@ -270,6 +279,7 @@ def statement(
         "selection": _selection(plan.selection),
         "method": method,
         "options": dict(options),
+        **({"chosen_from": dict(chosen_from)} if chosen_from else {}),
         "mode": mode,
         "release": MODES[mode],
         **({"seeds": [f"{seed:032x}" for seed in seeds]} if mode == "benchmark" else {}),
@@ -352,7 +362,7 @@ def _pure(plan: Plan) -> str:
 def _clipped_without_noise(options: Mapping[str, Any]) -> str:
     """Says what is clipped at epsilon inf: the mean gradients of steps, where a method asks."""
     name = "max_batch_grad_norm"
-    norm = options.get("base", options).get(name)
+    norm = (options.get("base") or options.get("chosen") or options).get(name)
     if name in (options.get("search") or {}):
         norm = "a searched norm"
     elif norm is None:

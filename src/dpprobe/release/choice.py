@@ -12,6 +12,9 @@ The bound supposes noise that nobody can repeat. A benchmark's follows from the 
 fingerprint of its data, so it holds for people who lack either, and not against the adversary of
 the release itself, who knows all other units; the words say so.
 
+The head that `auto` chooses is known with the features of each backbone. Where some are not there
+yet, nothing is priced: their cells' mechanisms are not known.
+
 Nothing here covers the test units: benchmarks print their results without noise. Cells whose noise
 cannot be calibrated are left out, as no head of them exists.
 """
@@ -19,11 +22,14 @@ cannot be calibrated are left out, as no head of them exists.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import DpprobeError
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.accountants import Fits, all_together
 from dpprobe.privacy.calibration import calibrate, round_up
 from dpprobe.privacy.limits import INFINITE, epsilon_value
@@ -49,10 +55,19 @@ TEST_UNITS = (
     " The test results of these cells are exact, and nothing covers the test units that they are "
     "of."
 )
+MAKE_FEATURES = "Make their features first: head auto chooses by them."
 _NAMED = 3
 
 
-def choice_block(study: Study, *, dataset: str, plan: Plan, n: int, cache: Path) -> dict[str, Any]:
+def choice_block(
+    study: Study,
+    *,
+    dataset: str,
+    plan: Plan,
+    n: int,
+    cache: Path,
+    facts: Mapping[str, DataFacts] | None = None,
+) -> dict[str, Any]:
     """Prices the choice of a release among the study's cells: the block `choice` of a statement.
 
     Args:
@@ -60,17 +75,23 @@ def choice_block(study: Study, *, dataset: str, plan: Plan, n: int, cache: Path)
       plan: of the release.
       n: training units of the cells.
       cache: the folder of calibrations, which are looked up or added.
+      facts: by backbone, where its features are there, what `auto` chooses a head from.
 
     Returns:
       cells, the number of cells on the dataset; epsilon, the bound at the release's delta, None
-      without cells and where some are not private; words, a sentence or two for the card.
+      without cells and where some are not private or not known; words, a sentence or two for the card.
     """
     exposed = _not_private(study, dataset)
     if exposed:
         count = len(study.cells(dataset))
         return {"cells": count, "epsilon": None, "words": choice_words(count, None, exposed)}
-    fits = _fits(study, dataset, n, plan.unit, cache)
-    count = len(fits) * len(study.backbones)
+    unknown = _not_known(study, facts or {})
+    if unknown:
+        count = len(study.cells(dataset))
+        words = choice_words(count, None, unknown=unknown)
+        return {"cells": count, "epsilon": None, "words": words}
+    fits = _fits(study, dataset, n, plan.unit, cache, facts or {})
+    count = sum(fit.times for fit in fits) // study.seeds
     if not fits:
         return {"cells": 0, "epsilon": None, "words": NO_CHOICE}
     release = Fits(mechanisms=plan.mechanisms, times=1, selection=plan.selection)
@@ -80,15 +101,21 @@ def choice_block(study: Study, *, dataset: str, plan: Plan, n: int, cache: Path)
 
 
 def choice_words(
-    cells: int, epsilon: float | None, exposed: Sequence[str] = (), *, delta: float = 0.0
+    cells: int,
+    epsilon: float | None,
+    exposed: Sequence[str] = (),
+    *,
+    unknown: Sequence[str] = (),
+    delta: float = 0.0,
 ) -> str:
     """Says what a choice among so many cells costs, or why it has no price.
 
     Args:
       epsilon: the bound at `delta`; None where there is none.
       exposed: what is not private, where there is no bound.
+      unknown: what is not known yet, where there is no bound.
     """
-    if not (cells or exposed):
+    if not (cells or exposed or unknown):
         return NO_CHOICE
     several = "s" if cells > 1 else ""
     trains = f"The study trains {cells} cell{several} on this dataset. "
@@ -98,11 +125,29 @@ def choice_words(
             f"{rounded_up(epsilon):g} at delta {delta:g} to one training unit, the release "
             f"included.{SEEDED}{TEST_UNITS}"
         )
-    more = f" and {len(exposed) - _NAMED} more" if len(exposed) > _NAMED else ""
+    if unknown:
+        listed = _listed("not known yet", unknown)
+        return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
     return (
-        f"{trains}{NOT_COVERED}not private among them: {', '.join(exposed[:_NAMED])}{more}. Choose "
-        f"on public data, or leave these out of the study.{TEST_UNITS}"
+        f"{trains}{NOT_COVERED}{_listed('not private', exposed)}. Choose on public data, or leave "
+        f"these out of the study.{TEST_UNITS}"
     )
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """Names the first few."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what} among them: {', '.join(names[:_NAMED])}{more}"
+
+
+def _not_known(study: Study, facts: Mapping[str, DataFacts]) -> list[str]:
+    """Names the heads that `auto` has not chosen: those of backbones without features."""
+    return [
+        f"{backbone}/{name}"
+        for backbone in study.backbones
+        for name, method in study.methods.items()
+        if method.undecided and backbone not in facts
+    ]
 
 
 def _not_private(study: Study, dataset: str) -> list[str]:
@@ -119,28 +164,48 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     return [*cells, *probes, *(f"{backbone}/long tail" for backbone in measured)]
 
 
-def _fits(study: Study, dataset: str, n: int, unit: str, cache: Path) -> list[Fits]:
+def _fits(
+    study: Study,
+    dataset: str,
+    n: int,
+    unit: str,
+    cache: Path,
+    facts: Mapping[str, DataFacts],
+) -> list[Fits]:
     """Returns the fits of each method and epsilon: of all seeds on all backbones."""
     pairs = list(dict.fromkeys((cell.method, cell.epsilon) for cell in study.cells(dataset)))
-    fits = []
+    delta, fits = study.dataset_delta(dataset), []
     with Progress(len(pairs), label="price of the choice", unit="plans") as progress:
         for method, epsilon in pairs:
-            options = study.methods[method]
-            try:
-                plan = calibrate(
-                    options.mechanisms(n),
-                    n=n,
-                    epsilon=epsilon_value(epsilon),
-                    delta=study.dataset_delta(dataset),
-                    accountant=study.accountant,
-                    cache=cache,
-                    selection=options.selection(n),
-                    unit=unit,
-                )
-            except DpprobeError as error:
-                logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
-            else:
-                times = study.seeds * len(study.backbones)
-                fits.append(Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection))
+            value = epsilon_value(epsilon)
+            target = {name: replace(f, epsilon=value, delta=delta) for name, f in facts.items()}
+            for options, backbones in _decided(study.methods[method], study, target):
+                try:
+                    plan = calibrate(
+                        options.mechanisms(n),
+                        n=n,
+                        epsilon=value,
+                        delta=delta,
+                        accountant=study.accountant,
+                        cache=cache,
+                        selection=options.selection(n),
+                        unit=unit,
+                    )
+                except DpprobeError as error:
+                    logger.info("%s at epsilon %s trains no head: %s", method, epsilon, error)
+                else:
+                    times = study.seeds * backbones
+                    fits.append(
+                        Fits(mechanisms=plan.mechanisms, times=times, selection=plan.selection)
+                    )
             progress.advance(1)
     return fits
+
+
+def _decided(
+    method: MethodOptions, study: Study, facts: Mapping[str, DataFacts]
+) -> list[tuple[MethodOptions, int]]:
+    """Returns a method, or what `auto` chooses, with the number of backbones that it is for."""
+    if not method.undecided:
+        return [(method, len(study.backbones))]
+    return [(method.resolved(facts[backbone]), 1) for backbone in study.backbones]

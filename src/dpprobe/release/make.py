@@ -23,8 +23,8 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -35,10 +35,11 @@ import numpy as np
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.disk import require_room, when_there_is_room
-from dpprobe.errors import DataError, DpprobeError, PrivacyError
+from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.options import MethodOptions
@@ -67,6 +68,7 @@ from dpprobe.results.units import count_units, unit_codes
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.removal import left_out
 from dpprobe.study.study import Study
+from dpprobe.training.deciding import facts_of
 from dpprobe.training.features import (
     JobFeatures,
     check_patients,
@@ -132,11 +134,40 @@ class _Task:
         return self.study.releases[self.name]
 
     @cached_property
-    def method(self) -> MethodOptions:
+    def asked(self) -> MethodOptions:
+        """The method as the study has it, before facts of the features decide anything."""
         options = self.options
         return self.study.methods[options.method].located(
             dataset=options.dataset, backbone=options.backbone
         )
+
+    @cached_property
+    def method(self) -> MethodOptions:
+        return self.asked.resolved(self.facts).for_release()
+
+    @cached_property
+    def facts(self) -> DataFacts:
+        return facts_of(
+            self.stores[0],
+            n=self.n,
+            epsilon=self.options.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+        )
+
+    @property
+    def n(self) -> int:
+        return self.stores[0].rows if self.units is None else self.units.count
+
+    def _facts_by_backbone(self) -> dict[str, DataFacts]:
+        """Returns the facts of each backbone whose features of the dataset are there."""
+        split, facts = self.train.parent, {}
+        for name in self.study.backbones:
+            # <features>/<dataset>/<backbone>/train/manifest.json
+            manifest = split.parent.with_name(name) / split.name / self.train.name
+            with suppress(StoreError):
+                facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
+        return facts
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -174,7 +205,7 @@ class _Task:
         patients = self.study.dataset_patients(self.options.dataset)
         plan = plan_method(
             self.method,
-            n=self.stores[0].rows if self.units is None else self.units.count,
+            n=self.n,
             epsilon=self.options.epsilon,
             delta=self.delta,
             accountant=self.study.accountant,
@@ -213,8 +244,9 @@ class _Task:
         train, test = self.stores
         options = {
             "release": self.options.model_dump(mode="json", exclude={"card", "sign_key"}),
-            "options": self.method.identity(),
-            "public": [sha256_file(Path(path)) for path in self.method.input_files()],
+            # A release is final, also where a later rule of `auto` would choose otherwise.
+            "options": self.asked.identity(),
+            "public": [sha256_file(Path(path)) for path in self.asked.input_files()],
             "unit": self.unit,
             "delta": self.delta,
             "accountant": self.study.accountant,
@@ -387,12 +419,14 @@ class _Task:
         """Checks, books, trains, packs and publishes."""
         self._check_units()
         evidence = read_evidence(self.audit, self.plan) if self.audit else None
+        late = any(method.undecided for method in self.study.methods.values())
         choice = choice_block(
             self.study,
             dataset=self.options.dataset,
             plan=self.plan,
             n=self.plan.n,
             cache=self.cache,
+            facts=self._facts_by_backbone() if late else None,
         )
         key = self.signing_key
         if self.test_plan is not None:
@@ -571,6 +605,7 @@ class _Task:
             },
             evidence=evidence,
             left_out=left_out(self.study.overlap),
+            chosen_from=self.method.chosen_from(self.facts),
         )
         arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
         files.write_bundle(

@@ -28,6 +28,7 @@ def release_statement(
     ledger: Mapping[str, Any],
     evidence: Mapping[str, Any] | None = None,
     left_out: Mapping[str, Any] | None = None,
+    chosen_from: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Says what a release promises; JSON-compatible, and free of what a bundle must not hold.
 
@@ -44,6 +45,7 @@ def release_statement(
       evidence: by `dpprobe.release.evidence`; None where no audit was made.
       left_out: the `backbone`, `threshold` and `public` datasets by which near-duplicates were
         removed from the data; None where they were not.
+      chosen_from: the rule that chose the head, and from which facts; None where none did.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -63,6 +65,7 @@ def release_statement(
         private_choices=options.private_choices,
         priced_normalisation=options.normalize.priced,
         engine_limits=options.engine_limits,
+        chosen_from=chosen_from,
     )
     del values["epsilon_all_heads"]
     return {

@@ -44,6 +44,9 @@ from safetensors.numpy import load
 from dpprobe.artifacts import canonical_json, sha256_file
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.auto import Options as Auto
+from dpprobe.heads.auto_rule import RULE
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
@@ -84,6 +87,7 @@ from dpprobe.release.page import write_page
 from dpprobe.release.published import check_keys, check_text
 from dpprobe.release.signing import signature_holds
 from dpprobe.release.statement import published_options, release_statement
+from dpprobe.training.deciding import facts_of_plan
 from dpprobe.training.plans import PRICE_TOLERANCE
 
 T = TypeVar("T")
@@ -186,6 +190,8 @@ def verify(bundle: Path, *, public_key: Path | None = None) -> Report:
     plan = checks.run("plan", _plan, values)
     matched = checks.run("mechanisms", _mechanisms, options, plan)
     checks.run("price", _priced, plan, matched)
+    if isinstance(options, Auto):
+        _check_rule(checks, options, plan, facts)
     words = checks.run("words", _rewritten, values, plan, options, facts)
     checks.run("head", _head, folder, facts, options, plan)
     blocks = (
@@ -444,6 +450,37 @@ def _mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
     return f"sensitivities, rates and counts are those of the options: {each}", True
 
 
+def _check_rule(
+    checks: _Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None
+) -> None:
+    """Checks that today's rule chooses these options; what another one chose is named alone."""
+    if options.rule != RULE:
+        checks.note(
+            "rule of auto",
+            None,
+            f"rule {options.rule} chose head {options.trained.head}; not computed again: this "
+            f"dpprobe has rule {RULE}",
+        )
+    else:
+        checks.run("rule of auto", lambda *inputs: _rule(options, *inputs), plan, facts)
+
+
+def _rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
+    facts = _data_facts(plan, bundle)
+    expected = Auto().resolved(facts).for_release()
+    _same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
+    return f"rule {RULE} chooses these options, from public facts alone", True
+
+
+def _data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
+    return facts_of_plan(
+        plan,
+        dimension=facts.dimension,
+        classes=len(facts.class_names),
+        multi_label=facts.multi_label,
+    )
+
+
 def _priced(plan: Plan, _matched: bool) -> tuple[str, bool]:
     return f"epsilon {_price(plan)}", True
 
@@ -540,6 +577,7 @@ def _rewritten(
         ledger=values["ledger"],
         evidence=values["evidence"],
         left_out=_left_out(values),
+        chosen_from=options.chosen_from(_data_facts(plan, facts)),
     )
     other = set(expected) ^ set(values)
     _require(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
@@ -749,9 +787,12 @@ def _choice(values: Values, plan: Plan) -> tuple[str, bool]:
     if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
         _same("words", choices.choice_words(cells, epsilon, delta=plan.delta), block["words"])
     else:
-        begin = choices.choice_words(cells, None, ["x"]).split("x.")[0]
+        begins = tuple(
+            choices.choice_words(cells, None, **{why: ["x"]}).split("x.")[0]
+            for why in ("exposed", "unknown")
+        )
         _require(
-            words.startswith(begin) and words.endswith(choices.TEST_UNITS),
+            words.startswith(begins) and words.endswith(choices.TEST_UNITS),
             "words: do not say that the choice is not covered",
         )
     return words, True

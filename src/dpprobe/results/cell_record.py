@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dpprobe.artifacts import write_json
 from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 
@@ -254,6 +255,28 @@ def parse_cell(text: bytes) -> CellRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def recorded_facts(record: Mapping[str, Any], *, epsilon: float, delta: float) -> DataFacts:
+    """Returns the facts that decided a cell's method, where it is `auto`.
+
+    Args:
+      record: the values of `metrics.json`.
+      epsilon: of the cell, as a number.
+      delta: of the dataset; a record at epsilon inf has none.
+
+    Raises:
+      KeyError: for a record without them.
+    """
+    return DataFacts(
+        n=record["n"],
+        dimension=record["dimension"],
+        classes=len(record["class_names"]),
+        multi_label=record["multi_label"],
+        epsilon=epsilon,
+        delta=delta,
+        unit=record["unit"],
+    )
 
 
 def disagreement(

@@ -59,9 +59,10 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the head that is trained: of a priced search those of its base."""
-        base: Mapping[str, Any] = self.options.get("base", self.options)
-        return base
+        """The options of the head that is trained: of a search's base, or as `auto` chose."""
+        named = self.options.get("base") or self.options.get("chosen")
+        trained: Mapping[str, Any] = named or self.options
+        return trained
 
     @property
     def delta_above(self) -> bool:
@@ -83,7 +84,7 @@ class CellResult:
     @property
     def visited_rows(self) -> float | None:
         """Rows that the steps of all seeds took in expectation; None where they train no head."""
-        options = method_options(self.options)
+        options = method_options(self.options).trained
         if not isinstance(options, FirstOrderOptions) or options.tunes_network:
             return None
         units = len(self.values) * options.step_count(self.n) * options.batch(self.n)

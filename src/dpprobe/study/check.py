@@ -319,7 +319,7 @@ def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) 
     """Lists methods that do not fit a dataset, such as a batch larger than its training split."""
     errors = []
     for name, method in study.methods.items():
-        if multi_label and not method.multi_label:
+        if method.undecided or (multi_label and not method.multi_label):
             continue
         try:
             method.mechanisms(rows)

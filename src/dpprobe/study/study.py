@@ -16,6 +16,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import SOURCES
 from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
+from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.options import Folder, Name, Options, by_registry
 from dpprobe.privacy.limits import (
@@ -199,6 +200,12 @@ class Study(Options):
                 raise ValueError(
                     f"privacy.unit: patient, and datasets.{name} does not say whose its images "
                     "are; give it a unit_column (a CSV or parquet has one), or write unit: image"
+                )
+        for name, method in self.methods.items():
+            if isinstance(method, auto.Options) and method.rule is not None:
+                raise ValueError(
+                    f"methods.{name}: head auto takes no options: its rule chooses by the data's "
+                    "facts; remove rule and chosen, or write the chosen head with its options"
                 )
         for fault in imbalance_faults(self.imbalance, self.datasets):
             raise ValueError(f"imbalance.{fault}")

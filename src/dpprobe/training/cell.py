@@ -30,6 +30,7 @@ from dpprobe.differences import Difference, first_difference
 from dpprobe.disk import when_there_is_room
 from dpprobe.errors import ConfigError
 from dpprobe.features.store import FeatureStore
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
@@ -48,6 +49,7 @@ from dpprobe.results.cell_record import (
     parse_cell,
 )
 from dpprobe.results.units import count_units, unit_codes
+from dpprobe.training.deciding import facts_of_plan
 from dpprobe.training.contents import CellContents, read_contents, write_contents
 from dpprobe.training.features import JobFeatures
 
@@ -99,6 +101,16 @@ class CellTask:
         """The function that makes probabilities of the cell's scores."""
         return self.options.link_on(self.train.multi_label)
 
+    @property
+    def facts(self) -> DataFacts:
+        """What the method may have been chosen from."""
+        return facts_of_plan(
+            self.plan,
+            dimension=self.train.dimension,
+            classes=self.train.num_classes,
+            multi_label=self.train.multi_label,
+        )
+
     def seed(self, index: int) -> int:
         """Returns the seed of one repetition, derived from the identity: no other cell has it."""
         return cell_seed(self.identity, index)
@@ -129,6 +141,7 @@ class CellTask:
             priced_normalisation=self.options.normalize.priced,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
+            chosen_from=self.options.chosen_from(self.facts),
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 

@@ -66,6 +66,7 @@ def write_plans(
     """Calibrates each method's mechanisms to (epsilon, delta) on n units.
 
     A method that cannot meet the target does not keep the others from it: the file says why.
+    Methods that facts of the features decide are left to the jobs that read them (`deciding`).
 
     Args:
       methods: by name.
@@ -84,7 +85,45 @@ def write_plans(
         raise PrivacyError(fault)
     if warning := delta_warning(delta, n, unit=unit):
         logger.warning("%s", warning)
-    entries: dict[str, dict[str, Any]] = {}
+    made = make_plans(
+        {name: options for name, options in methods.items() if not options.undecided},
+        n=n,
+        epsilon=epsilon,
+        delta=delta,
+        accountant=accountant,
+        cache=cache,
+        seeds=seeds,
+        unit=unit,
+        patients=patients,
+    )
+    if made.failures and len(made.failures) == len(methods):
+        raise PrivacyError("\n".join(f"{name}: {why}" for name, why in made.failures.items()))
+    entries = {name: _entry(name, made) for name in methods if not methods[name].undecided}
+    record = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "seeds": seeds,
+        "methods": entries,
+    }
+    write_json(output, {**record, "sha256": fingerprint(record)})
+
+
+def make_plans(
+    methods: Mapping[str, MethodOptions],
+    *,
+    n: int,
+    epsilon: float,
+    delta: float,
+    accountant: str,
+    cache: Path,
+    seeds: int,
+    unit: str,
+    patients: Patients | None,
+) -> Plans:
+    """Calibrates each method, and prices all its heads together; see `write_plans`."""
+    plans: dict[str, Plan] = {}
+    failures: dict[str, str] = {}
+    together: dict[str, float] = {}
     for name, options in methods.items():
         try:
             plan = plan_method(
@@ -97,22 +136,21 @@ def write_plans(
                 unit=unit,
                 patients=patients,
             )
-            cost = _together(plan, seeds)
-            together = "inf" if math.isinf(cost) else cost
-            entries[name] = {"plan": plan.to_dict(), "together": together}
+            together[name] = _together(plan, seeds)
+            plans[name] = plan
         except DpprobeError as error:
-            entries[name] = {"error": str(error)}
-    _warn_of_patients(entries, delta, patients)
-    failures = [f"{name}: {entry['error']}" for name, entry in entries.items() if "error" in entry]
-    if failures and len(failures) == len(entries):
-        raise PrivacyError("\n".join(failures))
-    record = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "seeds": seeds,
-        "methods": entries,
-    }
-    write_json(output, {**record, "sha256": fingerprint(record)})
+            failures[name] = str(error)
+    _warn_of_patients(plans, delta)
+    return Plans(plans=plans, failures=failures, together=together)
+
+
+def _entry(name: str, made: Plans) -> dict[str, Any]:
+    """Returns what the file says of a method."""
+    if name in made.failures:
+        return {"error": made.failures[name]}
+    cost = made.together[name]
+    together = "inf" if math.isinf(cost) else cost
+    return {"plan": made.plans[name].to_dict(), "together": together}
 
 
 def plan_method(
@@ -231,16 +269,14 @@ def _priced(plan: Plan, patients: Patients | None) -> Patients | None:
     return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))
 
 
-def _warn_of_patients(
-    entries: Mapping[str, Mapping[str, Any]], delta: float, patients: Patients | None
-) -> None:
+def _warn_of_patients(plans: Mapping[str, Plan], delta: float) -> None:
     """Says what a promise for one image is worth to a patient of several."""
-    for name, entry in entries.items():
-        price = entry.get("plan", {}).get("patients")
-        if price and price["epsilon"] is not None and patients is not None:
+    for name, plan in plans.items():
+        patients = plan.patients
+        if patients is not None and patients.epsilon is not None:
             logger.warning(
                 "%s: promised to one image; to a patient of %d the epsilon at delta %g is %s",
-                name, patients.images, delta, price["epsilon"],
+                name, patients.images, delta, patients.epsilon,
             )  # fmt: skip
 
 

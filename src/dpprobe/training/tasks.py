@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.units import Units
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.results.cell_record import CellName
 from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
+from dpprobe.training.deciding import decide, facts_of
 from dpprobe.training.features import check_patients, units_of
 from dpprobe.training.plans import Plans, check_prices, read_plans
 from dpprobe.training.public_files import PrivateData
@@ -152,6 +153,8 @@ def open_job(
         results=cells.parent,
         tables=tables,
     )
+    n = stores[0].rows if units is None else units.count
+    job, calibrated = decided_job(job, plans, calibrated, stores[0], n)
     opened = OpenedJob(
         job=job,
         path=plans,
@@ -162,13 +165,36 @@ def open_job(
         units=units,
         private=private,
     )
-    n = stores[0].rows if units is None else units.count
     for name in opened.planned:
         check_planned(plans, job, name, calibrated, n)
     for name in opened.planned:
         with _named(name):
             private.check(located(job, name))
     return opened
+
+
+def decided_job(
+    job: Job, path: Path, calibrated: Plans, train: FeatureStore, n: int
+) -> tuple[Job, Plans]:
+    """Returns the job with its methods that facts of the features decide, and the plans of all.
+
+    Args:
+      path: of the file of the other methods' plans, in the folder of all calibrations.
+      train: the training features, of n units.
+    """
+    methods, plans = decide(
+        job.methods,
+        calibrated,
+        facts_of(
+            train, n=n, epsilon=epsilon_value(job.epsilon), delta=job.delta, unit=job.unit
+        ),
+        accountant=job.accountant,
+        # <calibration>/<dataset>/eps-<epsilon>.json
+        cache=path.parent.parent,
+        seeds=job.seeds,
+        patients=None if job.patients is None else Patients(images=job.patients["images"]),
+    )
+    return replace(job, methods=methods), plans
 
 
 @contextmanager
