@@ -78,6 +78,7 @@ def test_accuracies_are_those_of_real_digits(finished: tuple[Workspace, Counter[
     for backbone in ("scattering", "pixels"):
         ceiling = accuracy(backbone, "nonprivate", "inf")
         assert ceiling > 0.94
+        assert accuracy(backbone, "auto", "8") > 0.85
         assert accuracy(backbone, "sgd", "8") > 0.7
         assert accuracy(backbone, "sgd", "0.5") < accuracy(backbone, "sgd", "8") < ceiling + 0.01
 
@@ -87,7 +88,7 @@ def test_every_private_cell_states_what_was_promised(
 ) -> None:
     workspace, _ = finished
     statements = list((workspace.directory / "results/cells").rglob("privacy.json"))
-    assert len(statements) == 2 * (3 * 6 + 1)
+    assert len(statements) == 2 * (4 * 6 + 1)
     for path in statements:
         statement = json.loads(path.read_text())
         record = json.loads((path.parent / "metrics.json").read_text())
@@ -104,7 +105,7 @@ def test_the_summary_has_one_row_a_cell_and_seed(
 ) -> None:
     workspace, _ = finished
     table = pq.read_table(workspace.directory / "results/summary/digits.parquet")
-    assert table.num_rows == 2 * (3 * 6 + 1) * 5
+    assert table.num_rows == 2 * (4 * 6 + 1) * 5
 
 
 def test_pictures_and_tables_are_there(finished: tuple[Workspace, Counter[str]]) -> None:
@@ -125,7 +126,7 @@ def test_mlflow_has_one_finished_run_a_cell(finished: tuple[Workspace, Counter[s
             "where experiments.name = 'digits' and status = 'FINISHED' "
             "and runs.lifecycle_stage = 'active'"
         ).fetchone()
-    assert rows == (2 * (3 * 6 + 1),)
+    assert rows == (2 * (4 * 6 + 1),)
 
 
 def test_a_second_run_does_nothing(

@@ -109,7 +109,7 @@ def test_a_csv_of_images(workspace: Workspace, repository: Path) -> None:
     assert not sides[0] & sides[1]
     assert "Nothing to be done" in workspace.run(study).stdout
 
-    statement = results / "cells/lesions/scattering/sgd/eps-8/privacy.json"
+    statement = results / "cells/lesions/scattering/auto/eps-8/privacy.json"
     of_patients = json.loads(statement.read_text())
     assert of_patients["unit_of_privacy"].startswith("one patient")
     assert of_patients["n"] == len(sides[0]) == 48

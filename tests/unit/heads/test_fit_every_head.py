@@ -26,6 +26,7 @@ from tests.support.feature_stores import public_store, write_store
 # Options with which a head looks at every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
     "adam": {"batch_size": "full", "steps": 3},
+    "auto": {"rule": 1, "chosen": {"head": "feature_covariance"}},
     "feature_covariance": {},
     "lamb": {"batch_size": "full", "steps": 3, "learning_rate": 0.1},
     "least_squares": {},

@@ -28,6 +28,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "momentum": {"head": "momentum", "engine": "exact", "batch_size": 16, "steps": 8},
     "adam": {"head": "adam", "engine": "exact", "steps": 5, "init": "lecun_normal"},
     "lamb": {"head": "lamb", "engine": "exact", "steps": 5, "init": "scaled"},
+    "auto": {"head": "auto", "rule": 1, "chosen": {"head": "prototypes"}},
     "least_squares": {"head": "least_squares", "normalize": "centred"},
     "newton": {"head": "newton", "steps": 2},
     "feature_covariance": {"head": "feature_covariance", "normalize": "l2"},

@@ -263,6 +263,8 @@ for name in HEADS:
         values |= {"base": {"head": "sgd"}, "search": {"learning_rate": [0.1, 1]}}
     if name == "public_prototypes":
         values |= {"public_features": "public/{backbone}/manifest.json"}
+    if name == "auto":
+        values |= {"rule": 1, "chosen": {"head": "prototypes"}}
     method_options(values).mechanisms(1000)
 heavy = {"torch", "numpy", "scipy", "sklearn", "opacus", "dp_accounting", "pandas", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))

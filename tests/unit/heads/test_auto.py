@@ -1,0 +1,238 @@
+"""`head: auto`: what its rule chooses is a head that fits, by public facts alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_plan, fit_heads
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.units import Units
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.study.load import load_study
+
+AUTO = {"head": "auto"}
+SMALL = DataFacts(
+    n=120, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
+)
+LARGE = replace(SMALL, n=50_000, dimension=1280)
+STUDY: dict[str, Any] = {
+    "datasets": {"digits": {"source": "sklearn"}},
+    "backbones": {"pixels": {"family": "pixels"}},
+    "epsilons": [1],
+}
+
+FACTS = st.builds(
+    DataFacts,
+    n=st.integers(2, 10**8),
+    dimension=st.integers(1, 10**5),
+    classes=st.integers(1, 10**5),
+    multi_label=st.booleans(),
+    epsilon=st.floats(1e-3, 1e3) | st.just(math.inf),
+    delta=st.floats(1e-12, 1e-2),
+    unit=st.sampled_from(["image", "patient"]),
+)
+
+
+@given(facts=FACTS)
+@settings(max_examples=300, deadline=None)
+def test_the_rule_chooses_a_head_that_fits_whatever_the_facts(facts: DataFacts) -> None:
+    assert auto_rule.choose(facts) == auto_rule.choose(facts)
+    options = auto.Options().resolved(facts)
+    assert options.rule == auto_rule.RULE
+    assert not options.undecided
+    assert options.trained.private
+    assert options.multi_label or not facts.multi_label
+    assert options.link_on(facts.multi_label) in ("softmax", "sigmoid", "none")
+    assert options.takes_units
+    assert not options.input_files()
+    assert options.counted_classes is None
+    assert options.private_choices is None
+    assert options.audit_fault is None
+    assert options.selection(facts.n) is None
+    mechanisms = options.mechanisms(facts.n)
+    assert mechanisms
+    for item in mechanisms:
+        assert math.isfinite(item.noise_multiplier)
+        assert 0 < item.sensitivity < math.inf
+        assert item.count >= 1
+        assert 0 < item.sample_rate <= 1
+    read = method_options(options.model_dump(mode="json"))
+    assert read == options
+    released = options.for_release()
+    assert released.exact
+    assert released.engine_limits is None
+    assert released.mechanisms(facts.n) == mechanisms
+
+
+def test_every_head_that_a_rule_chooses_is_reached() -> None:
+    heads = {
+        auto_rule.choose(replace(SMALL, **changes))["head"]
+        for changes in (
+            {"epsilon": 0.1},
+            {"n": 50_000},
+            {"n": 50_000, "dimension": 15_552},
+            {"n": 50_000, "epsilon": math.inf},
+        )
+    }
+    assert len(heads) >= 2
+
+
+def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head() -> None:
+    method = method_options(AUTO)
+    assert method.undecided
+    assert method.private
+    assert method.exact
+    assert method.multi_label
+    assert method.takes_units
+    for read in (
+        lambda: method.mechanisms(100),
+        lambda: method.releases(100),
+        lambda: method.selection(100),
+        lambda: method.link,
+        lambda: method.engine_limits,
+        lambda: method.trained,
+    ):
+        with pytest.raises(ConfigError, match="nothing is chosen before the features are there"):
+            read()
+
+
+def test_other_heads_are_what_they_are() -> None:
+    method = method_options({"head": "sgd"})
+    assert not method.undecided
+    assert method.resolved(SMALL) is method
+    assert method.trained is method
+    assert method.for_release() is method
+    assert method.chosen_from(SMALL) is None
+    assert method.asked() == method.model_dump(mode="json")
+
+
+def test_the_record_reads_as_what_was_chosen() -> None:
+    options = method_options(AUTO).resolved(LARGE)
+    values = options.model_dump(mode="json")
+    assert values["rule"] == auto_rule.RULE
+    chosen = method_options(auto_rule.choose(LARGE))
+    assert values["chosen"] == chosen.model_dump(mode="json")
+    assert values["normalize"] == values["chosen"]["normalize"]
+    assert options.resolved(SMALL) is options, "what is chosen stays"
+    said = options.chosen_from(LARGE)
+    assert said is not None
+    assert said["rule"] == f"auto rule {auto_rule.RULE}"
+    assert (said["head"], said["n"], said["dimension"]) == (chosen.head, 50_000, 1280)
+
+
+def test_an_infinite_epsilon_is_a_word_among_the_facts() -> None:
+    assert replace(SMALL, epsilon=math.inf).to_dict()["epsilon"] == "inf"
+
+
+def test_a_new_rule_is_another_request_and_another_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = method_options(AUTO)
+    old = before.resolved(SMALL)
+    asked, identity = before.asked(), old.identity()
+    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    assert before.asked() != asked
+    assert before.resolved(SMALL).identity() != identity
+    with pytest.raises(ConfigError, match="this dpprobe has rule"):
+        method_options(asked).resolved(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"normalize": "l2"}, "auto chooses it"),
+        ({"steps": 3}, "steps: unknown key"),
+        ({"chosen": {"head": "sgd"}}, "by no rule"),
+        ({"rule": 1, "chosen": {"head": "auto"}}, "no rule chooses head auto"),
+        ({"rule": 1, "chosen": {"head": "nonprivate"}}, "no rule chooses head nonprivate"),
+        ({"rule": 1, "chosen": {"head": "sgd"}, "normalize": "l2"}, "it is the chosen head's"),
+    ],
+)
+def test_options_that_auto_does_not_have(values: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        method_options(AUTO | values)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        (AUTO | {"rule": 1}, "head auto takes no options"),
+        (AUTO | {"rule": 1, "chosen": {"head": "prototypes"}}, "head auto takes no options"),
+        ({"head": "tuned", "base": AUTO, "search": {"x": [1, 2]}}, "write the head that is to be"),
+        (
+            {"head": "fine_tune", "tune": {"blocks": 1}, "steps": 2, "probe": {"method": AUTO}},
+            "probe: head auto cannot be a probe; write another",
+        ),
+    ],
+)
+def test_a_study_refuses_what_auto_is_not_for(method: dict[str, Any], fault: str) -> None:
+    assert load_study({**STUDY, "methods": {"auto": AUTO}}).methods["auto"].undecided
+    with pytest.raises(ConfigError, match=fault):
+        load_study({**STUDY, "methods": {"auto": method}})
+
+
+def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(120, 6, generator=generator)
+    labels = torch.arange(120) % 3
+    features[torch.arange(120), labels] += 3
+    if multi_label:
+        labels = torch.nn.functional.one_hot(labels, 3).to(torch.uint8)
+    return TrainingSet(features, labels, num_classes=3, units=units)
+
+
+def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
+    return calibrate(
+        method.mechanisms(facts.n), n=facts.n, epsilon=facts.epsilon, delta=facts.delta,
+        accountant="pld", cache=cache, unit=facts.unit,
+    )  # fmt: skip
+
+
+# Both sides of the rule's thresholds, and without noise.
+@pytest.mark.parametrize("epsilon", [0.5, 8.0, math.inf])
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("unit", ["image", "patient"])
+def test_a_fit_is_the_chosen_head_s_bit_for_bit(
+    epsilon: float, multi_label: bool, unit: str, tmp_path: Path
+) -> None:
+    units = Units.of([f"p{row // 2}" for row in range(120)]) if unit == "patient" else None
+    data = rows(multi_label, units)
+    facts = replace(SMALL, n=data.n, epsilon=epsilon, multi_label=multi_label, unit=unit)
+    method = method_options(AUTO).resolved(facts)
+    plan = plan_of(method, facts, tmp_path)
+    check_plan(method, plan)
+    fitted = fit_heads(method, data, plan, [3, 4])
+    same = fit_heads(method_options(auto_rule.choose(facts)), data, plan, [3, 4])
+    np.testing.assert_array_equal(fitted.weights, same.weights)
+    assert np.isfinite(fitted.weights).all()
+    assert [t.spec for t in fitted.transforms] == [
+        t.spec for t in same.transforms
+    ]
+
+
+def test_a_release_of_a_first_order_choice_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "choose", lambda _: {"head": "momentum", "steps": 3})
+    method = method_options(AUTO).resolved(SMALL)
+    assert not method.exact
+    released = method.for_release()
+    assert released.trained.model_dump()["engine"] == "exact"
+    plan = plan_of(method, SMALL, tmp_path)
+    check_plan(released, plan)
+    heads = fit_heads(released, rows(), plan, [0], entropy=SystemEntropy())
+    assert np.isfinite(heads.weights).all()
