@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from dpprobe import artifacts
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.options import MethodOptions
@@ -39,6 +40,9 @@ CARDS = ROOT / "docs" / "methods"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 PICTURES = ROOT / "docs" / "images" / "methods"
 CEILING = "nonprivate"
+# One of the other heads, chosen by a rule: left out where these are compared with each other.
+AUTO = "auto"
+DIMENSION, CLASSES = 64, 10  # of the digits
 # Where the table of releases is priced.
 EPSILON = 1.0
 # A network's releases are priced for this method on so many rows, CIFAR-10's.
@@ -128,6 +132,7 @@ def measure(study: Study) -> dict[tuple[str, str], Seeds]:
         for name, named in study.methods.items():
             method = beside(named, public)
             for token in study.epsilons if method.private else (INFINITE,):
+                method = decided(beside(named, public), study, data.rows, token)
                 plan = calibrate(
                     method.mechanisms(data.rows),
                     n=data.rows,
@@ -163,6 +168,21 @@ def printed_digits(study: Study, folder: Path) -> Any:
 def beside(method: MethodOptions, public: Path) -> MethodOptions:
     """A method with the manifest of public features in the place of its path."""
     return method.model_copy(update=dict.fromkeys(method.public_files(), str(public)))
+
+
+def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOptions:
+    """A method as it trains on n rows of the digits: of `auto` with what it chooses for them."""
+    return method.resolved(
+        DataFacts(
+            n=n,
+            dimension=DIMENSION,
+            classes=CLASSES,
+            multi_label=False,
+            epsilon=epsilon_value(token),
+            delta=study.delta,
+            unit="image",
+        )
+    )
 
 
 def rows_of(manifest: Path) -> tuple[Any, Any]:
@@ -281,9 +301,9 @@ def options_table(cls: type[Block]) -> str:
     """Name, default, what may be written and meaning of each option, as the class has them."""
     whole = cls.model_json_schema(mode="validation")
     schema, definitions = whole["properties"], whole.get("$defs", {})
-    rows = []
+    rows: list[Sequence[str]] = []
     for name, field in cls.model_fields.items():
-        if name in ("head", "kind"):
+        if name in ("head", "kind") or name not in schema:  # written by a rule, not by a study
             continue
         described = schema[name]
         text = " ".join(described.get("description", MEANINGS.get(name, "")).split())
@@ -295,6 +315,8 @@ def options_table(cls: type[Block]) -> str:
                 text,
             ]
         )
+    if not rows:
+        return "None: the rule chooses them."
     return table(["option", "default", "may be", "meaning"], rows)
 
 
@@ -374,11 +396,11 @@ def normalisations() -> str:
 
 def releases_table(study: Study, head: str) -> str:
     """Describes the releases of a method of the study, and its noise at epsilon 1."""
-    method = study.methods[head]
     (dataset,) = study.datasets.values()
     counted = dataset.count_rows()
     assert counted is not None  # the digits are no download
     n = counted[0]
+    method = decided(study.methods[head], study, n, f"{EPSILON:g}")
     return priced_table(method, n, delta=study.delta, accountant=study.accountant)
 
 
@@ -417,7 +439,7 @@ def priced_table(method: MethodOptions, n: int, *, delta: float, accountant: str
 def accuracy_rows(study: Study, head: str, measured: Measured) -> str:
     """This head's accuracies, also with other options, the best other head's and the ceiling."""
     tokens = study.epsilons
-    others = [name for name in HEADS if name not in (head, CEILING)]
+    others = [name for name in HEADS if name not in (head, AUTO, CEILING)]
     best = [f"best of the {'others' if head != CEILING else 'private heads'}"]
     for token in tokens:
         mean, name = max((measured[other, token].mean, other) for other in others)
@@ -552,7 +574,7 @@ def draw_heads(figure: Any, axes: Any, study: Study, measured: Measured) -> None
 
 
 def private_heads() -> Iterator[str]:
-    return (name for name in HEADS if name != CEILING)
+    return (name for name in HEADS if name not in (AUTO, CEILING))
 
 
 if __name__ == "__main__":

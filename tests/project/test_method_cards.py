@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dpprobe.data.options import DatasetOptions
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import KINDS
 from dpprobe.heads.registry import HEADS, METHODS, NETWORKS
 from dpprobe.options import options_class
@@ -31,6 +32,9 @@ STUDY: dict[str, Any] = {
     "epsilons": [1],
 }
 ROWS = 1438
+FACTS = DataFacts(
+    n=ROWS, dimension=64, classes=10, multi_label=False, epsilon=1.0, delta=1e-5, unit="image"
+)
 EVERY = pytest.mark.parametrize("head", sorted(METHODS))
 MEASURED = pytest.mark.parametrize("head", sorted(HEADS))
 LINK = re.compile(r"\]\(([^)#]+)?(?:#([^)]+))?\)")
@@ -104,7 +108,8 @@ def test_an_example_is_a_study(head: str, repository: Path) -> None:
     for method in study.methods.values():
         located = method.located(dataset="digits", backbone="pixels")
         assert not any("{" in path for path in located.input_files())
-        assert bool(located.mechanisms(ROWS)) == method.private
+        decided = located.resolved(FACTS)
+        assert bool(decided.mechanisms(ROWS)) == method.private
 
 
 @pytest.mark.parametrize("head", sorted(NETWORKS))
@@ -122,7 +127,7 @@ def test_a_card_names_all_that_is_released(head: str, repository: Path) -> None:
     text = card(repository, head)
     study = load_study(yaml.safe_load((repository / "config/method_cards.yaml").read_text()))
     assert study.methods[head].head == head
-    for mechanism in study.methods[head].mechanisms(ROWS):
+    for mechanism in study.methods[head].resolved(FACTS).mechanisms(ROWS):
         assert f"`{mechanism.name}`" in text
         assert f"{mechanism.sensitivity:.4g}" in text
 
