@@ -161,12 +161,13 @@ class _Task:
 
     def _facts_by_backbone(self) -> dict[str, DataFacts]:
         """Returns the facts of each backbone whose features of the dataset are there."""
-        split, facts = self.train.parent, {}
+        split, facts = self.train.parent, {self.options.backbone: self.facts}
         for name in self.study.backbones:
             # <features>/<dataset>/<backbone>/train/manifest.json
             manifest = split.parent.with_name(name) / split.name / self.train.name
-            with suppress(StoreError):
-                facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
+            if name not in facts:
+                with suppress(StoreError):
+                    facts[name] = replace(self.facts, dimension=FeatureStore(manifest).dimension)
         return facts
 
     @cached_property

@@ -49,8 +49,8 @@ from dpprobe.results.cell_record import (
     parse_cell,
 )
 from dpprobe.results.units import count_units, unit_codes
-from dpprobe.training.deciding import facts_of_plan
 from dpprobe.training.contents import CellContents, read_contents, write_contents
+from dpprobe.training.deciding import facts_of_plan
 from dpprobe.training.features import JobFeatures
 
 logger = logging.getLogger("dpprobe")

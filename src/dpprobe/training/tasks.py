@@ -185,9 +185,7 @@ def decided_job(
     methods, plans = decide(
         job.methods,
         calibrated,
-        facts_of(
-            train, n=n, epsilon=epsilon_value(job.epsilon), delta=job.delta, unit=job.unit
-        ),
+        facts_of(train, n=n, epsilon=epsilon_value(job.epsilon), delta=job.delta, unit=job.unit),
         accountant=job.accountant,
         # <calibration>/<dataset>/eps-<epsilon>.json
         cache=path.parent.parent,

@@ -17,6 +17,9 @@ from dpprobe.audit import membership, white_box
 from dpprobe.audit.job import audit_job
 from dpprobe.audit.record import RECORD_SUFFIX, SCORES_SUFFIX, AuditRecord, audit_path
 from dpprobe.errors import DpprobeError, PrivacyError
+from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_plan
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.limits import epsilon_value
@@ -278,3 +281,24 @@ def test_the_record_says_when_and_by_which_code(audits: _Audits, attacks: _Attac
     assert evidence.power is not None
     assert "1.52" in evidence.power
     assert len(attacks.white) == 2
+
+
+def test_auto_is_audited_as_the_head_that_it_chose(
+    audits: _Audits, attacks: _Attacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = {"auto": method_options({"head": "auto"})}
+    asked = AuditOptions(runs=20, membership=MEMBERSHIP_OPTIONS)
+    audits.run(asked, methods=methods)
+    facts = DataFacts(
+        n=ROWS["train"], dimension=DIMENSION, classes=CLASSES, multi_label=False, epsilon=4.0,
+        delta=1e-4, unit="image",
+    )  # fmt: skip
+    chosen = method_options(auto_rule.choose(facts))
+    (white,), (member,) = attacks.white, attacks.members
+    assert white["method"] == chosen == member["method"]
+    check_plan(chosen, white["plan"])
+    audits.run(asked, methods=methods)
+    assert len(attacks.white) == 1, "a current audit is kept"
+    monkeypatch.setattr(auto, "RULE", auto_rule.RULE + 1)
+    audits.run(asked, methods=methods)
+    assert len(attacks.white) == 2, "another rule may have chosen otherwise"

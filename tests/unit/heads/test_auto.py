@@ -219,9 +219,7 @@ def test_a_fit_is_the_chosen_head_s_bit_for_bit(
     same = fit_heads(method_options(auto_rule.choose(facts)), data, plan, [3, 4])
     np.testing.assert_array_equal(fitted.weights, same.weights)
     assert np.isfinite(fitted.weights).all()
-    assert [t.spec for t in fitted.transforms] == [
-        t.spec for t in same.transforms
-    ]
+    assert [t.spec for t in fitted.transforms] == [t.spec for t in same.transforms]
 
 
 def test_a_release_of_a_first_order_choice_is_exact(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpprobe.heads.auto_rule import choose
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
@@ -128,3 +131,31 @@ def test_backbones_and_seeds_share_calibrations(
     block = choice_block(many, dataset="digits", plan=release, n=N, cache=tmp_path)
     assert block["cells"] == 1000
     assert sorted(solved) == [0.5, 2]
+
+
+def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    auto = study({"auto": {"head": "auto"}}, [0.5, 2])
+    facts = {
+        name: DataFacts(
+            n=N, dimension=dimension, classes=10, multi_label=False, epsilon=1.0, delta=1e-5,
+            unit="image",
+        )
+        for name, dimension in {"pixels": 64, "small": 16}.items()
+    }  # fmt: skip
+    block = choice_block(auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts=facts)
+    heads = [
+        accountants.gaussian_mu(plan_of(choose(each), epsilon, tmp_path).mechanisms) ** 2
+        for epsilon in (0.5, 2.0)
+        for each in (replace(facts[name], epsilon=epsilon) for name in facts)
+    ]
+    square = SEEDS * sum(heads) + accountants.gaussian_mu(release.mechanisms) ** 2
+    exact = accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
+    assert block["cells"] == 4
+    assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
+    unknown = choice_block(
+        auto, dataset="digits", plan=release, n=N, cache=tmp_path, facts={"small": facts["small"]}
+    )
+    assert (unknown["cells"], unknown["epsilon"]) == (4, None)
+    assert "not known yet among them: pixels/auto. Make their features first" in unknown["words"]
+    assert "nothing covers the test units" in unknown["words"]

@@ -19,9 +19,12 @@ import pytest
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.store import FeatureStore
+from dpprobe.heads import auto, auto_rule
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make
+from dpprobe.release import verify as checking
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.verify import verify
 from dpprobe.study.options import OverlapOptions
@@ -362,3 +365,66 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
     with pytest.raises(PrivacyError, match="its mechanisms cost"):
         release(folder, made)
     assert not ledger(folder).path.exists()
+
+
+def auto_study(folder: Path, **release_options: Any) -> Any:
+    return study(folder, method="auto", **release_options)
+
+
+def facts_of_the_release(epsilon: float = 2.0) -> DataFacts:
+    return DataFacts(
+        n=300, dimension=6, classes=3, multi_label=False, epsilon=epsilon, delta=1e-4,
+        unit="image",
+    )  # fmt: skip
+
+
+def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> None:
+    output = release(folder, auto_study(folder))
+    read = bundle.read_bundle(output)
+    chosen = auto_rule.choose(facts_of_the_release())
+    assert read.facts.head.options["rule"] == auto_rule.RULE
+    assert read.facts.head.options["chosen"]["head"] == chosen["head"]
+    said = read.statement["chosen_from"]
+    assert said["rule"] == f"auto rule {auto_rule.RULE}"
+    assert (said["head"], said["epsilon"], said["dimension"]) == (chosen["head"], 2.0, 6)
+    assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
+    details = {check.name: check.detail for check in verify(output).checks}
+    assert "chooses these options" in details["rule of auto"]
+
+
+def test_a_first_order_head_that_auto_chooses_is_released_exactly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "choose", lambda _: {"head": "momentum", "steps": 4})
+    output = release(folder, auto_study(folder))
+    options = bundle.read_bundle(output).facts.head.options
+    assert options["chosen"]["engine"] == "exact"
+    assert verify(output).passed
+
+
+def test_a_new_rule_neither_changes_nor_refuses_a_release_that_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = release(folder, auto_study(folder))
+    before = contents(output)
+    for module in (auto, checking):
+        monkeypatch.setattr(module, "RULE", auto_rule.RULE + 1)
+    monkeypatch.setattr(auto, "choose", lambda _: {"head": "newton"})
+    release(folder, auto_study(folder))
+    assert contents(output) == before
+    report = verify(output)
+    assert report.passed
+    (check,) = (each for each in report.checks if each.name == "rule of auto")
+    assert check.passed is None
+    assert f"rule {auto_rule.RULE} chose head" in check.detail
+
+
+def test_options_that_the_rule_does_not_choose_are_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundle is consistent in itself: only the rule tells."""
+    output = release(folder, auto_study(folder))
+    monkeypatch.setattr(auto, "choose", lambda _: {"head": "newton"})
+    failed = [check for check in verify(output).checks if check.passed is False]
+    assert [check.name for check in failed] == ["rule of auto"]
+    assert "head.options" in failed[0].detail

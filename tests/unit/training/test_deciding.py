@@ -194,9 +194,7 @@ def test_deciding_prices_all_seeds_together_as_for_any_method(tmp_path: Path) ->
     assert decide({"alone": chosen}, calibrated, FACTS, patients=None, **target)[1] is calibrated
 
 
-def test_readers_of_results_see_what_was_trained(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_of_results_see_what_was_trained(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"head": "momentum", "steps": 3}
     monkeypatch.setattr(auto, "choose", lambda _: steps)
     run.train()

@@ -54,6 +54,18 @@ def test_statements_that_differ_are_not_merged(made: Made) -> None:
     assert own.count("training losses") == 9, "no longer common to all: each says it itself"
 
 
+def test_a_statement_of_auto_says_what_was_chosen(made: Made) -> None:
+    path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
+    record = read_json(path)
+    facts = {"n": 1438, "dimension": 64, "classes": 10, "multi_label": False, "epsilon": 1.0}
+    record["chosen_from"] = {"rule": "auto rule 7", "head": "newton", **facts}
+    record["options"] = {"head": "auto", "rule": 7, "chosen": {"head": "newton", "steps": 4}}
+    write_json(path, record)
+    words = " ".join(re.sub(r"<[^>]+>", " ", made.page().text).split())
+    assert "Chosen by auto rule 7: newton, 4 steps; from n = 1,438, 64 features, 10" in words
+    assert words.count("Chosen by") == 1
+
+
 def test_links_lead_to_statements_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
