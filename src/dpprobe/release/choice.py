@@ -79,7 +79,8 @@ def choice_block(
 
     Returns:
       cells, the number of cells on the dataset; epsilon, the bound at the release's delta, None
-      without cells and where some are not private or not known; words, a sentence or two for the card.
+      without cells and where some are not private or not known; words, a sentence or two for the
+      card.
     """
     exposed = _not_private(study, dataset)
     if exposed:
