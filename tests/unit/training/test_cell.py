@@ -104,6 +104,17 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("calibration")
 
 
+def test_auto_takes_rows_of_several_labels(tmp_path: Path, calibration: Path) -> None:
+    write_features(tmp_path, several(), ("a", "b", "c"))
+    auto = {"sgd": method_options({"head": "auto"})}
+    record = record_of(train(tmp_path, calibration=calibration, methods=auto))
+    options = method_options(record["options"])
+    assert options.multi_label
+    assert options.link in ("sigmoid", "none")
+    assert record["head"] == "auto"
+    assert record["summary"]["auc"]["mean"] > 0.75
+
+
 def test_a_multi_label_cell_agrees_with_its_predictions(tmp_path: Path, calibration: Path) -> None:
     write_features(tmp_path, several(), ("a", "b", "c"))
     cell = train(tmp_path, calibration=calibration)

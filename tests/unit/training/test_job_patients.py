@@ -30,6 +30,7 @@ CLASSES, DIMENSION = 3, 6
 # Patient p has 1 to 20 images, all of one class.
 IMAGES = {"train": [1 + 7 * p % 20 for p in range(120)], "test": [1 + p % 5 for p in range(30)]}
 METHODS = {
+    "auto": method_options({"head": "auto"}),
     "sampled": method_options({"head": "sgd", "batch_size": 20, "steps": 12}),
     "full": method_options({"head": "sgd", "batch_size": "full", "steps": 4}),
     "second": method_options({"head": "feature_covariance", "steps": 2}),

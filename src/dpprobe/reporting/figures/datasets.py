@@ -92,7 +92,9 @@ def delta_figure(
 def _heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     """Returns the private cells that are compared, and words for them."""
     private = [cell for cell in cells if cell.private]
-    heads = [cell for cell in private if cell.base_options.get("head", cell.head) == DP_FC]
+    # What `auto` chooses may be DP-FC at some epsilons alone, and its line is one.
+    fixed = [cell for cell in private if "chosen" not in cell.options]
+    heads = [cell for cell in fixed if cell.base_options.get("head", cell.head) == DP_FC]
     covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}
     chosen, word = (heads, "DP-FC") if heads and covered else (private, "private method")
     if len(unique(cell.method for cell in chosen)) == 1:

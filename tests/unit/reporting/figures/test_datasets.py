@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_without_dp_fc_the_best_method_is_shown_and_said_to_be_chosen(
     figure = drawn_figure(monkeypatch, lambda files: datasets_figure(cells, **files))
     assert "best private method at each ε, by test result" in figure.get_suptitle()
     datasets_figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
+
+
+def test_what_auto_chose_is_auto_s_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compared_cells(tmp_path, datasets=("a", "b"), methods=["auto"])
+    heads = {0.1: "prototypes", 1.0: "feature_covariance", 8.0: "feature_covariance"}
+    cells = [
+        replace(cell, options={"head": "auto", "chosen": {"head": heads[cell.epsilon]}})
+        if cell.private
+        else cell
+        for cell in made
+    ]
+    figure = drawn_figure(monkeypatch, lambda files: datasets_figure(cells, **files))
+    assert "DP-FC" not in figure.get_suptitle()
+    assert "auto" in figure.get_suptitle()
+    assert _curves(figure.axes[0]), "lines have a point at each of three epsilons"
 
 
 @pytest.mark.parametrize("figure", [datasets_figure, size_figure])
