@@ -9,6 +9,7 @@ priced it and by others.
 
 - other weights, other arrays of a normalisation, and what a search is said to have chosen from its
   space; classes in another order or by other names;
+- what another version of `auto`'s rule than this one's is said to have chosen;
 - facts of the backbone: a hash, preprocessing, its probe, versions of libraries;
 - n where no mechanism samples, and names of release, study, dataset, method and backbone, each
   changed everywhere; words of `card`;
