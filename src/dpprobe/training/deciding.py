@@ -5,6 +5,7 @@ Calibration of a study's other methods needs n alone, and is a job of its own be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.training.plans import Plans, make_plans
+
+logger = logging.getLogger("dpprobe")
 
 
 def facts_of(store: FeatureStore, *, n: int, epsilon: float, delta: float, unit: str) -> DataFacts:
@@ -69,6 +72,8 @@ def decide(
     }
     if not decided:
         return dict(methods), calibrated
+    for name, options in decided.items():
+        logger.info("%s: head %s, chosen from public facts", name, options.trained.head)
     made = make_plans(
         decided,
         n=facts.n,
