@@ -119,7 +119,7 @@ class Options(MethodOptions):
 
     @property
     def private_choices(self) -> str | None:
-        return self.chosen and self.chosen.private_choices
+        return None if self.chosen is None else self.chosen.private_choices
 
     @property
     def exact(self) -> bool:
@@ -127,7 +127,7 @@ class Options(MethodOptions):
 
     @property
     def audit_fault(self) -> str | None:
-        return self.chosen and self.chosen.audit_fault
+        return None if self.chosen is None else self.chosen.audit_fault
 
     @property
     def engine_limits(self) -> str | None:

@@ -788,10 +788,11 @@ def _choice(values: Values, plan: Plan) -> tuple[str, bool]:
     if epsilon is not None or (cells == 0 and choices.NOT_COVERED not in words):
         _same("words", choices.choice_words(cells, epsilon, delta=plan.delta), block["words"])
     else:
-        begins = tuple(
-            choices.choice_words(cells, None, **{why: ["x"]}).split("x.")[0]
-            for why in ("exposed", "unknown")
+        without_price = (
+            choices.choice_words(cells, None, ["x"]),
+            choices.choice_words(cells, None, unknown=["x"]),
         )
+        begins = tuple(text.split("x.")[0] for text in without_price)
         _require(
             words.startswith(begins) and words.endswith(choices.TEST_UNITS),
             "words: do not say that the choice is not covered",
