@@ -103,7 +103,7 @@ class CellTask:
 
     @property
     def facts(self) -> DataFacts:
-        """What the method may have been chosen from."""
+        """The public facts that the method may have been chosen from."""
         return facts_of_plan(
             self.plan,
             dimension=self.train.dimension,
