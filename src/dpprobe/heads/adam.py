@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The length of a step of all numbers of a class together, in logits of unit rows.
-_STEP = 1.0
+CORRECTION = (
+    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean square, "
+    "of which at least this part of that variance is left. Null for none."
+)
+# The rate times sqrt(d T), and the largest rate times sqrt(T).
+_LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
 class MomentOptions(RuledOptions):
@@ -40,8 +44,7 @@ class MomentOptions(RuledOptions):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="The noise's variance, which is known, is taken off the mean square, of which "
-        "at least this part of that variance is left (DP-AdamBC). Null for plain Adam.",
+        description=CORRECTION,
     )
 
     @model_validator(mode="after")
@@ -62,19 +65,30 @@ class MomentOptions(RuledOptions):
 
 
 class Options(MomentOptions):
-    """DP-Adam on centred rows; the moments' decays are those of Kingma and Ba."""
+    """DP-Adam on centred rows; the moments' decays are those of Kingma and Ba.
+
+    Each number of a step is about the learning rate r, so a class's weights move by r sqrt(d) at
+    most, and by less the longer. Where noise decides every sign, T steps put noise of standard
+    deviation r sqrt(T) into a unit row's logits.
+    """
 
     head: Literal["adam"] = "adam"
+    noise_correction: float | None = Field(
+        0.3,
+        gt=0,
+        allow_inf_nan=False,
+        description=CORRECTION,
+    )
 
     def rule(
         self,
-        steps: int,  # noqa: ARG002
+        steps: int,
         *,
         noise: float,  # noqa: ARG002
         classes: int,  # noqa: ARG002
         dimension: int,
     ) -> float:
-        return _STEP / math.sqrt(dimension)
+        return min(_LENGTH / math.sqrt(dimension), _LOGIT_NOISE) / math.sqrt(steps)
 
 
 class Adam(Optimiser):

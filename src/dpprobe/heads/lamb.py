@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# By what part of their length weights change in a step.
-_STEP = 0.1
+# The parts of their length by which weights change in all steps, and in one at most.
+_IN_ALL, _IN_ONE = 4.0, 0.5
 
 
 class Options(MomentOptions):
@@ -41,13 +41,13 @@ class Options(MomentOptions):
 
     def rule(
         self,
-        steps: int,  # noqa: ARG002
+        steps: int,
         *,
         noise: float,  # noqa: ARG002
         classes: int,  # noqa: ARG002
         dimension: int,  # noqa: ARG002
     ) -> float:
-        return _STEP
+        return min(_IN_ALL / steps, _IN_ONE)
 
 
 class Lamb(Adam):
