@@ -1,7 +1,7 @@
 """Holds momentum's, adam's and lamb's defaults against other settings, on public features alone.
 
-Features are those of bench/defaults.py, and `scattered`: the crops through colour scattering, 15,552
-numbers a row, where no matrix of d x d can be released. No private dataset is looked at.
+Features are those of bench/defaults.py, and `scattered`: the crops through colour scattering,
+15,552 numbers a row, where no matrix of d x d can be released. No private dataset is looked at.
 
 For each (features, epsilon) every option is varied by itself around the default; the best of all
 these, by test accuracy, is the oracle's. It is chosen by the accuracy that is reported, of few

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 CORRECTION = (
-    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean square, "
-    "of which at least this part of that variance is left. Null for none."
+    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean "
+    "square, of which at least this part of that variance is left. Null for none."
 )
 # The rate times sqrt(d T), and the largest rate times sqrt(T).
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
