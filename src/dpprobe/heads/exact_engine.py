@@ -83,7 +83,7 @@ def train(
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
     # Steps are taken on parameters: the biases are these times the constant.
     constant = options.constant
-    parameters = weights.clone()
+    parameters = weights if constant == 1 else weights.clone()
     parameters[..., -1] /= constant
     average = weights if mixing is None else weights.clone()
     divisor, taken = mechanism.sample_rate * rows.n, 0
@@ -117,8 +117,9 @@ def train(
                 total = sums.poisson(weights, samplers) if samplers else sums.full(weights)
                 release = releases.gaussian(GRADIENTS, total).div_(divisor)
                 optimiser.step(parameters, release, float(rates[step]))
-                weights.copy_(parameters)
-                weights[..., -1] *= constant
+                if constant != 1:
+                    weights.copy_(parameters)
+                    weights[..., -1] *= constant
                 if mixing is not None:
                     average.lerp_(weights, float(mixing[step]))
             taken = stop
