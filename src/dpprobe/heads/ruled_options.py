@@ -50,7 +50,8 @@ class RuledOptions(FirstOrderOptions):
         le=10,
         allow_inf_nan=False,
         description="The constant appended to each row: what biases are learned from. A row's "
-        "gradient has norm |r| sqrt(|x|^2 + intercept^2). 1 is the usual layer's.",
+        "gradient is as long as its residuals times sqrt(norm^2 + intercept^2). 1 is the usual "
+        "layer's.",
     )
 
     @model_validator(mode="after")
