@@ -39,7 +39,7 @@ VARIED_ON = ("digits_mobilenet", "gauss10")
 PLAIN: dict[str, Any] = {"normalize": "none", "intercept": 1, "max_grad_norm": 1}
 BEFORE: dict[str, dict[str, Any]] = {
     "momentum": {**PLAIN, "learning_rate": 1.0, "epochs": 20},
-    "adam": {**PLAIN, "learning_rate": 0.01, "epochs": 40, "noise_correction": None},
+    "adam": {**PLAIN, "learning_rate": 0.01, "epochs": 40},
     "lamb": {**PLAIN, "learning_rate": 0.001, "epochs": 1},
 }
 COMMON: tuple[dict[str, Any], ...] = (
@@ -52,7 +52,7 @@ COMMON: tuple[dict[str, Any], ...] = (
 )
 VARIED: dict[str, tuple[dict[str, Any], ...]] = {
     "momentum": (*COMMON, {"beta": 0.8}, {"average": "mean"}),
-    "adam": (*COMMON, {"noise_correction": None}, {"noise_correction": 0.1}),
+    "adam": (*COMMON, {"noise_correction": 0.3}),
     "lamb": (*COMMON, {"noise_correction": 0.3}),
 }
 BESIDE = "feature_covariance"
