@@ -22,6 +22,7 @@ class Adam(adam.Options):
     learning_rate: float | None = 0.01
     max_grad_norm: float = 1.0
     intercept: float = 1.0
+    noise_correction: float | None = None
 
 
 class Lamb(lamb.Options):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
+CORRECTION = (
+    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean "
+    "square, of which at least this part of that variance is left. Null for none."
+)
 # The rate times sqrt(d T), and the largest rate times sqrt(T).
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
@@ -40,8 +44,7 @@ class MomentOptions(RuledOptions):
         None,
         gt=0,
         allow_inf_nan=False,
-        description="DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken "
-        "off the mean square, of which at least this part of that variance is left. Null for none.",
+        description=CORRECTION,
     )
 
     @model_validator(mode="after")
@@ -70,6 +73,12 @@ class Options(MomentOptions):
     """
 
     head: Literal["adam"] = "adam"
+    noise_correction: float | None = Field(
+        0.3,
+        gt=0,
+        allow_inf_nan=False,
+        description=CORRECTION,
+    )
 
     def rule(
         self,
