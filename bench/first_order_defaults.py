@@ -205,7 +205,9 @@ What was behind, and what the defaults do about it:
   to 5.
 - **lamb** took one step, the sign of a noisy gradient. With T steps of 4 / T of the weights' length
   it is beside momentum.
-- **adam** needs a length of about 19 / sqrt(d) in all, over sqrt(T)."""
+- **adam** needs steps of about 19 / sqrt(d T). Taking the noise's variance off the mean square, of
+  which 0.3 of that variance is left at least, brought 0.1 to 1.1 points on both sets of MobileNetV2
+  at all three epsilons."""
 
 
 if __name__ == "__main__":
