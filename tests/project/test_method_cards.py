@@ -90,7 +90,7 @@ def test_a_page_s_tables_are_the_code_s(
 def test_a_changed_option_shows(method_cards: ModuleType) -> None:
     options = options_class(HEADS, "adam")
     table = method_cards.options_table(options)
-    assert "| `learning_rate` | 0.01 | number above 0 |" in table
+    assert "| `learning_rate` | absent | number above 0 |" in table
     assert "| `beta1` | 0.9 | number from 0 below 1 |" in table
     assert set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)) == {
         name for name in options.model_fields if name != "head"

@@ -38,7 +38,7 @@ def _lamb() -> Optimiser:
     return TensorLamb(beta1=options.beta1, beta2=options.beta2, eps=options.eps)
 
 
-# The constants are those that the head of that name has by default.
+# The constants are those that the head of that name has by default; the noise is not corrected for.
 OPTIMISERS: Mapping[str, Callable[[], Optimiser]] = {
     "sgd": Sgd,
     "momentum": _momentum,

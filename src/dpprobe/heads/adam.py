@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.first_order_options import step_noise
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.optimiser import Optimiser
+from dpprobe.heads.ruled_options import RuledOptions
 
 if TYPE_CHECKING:
     import torch
@@ -20,17 +22,17 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-class Options(FirstOrderOptions):
-    """DP-Adam.
+CORRECTION = (
+    "DP-AdamBC (Tang et al. 2024): the noise's variance, which is known, is taken off the mean "
+    "square, of which at least this part of that variance is left. Null for none."
+)
+# The rate times sqrt(d T), and the largest rate times sqrt(T).
+_LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
-    Defaults: full batch, zero weights and C = 1 (Mehta et al. 2022, sections 4 and 5), the
-    moments' decays of Kingma and Ba; 40 steps at 0.01, chosen like momentum's.
-    """
 
-    DEFAULT_EPOCHS: ClassVar[float] = 40
+class MomentOptions(RuledOptions):
+    """Options of Adam's moments, which LAMB has too."""
 
-    head: Literal["adam"] = "adam"
-    learning_rate: float = Field(0.01, gt=0, allow_inf_nan=False)
     beta1: float = Field(0.9, ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
     beta2: float = Field(
         0.999, ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient."
@@ -38,13 +40,72 @@ class Options(FirstOrderOptions):
     eps: float = Field(
         1e-8, gt=0, allow_inf_nan=False, description="Added to the root of the mean square."
     )
+    noise_correction: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description=CORRECTION,
+    )
+
+    @model_validator(mode="after")
+    def _check_correction(self) -> MomentOptions:
+        if self.engine == "opacus" and self.noise_correction is not None:
+            raise ValueError(
+                f"noise_correction {self.noise_correction:g} with engine opacus, which does not "
+                "have it; remove it, or write engine: closed_form"
+            )
+        return self
+
+    def constants(self, releases: Releases) -> dict[str, float]:
+        """Returns the arguments of the optimiser for a fit's releases."""
+        constants = {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
+        if self.noise_correction is None:
+            return constants
+        return constants | {"noise": step_noise(releases), "floor": self.noise_correction}
+
+
+class Options(MomentOptions):
+    """DP-Adam on centred rows; the moments' decays are those of Kingma and Ba.
+
+    Each number of a step is about the learning rate r, so a class's weights move by r sqrt(d) at
+    most, and by less the longer. Where noise decides every sign, T steps put noise of standard
+    deviation r sqrt(T) into a unit row's logits.
+    """
+
+    head: Literal["adam"] = "adam"
+    noise_correction: float | None = Field(
+        0.3,
+        gt=0,
+        allow_inf_nan=False,
+        description=CORRECTION,
+    )
+
+    def rule(
+        self,
+        steps: int,
+        *,
+        noise: float,  # noqa: ARG002
+        classes: int,  # noqa: ARG002
+        dimension: int,
+    ) -> float:
+        return min(_LENGTH / math.sqrt(dimension), _LOGIT_NOISE) / math.sqrt(steps)
 
 
 class Adam(Optimiser):
     """Kingma and Ba 2015, algorithm 1: debiased mean over the root of the debiased mean square."""
 
-    def __init__(self, *, beta1: float, beta2: float, eps: float) -> None:
+    def __init__(
+        self, *, beta1: float, beta2: float, eps: float, noise: float = 0.0, floor: float = 0.0
+    ) -> None:
+        """
+        Args:
+          beta1, beta2, eps: the paper's constants.
+          noise: the standard deviation of the noise on a gradient's numbers, whose variance is
+            taken off the mean square (Tang et al. 2024, algorithm 1); 0 for plain Adam.
+          floor: the least that is left, as a part of that variance.
+        """
         self._beta1, self._beta2, self._eps = beta1, beta2, eps
+        self._variance, self._least = noise**2, floor * noise**2
         self._means: tuple[torch.Tensor, torch.Tensor] | None = None
         self._taken = 0
 
@@ -58,7 +119,10 @@ class Adam(Optimiser):
         self._taken += 1
         mean.lerp_(gradient, 1 - self._beta1)
         square.mul_(self._beta2).addcmul_(gradient, gradient, value=1 - self._beta2)
-        root = (square / (1 - self._beta2**self._taken)).sqrt_().add_(self._eps)
+        debiased = square / (1 - self._beta2**self._taken)
+        if self._variance > 0:
+            debiased.sub_(self._variance).clamp_(min=self._least)
+        root = debiased.sqrt_().add_(self._eps)
         return torch.div(mean, root, out=root).div_(1 - self._beta1**self._taken)
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
@@ -91,5 +155,5 @@ def fit(
     """Trains one head a seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import first_order  # imports torch, which planning goes without
 
-    optimiser = partial(Adam, beta1=options.beta1, beta2=options.beta2, eps=options.eps)
+    optimiser = partial(Adam, **options.constants(releases))
     return first_order.train(options, rows, releases, optimiser, record=record)

@@ -60,16 +60,22 @@ class ClippedGradients:
       rows: the private rows.
       clip: the largest norm of a row's gradient; infinite for no clipping.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
+      constant: b, appended to each row, so that its gradient is r [x, b]. Sums here have r in the
+        last column, for the caller to multiply with b.
     """
 
     rows: Rows
     clip: float
     sigmoid: bool
+    constant: float = 1.0
 
     @cached_property
     def bounds(self) -> torch.Tensor:
         """The largest |r| of each row, float64 [n]."""
-        return clip_bounds(self.rows.norms, self.clip)
+        norms = self.rows.norms
+        if self.constant != 1:
+            norms = self.rows.lengths.square().add_(self.constant**2).sqrt_()
+        return clip_bounds(norms, self.clip)
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:

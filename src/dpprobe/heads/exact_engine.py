@@ -1,10 +1,10 @@
 """`engine: exact`: noisy gradient steps whose every release is exact, by the same plan.
 
 **What is released** in each step: the sum over the batch's rows of w v u^T, plus noise. For a row
-x of weight w (1, or less where its unit of privacy has several rows) and residual r, u is
-[x, 1] / |[x, 1]|, and v is r |[x, 1]|, scaled to norm C = `max_grad_norm` where it is longer: v u^T
-is the row's clipped gradient. u and w v are rounded towards zero to whole numbers of two public
-steps (`privacy.grid`).
+x of weight w (1, or less where its unit of privacy has several rows) and residual r, and the
+constant b of the head (1, or its `intercept`), u is [x, b] / |[x, b]|, and v is r |[x, b]|, scaled
+to norm C = `max_grad_norm` where it is longer: v u^T is the row's clipped gradient. u and w v are
+rounded towards zero to whole numbers of two public steps (`privacy.grid`).
 
 **Sensitivity** C. Rounding towards zero lengthens nothing, so |w v| |u| <= w C, and the weights of
 a unit sum to at most 1. r depends on the head and on x alone: logits are products of u and of the
@@ -39,7 +39,7 @@ from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step
 from dpprobe.heads.optimiser import Optimiser
 from dpprobe.heads.rows import Affine, Rows
-from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.grid import GridSum, entry_bits, factor_bits, grid_step, product_bits
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
@@ -77,16 +77,26 @@ def train(
             f"{rows.device.type}; train on the CPU, or write engine: closed_form"
         )
     mechanism = releases.plan.mechanism(GRADIENTS)
-    rates = learning_rates(options, mechanism.count)
+    rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
     mixing = mixing_rates(options, mechanism.count)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
     weights = initial_weights(options, rows, releases.seeds, releases.entropy).double()
+    # Steps are taken on parameters: the biases are these times the constant.
+    constant = options.constant
+    parameters = weights if constant == 1 else weights.clone()
+    parameters[..., -1] /= constant
     average = weights if mixing is None else weights.clone()
     divisor, taken = mechanism.sample_rate * rows.n, 0
     with ExitStack() as stack, torch.inference_mode():
         threads = torch.get_num_threads()
         pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
-        sums = ExactSums(rows, mechanism.sensitivity, sigmoid=options.loss == "sigmoid", pool=pool)
+        sums = ExactSums(
+            rows,
+            mechanism.sensitivity,
+            sigmoid=options.loss == "sigmoid",
+            pool=pool,
+            constant=constant,
+        )
         samplers = [
             releases.sampler(
                 seed,
@@ -106,7 +116,10 @@ def train(
             for step in range(taken, stop):
                 total = sums.poisson(weights, samplers) if samplers else sums.full(weights)
                 release = releases.gaussian(GRADIENTS, total).div_(divisor)
-                optimiser.step(weights, release, float(rates[step]))
+                optimiser.step(parameters, release, float(rates[step]))
+                if constant != 1:
+                    weights.copy_(parameters)
+                    weights[..., -1] *= constant
                 if mixing is not None:
                     average.lerp_(weights, float(mixing[step]))
             taken = stop
@@ -134,11 +147,23 @@ class ExactSums:
       clip: the largest norm of a row's gradient.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
       pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
+      constant: b, appended to each row.
     """
 
-    def __init__(self, rows: Rows, clip: float, *, sigmoid: bool, pool: Executor | None) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        clip: float,
+        *,
+        sigmoid: bool,
+        pool: Executor | None,
+        constant: float = 1.0,
+    ) -> None:
         self._rows = rows
-        self._clip = clip * (1 - exact_step.MARGIN)
+        # The compiled sums append 1. They see x / b, clip at C / b, and what they give is times b:
+        # [x / b, 1] has the direction of [x, b].
+        self._constant = constant
+        self._clip = clip / constant * (1 - exact_step.MARGIN)
         self._sigmoid = sigmoid
         self._pool = pool
         self._entry = grid_step(1 - exact_step.MARGIN, entry_bits(rows.n))
@@ -193,7 +218,8 @@ class ExactSums:
         return self._sum(totals)
 
     def _sum(self, totals: Numbers) -> GridSum:
-        return GridSum(torch.from_numpy(totals), self._entry * self._step)
+        total = GridSum(torch.from_numpy(totals), self._entry * self._step)
+        return total if self._constant == 1 else total.over(1 / self._constant)
 
     def _add(self, data: _Data, index: Index, heads: Numbers, units: Numbers, out: Numbers) -> None:
         exact_step.add_sums(
@@ -209,6 +235,8 @@ class ExactSums:
         heads = np.empty((len(weights), weights.shape[2], weights.shape[1]))
         units = np.empty(len(weights))
         bits = product_bits(1) - entry_bits(self._rows.n) - 1
+        if self._constant != 1:
+            weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
         exact_step.to_integers(weights.numpy(), bits, heads, units)
         return heads, units * (self._entry / (1 - exact_step.MARGIN))
 
@@ -241,6 +269,8 @@ class ExactSums:
         index: torch.Tensor | slice,
     ) -> _Data:
         labels, several = self._rows.labels[index].contiguous().numpy(), self._rows.multi_label
+        if self._constant != 1:
+            scale, shift = scale / self._constant, shift / self._constant
         return _Data(
             features.contiguous().numpy(),
             scale.contiguous().numpy(),

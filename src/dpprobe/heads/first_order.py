@@ -30,7 +30,7 @@ from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.optimiser import MakeOptimiser, is_plain
 from dpprobe.heads.rows import Rows
-from dpprobe.heads.schedules import learning_rates, mixing_rates
+from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.randomness import stream
 from dpprobe.privacy.releases import Releases
@@ -71,7 +71,9 @@ def train(
         return trained
     mechanism = releases.plan.mechanism(GRADIENTS)
     history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
-    gradients = ClippedGradients(rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid")
+    gradients = ClippedGradients(
+        rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid", options.constant
+    )
     alone = is_native(rows) and mechanism.sample_rate < 1
     groups = [(seed,) for seed in releases.seeds] if alone else [releases.seeds]
     with ExitStack() as stack, torch.inference_mode():
@@ -138,7 +140,13 @@ class Training:
         self._shape = start.shape
         self._weights, self._release = self._buffer(rows.device), self._buffer(rows.device)
         self._unpadded(self._weights).copy_(start)
-        self._rates = learning_rates(options, mechanism.count)
+        # What steps are taken on: the biases are these times the constant.
+        self._constant = options.constant
+        self._parameters = self._unpadded(self._weights)
+        if self._constant != 1:
+            self._parameters = start.clone()
+            self._parameters[..., -1] /= self._constant
+        self._rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
         self._mixing = mixing_rates(options, mechanism.count)
         self._average = None if self._mixing is None else self._weights.clone()
         self._divisor = mechanism.sample_rate * rows.n
@@ -207,6 +215,8 @@ class Training:
             return False
         if self._longest is not None or self._releases.observer is not None:
             return False
+        if self._constant != 1:
+            return False
         batches, steps = self._sum.batches, drawn.shape[1]
         if batches is None or batches.sizes.max() > fused_step.CHUNK * 8:
             return False
@@ -228,18 +238,25 @@ class Training:
 
     def _step(self, noise: torch.Tensor) -> None:
         release, weights = self._unpadded(self._release), self._unpadded(self._weights)
-        if self._releases.observer is None:
+        if self._releases.observer is None and self._constant == 1:
             release.copy_(noise)
             self._sum.add_to(self._release)
         else:
             release.zero_()
             self._sum.add_to(self._release)
-            release.copy_(self._releases.observed(GRADIENTS, release, noise, self._seeds))
+            release[..., -1] *= self._constant
+            if self._releases.observer is None:
+                release.add_(noise)
+            else:
+                release.copy_(self._releases.observed(GRADIENTS, release, noise, self._seeds))
         release.div_(self._divisor)
         if self._longest is not None:
             norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)
             release.mul_((self._longest / norms).clamp_(max=1))
-        self._optimiser.step(weights, release, float(self._rates[self.taken]))
+        self._optimiser.step(self._parameters, release, float(self._rates[self.taken]))
+        if self._constant != 1:
+            weights.copy_(self._parameters)
+            weights[..., -1] *= self._constant
         if self._average is not None and self._mixing is not None:
             self._unpadded(self._average).lerp_(weights, float(self._mixing[self.taken]))
         self.taken += 1

@@ -12,13 +12,16 @@ sums alone: post-processing, which costs nothing. Initial weights are public.
 from __future__ import annotations
 
 import importlib
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
+
+if TYPE_CHECKING:
+    from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
 # The modules that stand in for `first_order`, by `engine`: each has a `train` and says its LIMITS.
@@ -66,7 +69,7 @@ class FirstOrderOptions(BalanceOptions):
         "nor steps is given.",
     )
     steps: int | None = Field(None, ge=1, description="Steps, instead of epochs.")
-    learning_rate: float = Field(gt=0, allow_inf_nan=False)
+    learning_rate: float | None = Field(gt=0, allow_inf_nan=False)
     max_grad_norm: float = Field(
         1.0,
         ge=SMALLEST_SENSITIVITY,
@@ -209,6 +212,28 @@ class FirstOrderOptions(BalanceOptions):
         limits: str | None = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
         return limits
 
+    @property
+    def constant(self) -> float:
+        """The constant appended to each row: a row's gradient is r [x, constant]."""
+        return 1.0
+
+    def rate_on(
+        self,
+        gradients: Mechanism,  # noqa: ARG002
+        *,
+        noise: float,  # noqa: ARG002
+        classes: int,  # noqa: ARG002
+        dimension: int,  # noqa: ARG002
+    ) -> float:
+        """Returns the learning rate of a fit; all it may depend on is public.
+
+        Args:
+          gradients: the mechanism as it was calibrated.
+          noise: the standard deviation of each number of a step's noisy mean gradient.
+        """
+        assert self.learning_rate is not None, self.head
+        return self.learning_rate
+
     def batch(self, n: int) -> int:
         """Returns the expected batch size on n rows.
 
@@ -242,3 +267,9 @@ class FirstOrderOptions(BalanceOptions):
                 count=self.step_count(n),
             ),
         )
+
+
+def step_noise(releases: Releases) -> float:
+    """Returns the standard deviation of the noise on each number of a step's mean gradient."""
+    sample_rate = releases.plan.mechanism(GRADIENTS).sample_rate
+    return releases.deviation(GRADIENTS) / (sample_rate * releases.plan.n)

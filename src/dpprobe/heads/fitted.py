@@ -81,8 +81,9 @@ def finite_weights(weights: torch.Tensor, options: FirstOrderOptions) -> npt.NDA
 
     array: npt.NDArray[np.float32] = weights.cpu().numpy()
     if not np.isfinite(array).all():
+        rate = options.learning_rate
         raise ConfigError(
-            f"head {options.head}: training diverged at learning_rate {options.learning_rate:g}; "
-            "write a smaller one"
+            f"head {options.head}: training diverged at learning_rate "
+            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
         )
     return array

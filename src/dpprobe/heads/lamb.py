@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dpprobe.heads.adam import Adam
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.adam import Adam, MomentOptions
 from dpprobe.heads.fitted import Fitted, Record
 
 if TYPE_CHECKING:
@@ -19,26 +18,36 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-class Options(FirstOrderOptions):
+# The parts of their length by which weights change in all steps, and in one at most.
+_IN_ALL, _IN_ONE = 4.0, 0.5
+
+
+class Options(MomentOptions):
     """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
     Where |w| or the direction is 0 the ratio is 1: from zero the first step is Adam's. Mehta et
-    al. (2022, section 5.1) take that one step on the full batch: loss sigmoid, steps 1, init_bias
-    -10, learning_rate from 1e-4 to 1e-3, which is this head's default but for loss and bias.
+    al. (2022, section 5.1) take one step on the full batch, which is another head than this one's
+    defaults: loss sigmoid, steps 1, init_bias -10, learning_rate from 1e-4 to 1e-3, max_grad_norm
+    1, normalize none, intercept 1.
     """
 
-    DEFAULT_EPOCHS: ClassVar[float] = 1
     OPACUS: ClassVar[bool] = False
+    UNIT_ROWS: ClassVar[bool] = False
 
     head: Literal["lamb"] = "lamb"
-    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False)
-    beta1: float = Field(0.9, ge=0, lt=1, allow_inf_nan=False, description="Of the mean gradient.")
-    beta2: float = Field(
-        0.999, ge=0, lt=1, allow_inf_nan=False, description="Of the mean squared gradient."
-    )
     eps: float = Field(
         1e-6, gt=0, allow_inf_nan=False, description="Added to the root of the mean square."
     )
+
+    def rule(
+        self,
+        steps: int,
+        *,
+        noise: float,  # noqa: ARG002
+        classes: int,  # noqa: ARG002
+        dimension: int,  # noqa: ARG002
+    ) -> float:
+        return min(_IN_ALL / steps, _IN_ONE)
 
 
 class Lamb(Adam):
@@ -72,5 +81,5 @@ def fit(
     """Trains one head a seed; see `dpprobe.heads.fit`."""
     from dpprobe.heads import first_order  # imports torch, which planning goes without
 
-    optimiser = partial(Lamb, beta1=options.beta1, beta2=options.beta2, eps=options.eps)
+    optimiser = partial(Lamb, **options.constants(releases))
     return first_order.train(options, rows, releases, optimiser, record=record)

@@ -1,6 +1,7 @@
 """Learning rates over the steps, and the weights of averages of iterates.
 
-They depend on options alone and are applied to noisy sums, which costs no privacy.
+They depend on options and other public quantities alone and are applied to noisy sums, which costs
+no privacy.
 """
 
 from __future__ import annotations
@@ -8,20 +9,39 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.heads.first_order_options import FirstOrderOptions
+from dpprobe.heads.first_order_options import GRADIENTS, FirstOrderOptions, step_noise
+from dpprobe.heads.rows import Rows
+from dpprobe.privacy.releases import Releases
 
 DEFAULT_EMA_DECAY = 0.99
 
 
-def learning_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.float64]:
+def rate_of(options: FirstOrderOptions, rows: Rows, releases: Releases) -> float:
+    """Returns the learning rate of a fit, from public quantities alone."""
+    return options.rate_on(
+        releases.plan.mechanism(GRADIENTS),
+        noise=step_noise(releases),
+        classes=rows.num_classes,
+        dimension=rows.dimension,
+    )
+
+
+def learning_rates(
+    options: FirstOrderOptions, steps: int, rate: float | None = None
+) -> npt.NDArray[np.float64]:
     """Returns each step's learning rate, [steps].
 
-    Over the first w = round(warmup * steps) steps it rises, learning_rate * t / w in the t-th.
-    From there it falls, learning_rate * (1 + cos(pi p)) / 2 or learning_rate * (1 - p), with p
-    from 0 at the first of the remaining steps to 1 just after the last.
+    Over the first w = round(warmup * steps) steps it rises, rate * t / w in the t-th. From there it
+    falls, rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at the first of the remaining
+    steps to 1 just after the last.
+
+    Args:
+      rate: the highest; `learning_rate` where absent.
     """
+    highest = options.learning_rate if rate is None else rate
+    assert highest is not None, "a rate by rule is resolved by `rate_of`"
     if options.schedule == "constant":
-        return np.full(steps, options.learning_rate)
+        return np.full(steps, highest)
     warm = min(round(options.warmup * steps), steps - 1)
     rising = np.arange(1, warm + 1) / max(warm, 1)
     progress = np.arange(steps - warm) / (steps - warm)
@@ -29,7 +49,7 @@ def learning_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.flo
         falling = (1 + np.cos(np.pi * progress)) / 2
     else:
         falling = 1 - progress
-    return options.learning_rate * np.concatenate([rising, falling])
+    return highest * np.concatenate([rising, falling])
 
 
 def mixing_rates(options: FirstOrderOptions, steps: int) -> npt.NDArray[np.float64] | None:

@@ -64,7 +64,8 @@ def head_network(transform: Transform) -> TunedNetwork:
 
 
 def probed(method: dict[str, Any] | None = None, **values: Any) -> Options:
-    method = {"head": "momentum", "steps": 5, **(method or {})}
+    base = {"steps": 5} if "head" in (method or {}) else {"steps": 5, "normalize": "l2"}
+    method = {"head": "momentum", **base, **(method or {})}
     return network_options(tune="head", steps=4, probe={"share": 0.3, "method": method}, **values)
 
 

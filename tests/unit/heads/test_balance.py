@@ -35,7 +35,7 @@ HEADS: dict[str, dict[str, Any]] = {
         "batch_size": "full",
         "steps": 3,
     },
-    "momentum": {"head": "momentum", "steps": 3},
+    "momentum": {"head": "momentum", "normalize": "l2", "steps": 3},
     "feature_covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "newton": {"head": "newton", "normalize": "l2", "steps": 2},
 }

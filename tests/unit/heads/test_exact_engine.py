@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads import exact_engine
-from dpprobe.heads.adam import Options as Adam
 from dpprobe.heads.exact_engine import ExactSums
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.lamb import Options as Lamb
-from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.normalisation import Centred
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.sgd import Options, Sgd
@@ -42,6 +39,7 @@ from tests.support.linear_heads import (
     rows_of,
     training_set,
 )
+from tests.support.plain_heads import Adam, Lamb, Momentum
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]

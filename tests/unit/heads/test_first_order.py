@@ -11,15 +11,12 @@ import torch
 
 from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.heads import first_order
-from dpprobe.heads.adam import Options as Adam
 from dpprobe.heads.clipping import NativePoissonSum
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
-from dpprobe.heads.lamb import Options as Lamb
-from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
@@ -37,6 +34,7 @@ from tests.support.linear_heads import (
     training_set,
     whole,
 )
+from tests.support.plain_heads import Adam, Lamb, Momentum
 
 SEEDS = [cell_seed("test", index) for index in range(3)]
 HEADS = [Options, Momentum, Adam, Lamb]

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads import first_order
-from dpprobe.heads.adam import Options as Adam
 from dpprobe.heads.clipping import drawn_rows
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
@@ -27,6 +25,7 @@ from dpprobe.privacy.sampling import PoissonSampler
 from tests.support.gradient_sums import LOSSES, full_sum, poisson_sums, random_weights
 from tests.support.linear_heads import features_of, no_privacy, plan_for, relative, rows_of
 from tests.support.linear_heads import training_set as single_rows
+from tests.support.plain_heads import Adam, Momentum
 
 SEEDS = [cell_seed("units", index) for index in range(3)]
 SIZES = (1, 2, 3, 7, 20)

@@ -12,14 +12,13 @@ import torch
 
 from dpprobe.errors import PrivacyError
 from dpprobe.heads import opacus_engine
-from dpprobe.heads.adam import Options as Adam
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Heads
-from dpprobe.heads.momentum import Options as Momentum
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.randomness import cell_seed
 from tests.support.linear_heads import plan_for
+from tests.support.plain_heads import Adam, Momentum
 
 SEEDS = [cell_seed("opacus", index) for index in range(2)]
 
