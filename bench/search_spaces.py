@@ -1,0 +1,233 @@
+"""Measures what a search of each head's default space brings, on public features.
+
+Features are those of bench/defaults.py; no private dataset is looked at. For each (features, head,
+epsilon): the head as it is, and `tuned` of it with the space of heads/search_spaces.py, for several
+numbers of trials.
+
+A search's result varies with the number of its trials. So every combination of options is fitted
+with the noise that a trial of this search has, several times over; from these fits searches are
+drawn as `tuned` draws them, a random number of trials of random options, each with its noisy score,
+and the best one's test accuracy is what counts. Normalisations are released once a repetition, for
+all its trials, as in a fit.
+
+`sgd` is left out: its sampled steps make a search's calibration take minutes.
+
+Fits are kept in a file beside the table and not repeated, so that the work can be done in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from defaults import CHECKPOINT, DELTA, Features, accuracy, all_features
+from dpprobe import artifacts
+from dpprobe.heads.balance import fit_balanced
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.rows import normalise
+from dpprobe.heads.scoring import products
+from dpprobe.heads.search_spaces import SPACES
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.tuned import SCORE, Options, score, trial_plan
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.selection import draw_runs
+
+HEADS = [head for head in SPACES if head != "sgd"]
+RESULTS = Path(__file__).resolve().parent / "results" / "search_spaces.md"
+EPSILONS = (1.0, 3.0, 10.0)
+SETS = ("gauss10", "gauss100", "digits", "crops")
+SEARCHES: dict[str, dict[str, Any]] = {
+    "geometric, 5": {"trials": 5},
+    "geometric, 10": {"trials": 10},
+    "logarithmic, 10": {"trials": 10, "distribution": "logarithmic"},
+    "poisson, 5": {"trials": 5, "distribution": "poisson"},
+    "geometric, 5, score 15 %": {"trials": 5, "score_share": 0.15},
+}
+REPEATS = 2
+DRAWN = 4000
+
+
+class Cell(NamedTuple):
+    """A place of the table; `search` is empty for the head as it is."""
+
+    features: str
+    head: str
+    epsilon: float
+    search: str
+
+
+def main() -> None:
+    """Fits what is not there yet, for so long, and writes the table of what is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoint", default=CHECKPOINT, help="MobileNetV2 safetensors")
+    parser.add_argument("--features", type=Path, help="a folder that keeps the features")
+    parser.add_argument("--fits", type=Path, default=RESULTS.with_suffix(".jsonl"))
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no fit after these")
+    parser.add_argument("--heads", nargs="*", default=HEADS)
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--searches", nargs="*", default=list(SEARCHES))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    measured = read(arguments.fits)
+    sets: dict[str, Features] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for cell in cells(arguments.sets, arguments.heads, arguments.searches):
+            if cell in measured or time.process_time() > 60 * arguments.minutes:
+                continue
+            sets = sets or kept(arguments.features, arguments.checkpoint)
+            measured[cell] = measure(cell, sets[cell.features], Path(cache))
+            with arguments.fits.open("a") as file:
+                file.write(json.dumps([*cell, measured[cell]]) + "\n")
+            print(cell, f"{measured[cell]['mean']:.1f}", flush=True)
+    artifacts.write_text(RESULTS, "\n".join(report(measured)))
+
+
+def read(path: Path) -> dict[Cell, dict[str, float]]:
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Cell(*line[:-1]): line[-1] for line in lines}
+
+
+def cells(sets: list[str], heads: list[str], searches: list[str]) -> Iterator[Cell]:
+    for search in ("", *searches):
+        for features, head, epsilon in itertools.product(sets, heads, EPSILONS):
+            yield Cell(features, head, epsilon, search)
+
+
+def kept(folder: Path | None, checkpoint: str) -> dict[str, Features]:
+    """Returns all features, from a folder where they are there; makes and keeps them where not."""
+    paths = {} if folder is None else {path.stem: path for path in folder.glob("*.safetensors")}
+    if set(SETS) <= set(paths):
+        return {name: Features(**load_file(paths[name])) for name in SETS}
+    sets = all_features(checkpoint)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in sets.items():
+            tensors = {key: value.contiguous() for key, value in data._asdict().items()}
+            save_file(tensors, folder / f"{name}.safetensors")
+    return sets
+
+
+def measure(cell: Cell, data: Features, cache: Path) -> dict[str, float]:
+    """Test accuracy in per cent: mean, and for a search the spread of single searches."""
+    if not cell.search:
+        return {"mean": accuracy(cell.head, data, cell.epsilon, {}, 2 * REPEATS, cache)}
+    options = method_options(
+        {"head": "tuned", "base": {"head": cell.head}, **SEARCHES[cell.search]}
+    )
+    assert isinstance(options, Options)
+    hits = drawn(options, data, cell.epsilon, cache)
+    return {"mean": float(hits.mean()), "deviation": float(hits.std())}
+
+
+def drawn(options: Options, data: Features, epsilon: float, cache: Path) -> np.ndarray[Any, Any]:
+    """Draws searches, and returns the test accuracy of each."""
+    n = len(data.train)
+    selection = options.selection(n)
+    plan = calibrate(
+        options.mechanisms(n),
+        n=n,
+        epsilon=epsilon,
+        delta=DELTA,
+        accountant="pld",
+        cache=cache,
+        selection=selection,
+    )
+    noise = plan.mechanism(SCORE).noise_multiplier
+    generator = np.random.Generator(np.random.SFC64(0))
+    results: list[float] = []
+    for repeat in range(REPEATS):
+        counts, accuracies = fits(options, data, plan, cell_seed("search spaces", repeat))
+        for _ in range(DRAWN // REPEATS):
+            runs = draw_runs(selection, generator)
+            if not runs:
+                results.append(100 / data.classes)  # a head of zeros
+                continue
+            picked = generator.integers(0, len(counts), runs)
+            noisy = counts[picked] + noise * generator.standard_normal(runs)
+            results.append(float(accuracies[picked[noisy.argmax()]]))
+    return np.array(results)
+
+
+def fits(
+    options: Options, data: Features, plan: Plan, seed: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Fits each combination of options once: rows that it gets right, and its test accuracy."""
+    training = TrainingSet(data.train, data.train_labels, data.classes)
+    selection = options.selection(plan.n)
+    releases = Releases(plan, (seed,), training.device)
+    rows = normalise(training, options.normalize, releases)
+    test = rows.transform(data.test)
+    counts, accuracies = [], []
+    names = list(options.search)
+    for index, values in enumerate(itertools.product(*options.search.values())):  # type: ignore[arg-type]
+        method = options.trial(dict(zip(names, values, strict=True)))
+        trial = releases.part(trial_plan(plan, method, selection), [seed + index + 1])
+        weights = torch.from_numpy(fit_balanced(method, rows, trial).weights)
+        counts.append(float(score(method, rows, weights).values[0, 0]))
+        right = products(weights, test)[0].argmax(1) == data.test_labels
+        accuracies.append(100 * float(right.double().mean()))
+    return np.array(counts), np.array(accuracies)
+
+
+def report(measured: dict[Cell, dict[str, float]]) -> list[str]:
+    """Returns the lines of the table, and of what a search brings on the whole."""
+    searches = [each for each in SEARCHES if any(cell.search == each for cell in measured)]
+    lines = [
+        "# What a search of a head's default space brings",
+        "",
+        NOTES,
+        "",
+        f"| features | head | epsilon | as it is | {' | '.join(searches)} |",
+        f"|---|---|---|---|{'---|' * len(searches)}",
+    ]
+    gains: dict[tuple[str, str, float], list[float]] = {}
+    for cell, one in sorted(measured.items()):
+        if cell.search:
+            continue
+        shown = []
+        for search in searches:
+            other = measured.get(cell._replace(search=search))
+            shown.append("" if other is None else f"{other['mean']:.1f} ({other['deviation']:.1f})")
+            if other is not None:
+                gain = other["mean"] - one["mean"]
+                gains.setdefault((search, cell.head, cell.epsilon), []).append(gain)
+        if any(shown):
+            lines.append(
+                f"| {cell.features} | `{cell.head}` | {cell.epsilon:g} | {one['mean']:.1f} | "
+                f"{' | '.join(shown)} |"
+            )
+    lines += ["", "Gain of a search over the head as it is, in points, the mean over features:", ""]
+    lines += [
+        f"| search | head | {' | '.join(f'epsilon {epsilon:g}' for epsilon in EPSILONS)} |",
+        f"|---|---|{'---|' * len(EPSILONS)}",
+    ]
+    for search, head in dict.fromkeys((search, head) for search, head, _ in sorted(gains)):
+        row = [gains.get((search, head, epsilon)) for epsilon in EPSILONS]
+        means = [f"{sum(each) / len(each):+.1f}" if each else "" for each in row]
+        lines.append(f"| {search} | `{head}` | {' | '.join(means)} |")
+    return [*lines, ""]
+
+
+NOTES = """\
+Written by bench/search_spaces.py. Test accuracy in per cent at delta 1e-5: of the head as it is the
+mean of four seeds; of searches the mean over 4,000 drawn from two fits of every combination of
+options, and in brackets the standard deviation of single searches, the number of trials included."""
+
+
+if __name__ == "__main__":
+    main()
