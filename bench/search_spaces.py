@@ -226,7 +226,7 @@ def report(measured: dict[Cell, dict[str, float]]) -> list[str]:
 NOTES = """\
 Written by bench/search_spaces.py. Test accuracy in per cent at delta 1e-5: of the head as it is the
 mean of four seeds; of searches the mean over 4,000 drawn from two fits of every combination of
-options, and in brackets the standard deviation of single searches, the number of trials included."""
+options, in brackets the standard deviation of single searches, their number of trials included."""
 
 
 if __name__ == "__main__":
