@@ -31,6 +31,7 @@ class Times:
 _STEPS = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
 _CLIPPED = Times((0.4, 1))
 
+# By head and option: factors on the base's number, or numbers that stand beside it.
 SPACES: dict[str, dict[str, Times | tuple[float, ...]]] = {
     "sgd": {"learning_rate": Times((0.1, 0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
     "momentum": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
@@ -38,8 +39,8 @@ SPACES: dict[str, dict[str, Times | tuple[float, ...]]] = {
     "lamb": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
     "feature_covariance": _STEPS,
     "newton": _STEPS,
-    "least_squares": {"intercept": (0.0, 0.2, 1.0)},
-    "prototypes": {"intercept": (0.0, 0.5, 1.0)},
+    "least_squares": {"intercept": (0.0, 1.0)},
+    "prototypes": {"intercept": (0.0, 1.0)},
 }
 
 
@@ -53,5 +54,8 @@ def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
         number: Any = getattr(base, name)
         if name in base.model_fields_set or number is None:
             continue
-        space[name] = values.around(number) if isinstance(values, Times) else values
+        if isinstance(values, Times):
+            space[name] = values.around(number)
+        else:
+            space[name] = tuple(sorted({*values, float(number)}))
     return space
