@@ -33,7 +33,7 @@ _CLIPPED = Times((0.4, 1))
 
 # By head and option: factors on the base's number, or numbers that stand beside it.
 SPACES: dict[str, dict[str, Times | tuple[float, ...]]] = {
-    "sgd": {"learning_rate": Times((0.1, 0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
+    "sgd": {"learning_rate": Times((0.3, 1, 3, 10, 30, 100))},
     "momentum": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
     "adam": {"learning_rate": Times((0.3, 1, 3)), "max_grad_norm": _CLIPPED},
     "lamb": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
