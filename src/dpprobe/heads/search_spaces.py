@@ -28,11 +28,12 @@ class Times:
         return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
 
 
-_STEPS = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
+_Space = dict[str, Times | tuple[float, ...]]
+_STEPS: _Space = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
 _CLIPPED = Times((0.4, 1))
 
 # By head and option: factors on the base's number, or numbers that stand beside it.
-SPACES: dict[str, dict[str, Times | tuple[float, ...]]] = {
+SPACES: dict[str, _Space] = {
     "sgd": {"learning_rate": Times((0.3, 1, 3, 10, 30, 100))},
     "momentum": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
     "adam": {"learning_rate": Times((0.3, 1, 3)), "max_grad_norm": _CLIPPED},

@@ -295,7 +295,8 @@ def _on_grid(bound: Bound, size: int, interval: float) -> Array:
     """Computes the bound at whole multiples of the interval from 0, its offsets rounded up."""
     shifts = np.ceil(bound.offsets / interval).astype(int)
     most = int(shifts[-1])
-    deltas = bound.table.at(interval * np.arange(-most, size + 1))
+    places: Array = np.arange(-most, size + 1, dtype=np.float64)
+    deltas = bound.table.at(interval * places)
     total = np.full(size + 1, bound.tail)
     for weight, shift in zip(bound.weights, shifts, strict=True):
         if weight:
