@@ -21,7 +21,7 @@ VERSIONS = {
     "text": 2,
     "overlap": 2,
     "removal": 1,
-    "calibration": 3,
+    "calibration": 4,
     "training": 3,
     "statement": 2,  # privacy statements: cells are written anew with their heads as they are
     "embedding": 1,

@@ -46,6 +46,7 @@ from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
+from dpprobe.heads.search_spaces import default_space
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
     LARGEST_SHAPE,
@@ -89,9 +90,10 @@ class Options(MethodOptions):
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]
     search: dict[str, Space] = Field(
-        min_length=1,
+        default_factory=dict,
         description="For each searched option of the base a list of values, or {low, high, log}. "
-        "Options that change what is priced, such as steps and batch_size, cannot be searched.",
+        "Options that change what is priced, such as steps and batch_size, cannot be searched. "
+        "Where absent, the base's head's space, without the options that the base writes.",
     )
     trials: float = Field(
         10.0, gt=1, le=LARGEST_MEAN_RUNS, description="The mean of the random number of trials."
@@ -131,10 +133,23 @@ class Options(MethodOptions):
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
             raise ValueError("normalize: it is the base's; write it there")
         self.__dict__["normalize"] = self.base.normalize
+        if "search" not in self.model_fields_set:
+            self.__dict__["search"] = self._default_space()
         self._check_space()
         return self
 
+    def _default_space(self) -> dict[str, tuple[float, ...]]:
+        space = default_space(self.base)
+        if not space:
+            raise ValueError(
+                f"search: of head {self.base.head} with these options nothing is searched by "
+                "default; write the options to search"
+            )
+        return space
+
     def _check_space(self) -> None:
+        if not self.search:
+            raise ValueError("search: {}: write one option or more, or leave search out")
         known = set(type(self.base).model_fields) - {*self.base.FIXED, *self.base.paths}
         for name in self.search:
             if name not in known:

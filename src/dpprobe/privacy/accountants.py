@@ -10,8 +10,8 @@
 `prv` cannot price exponential releases.
 
 Mechanisms that are repeated, with the best run released (`plan.Selection`), are priced from the
-privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection` derives. `rdp` prices
-them as in Papernot and Steinke 2022; `prv` cannot price them.
+privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.selection_price` derives. `rdp`
+prices them as in Papernot and Steinke 2022; `prv` cannot price them.
 
 Opacus's `gdp` accountant is not offered: for sampled steps it is a central limit approximation,
 which understates the privacy loss. Neither is the classical Gaussian calibration
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from dp_accounting.pld import privacy_loss_distribution
 
-    from dpprobe.privacy.selection import Profile
+    from dpprobe.privacy.selection_price import Profile
 
 logger = logging.getLogger("dpprobe")
 
@@ -541,13 +541,13 @@ def _selected_epsilon(
 
     Mechanisms that the selection does not repeat are released once a fit, before the runs.
     """
-    from dpprobe.privacy import selection as best  # imports numpy
+    from dpprobe.privacy import selection_price as best  # imports numpy
 
     inside = [item for item in mechanisms if item.name in selection.repeated]
     outside = [item for item in mechanisms if item.name not in selection.repeated]
     profile = _profile(inside, resolved, interval, size)
     if not outside and times == 1:
-        price = best.best_bound(selection, profile, delta).epsilon(profile, delta)
+        price = best.best_bound(selection, profile, delta).epsilon(delta)
     else:
         assert interval is not None, "a composition with a selection needs a grid"
         loss = best.dominating_loss(selection, profile, delta / times, interval)
@@ -566,7 +566,7 @@ def _profile(
     mechanisms: Sequence[Mechanism], resolved: str, interval: float | None, size: int = 1
 ) -> Profile:
     """Returns the privacy profile of one run."""
-    from dpprobe.privacy.selection import Profile  # imports numpy
+    from dpprobe.privacy.selection_price import Profile  # imports numpy
 
     if resolved == "gaussian":
         mu = gaussian_mu(mechanisms)
