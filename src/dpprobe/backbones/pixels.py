@@ -28,6 +28,11 @@ class Options(BackboneOptions):
     )
     std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
 
+    @property
+    def computed_dimension(self) -> int | None:
+        channels = 1 if self.color == "gray" else 3
+        return None if self.size is None else channels * self.size**2
+
     def check(self) -> None:
         """Passes: there is nothing to look for."""
 
@@ -36,7 +41,6 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     """Makes a backbone of the pixels; its `dimension` is None unless a size is given."""
     from dpprobe.backbones.images import ToTensor  # heavy: torch
 
-    channels = 1 if options.color == "gray" else 3
     preprocessing: dict[str, Any] = {
         "color": options.color,
         "size": options.size,
@@ -49,7 +53,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         return batch.to(runtime.device).flatten(1)
 
     return Backbone(
-        dimension=None if options.size is None else channels * options.size**2,
+        dimension=options.computed_dimension,
         preprocessing=preprocessing,
         weights_sha256=None,
         fingerprint=backbone_fingerprint(

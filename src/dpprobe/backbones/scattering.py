@@ -27,6 +27,12 @@ class Options(BackboneOptions):
     size: int = Field(32, ge=2, description="Images are resized to size x size.")
     color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
 
+    @property
+    def computed_dimension(self) -> int | None:
+        """channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2."""
+        paths = 1 + self.J * self.L + self.J * (self.J - 1) // 2 * self.L**2
+        return (1 if self.color == "gray" else 3) * paths * (self.size // 2**self.J) ** 2
+
     def check(self) -> None:
         if self.size < 2**self.J:
             raise ConfigError(
