@@ -138,7 +138,7 @@ def _difference(
     if missing:
         parts.append(f"{len(missing)} of its {len(wanted)} tensors are missing, {missing[0]} first")
     if unknown:
-        parts.append(f"it has no {unknown[0]}" + _more(unknown))
+        parts.append(f"the model has no {unknown[0]}" + _more(unknown))
     if other:
         first = other[0]
         parts.append(
