@@ -38,6 +38,8 @@ def describe(options: BackboneOptions) -> Mapping[str, Any]:
     import torch
 
     family = importlib.import_module(FAMILIES[options.family])
+    if not hasattr(family, "describe"):
+        return {}
     try:
         with torch.device("meta"):
             return {"dimension": family.describe(options, "meta")}

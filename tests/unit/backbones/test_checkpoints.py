@@ -98,9 +98,9 @@ def test_another_architecture_is_refused_in_one_line(tmp_path: Path, device: str
     path = tmp_path / "a.safetensors"
     saved(path)
     options = timm_models.Options(model="test_resnet", checkpoint=str(path))
-    with pytest.raises(ConfigError, match="not the weights of test_resnet: .* missing") as error:
-        with torch.device(device):
-            timm_models.describe(options, device)
+    message = "not the weights of test_resnet: .* missing"
+    with pytest.raises(ConfigError, match=message) as error, torch.device(device):
+        timm_models.describe(options, device)
     assert "\n" not in str(error.value)
 
 
