@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -27,7 +29,8 @@ def test_second_order_heads_are_refused_above_it(head: str) -> None:
     assert fault.startswith(f"head {head}: 15552 features")
     assert f"up to {MOST_FEATURES}" in fault
     assert "write head: momentum" in fault
-    tuned = method_options({"head": "tuned", "base": {"head": head}})
+    search = {"ridge": {"low": 1, "high": 10, "log": True}}
+    tuned = method_options({"head": "tuned", "base": {"head": head}, "search": search})
     assert dimension_fault(tuned, 15_552) == fault
 
 
@@ -51,7 +54,7 @@ def test_others_take_any_number(head: str) -> None:
     ],
 )
 def test_heads_that_refuse_are_the_listed_ones(
-    head: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+    head: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert head in HEADS
     monkeypatch.setattr(second_order, "MOST_FEATURES", 4)
@@ -63,6 +66,7 @@ def test_heads_that_refuse_are_the_listed_ones(
         epsilon=1.0 if options.private else float("inf"),
         delta=1e-3,
         accountant="pld",
+        cache=tmp_path,
     )
     data = TrainingSet(rows, torch.arange(30) % 2, 2)
     if refused:
