@@ -39,6 +39,11 @@ class BackboneOptions(Options, ABC):
         """Features an image, where the options alone say; None for networks, and where rows do."""
         return None
 
+    @property
+    def fewer_features(self) -> str | None:
+        """The option, as a study has it, that makes fewer features of many; None where none does."""
+        return None
+
     def check_dimension(self, features: int | None) -> None:
         """Raises ConfigError when another number of features comes out than the options say."""
         if self.dimension not in (None, features):

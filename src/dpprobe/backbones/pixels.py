@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.projection import ProjectedOptions
 
 if TYPE_CHECKING:
     import torch
 
 
-class Options(BackboneOptions):
+class Options(ProjectedOptions):
     """Raw pixels in 0..1, flattened."""
 
     family: Literal["pixels"] = "pixels"
@@ -29,12 +29,13 @@ class Options(BackboneOptions):
     std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
 
     @property
-    def computed_dimension(self) -> int | None:
+    def full_dimension(self) -> int | None:
         channels = 1 if self.color == "gray" else 3
         return None if self.size is None else channels * self.size**2
 
     def check(self) -> None:
-        """Passes: there is nothing to look for."""
+        """Checks that there are features to project: else there is nothing to look for."""
+        self.check_projection()
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -57,7 +58,11 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         preprocessing=preprocessing,
         weights_sha256=None,
         fingerprint=backbone_fingerprint(
-            options, preprocessing=preprocessing, weights_sha256=None, libraries=["pillow"]
+            options,
+            preprocessing=preprocessing,
+            weights_sha256=None,
+            libraries=["pillow"],
+            exclude=options.unset,
         ),
         transform=ToTensor(
             mode="L" if options.color == "gray" else "RGB",
@@ -65,5 +70,5 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             mean=options.mean,
             std=options.std,
         ),
-        forward=forward,
+        forward=options.projected(forward, runtime.device),
     )

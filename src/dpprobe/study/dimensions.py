@@ -27,8 +27,10 @@ def check_dimensions(study: Study) -> list[str]:
     for backbone, dimension in dimensions.known.items():
         if dimension is None or backbone in dimensions.faults:
             continue
+        option = study.backbones[backbone].fewer_features
+        remedy = f"; {option} in the backbone makes fewer of them" if option else ""
         faults += [
-            f"methods.{name} on backbones.{backbone}: {fault}"
+            f"methods.{name} on backbones.{backbone}: {fault}{remedy}"
             for name, method in study.methods.items()
             if not method.tunes_network and (fault := dimension_fault(method, dimension))
         ]

@@ -34,6 +34,10 @@ def test_a_method_that_cannot_take_so_many_features_is_named(tmp_path: Path) -> 
     )
     assert "\n" not in str(error.value)
     assert "write head: momentum or prototypes" in str(error.value)
+    assert str(error.value).endswith("; project: 512 in the backbone makes fewer of them")
+    backbones["colour"] = COLOUR | {"project": 512}
+    assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
+    backbones["colour"] = COLOUR
     del methods["dpfc"]
     assert check_dimensions(study_of(tmp_path, backbones, methods)) == []
 
