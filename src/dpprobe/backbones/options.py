@@ -41,7 +41,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def fewer_features(self) -> str | None:
-        """The option, as a study has it, that makes fewer features of many; None where none does."""
+        """The option, as written in a study, that makes fewer features; None where none does."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
