@@ -114,7 +114,8 @@ def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str
             f"checkpoint: {path}: not the weights of {name}: {fault}; write the model that they "
             "are of, or model_args or a preprocessing.size that they were trained with"
         )
-    model.load_state_dict(given)
+    if not any(value.is_meta for value in given.values()):  # else these are shapes alone
+        model.load_state_dict(given)
 
 
 def _classifiers(model: Any) -> set[str]:

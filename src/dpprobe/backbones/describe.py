@@ -22,7 +22,6 @@ from dpprobe.errors import ConfigError
 
 def main() -> None:
     """Answers on standard output."""
-    warnings.simplefilter("ignore")  # of initialisations that the meta device skips
     logging.disable(logging.WARNING)
     asked = json.load(sys.stdin)
     answers = {name: describe(backbone_options(values)) for name, values in asked.items()}
@@ -41,7 +40,8 @@ def describe(options: BackboneOptions) -> Mapping[str, Any]:
     if not hasattr(family, "describe"):
         return {}
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that are "loaded" into mere shapes
             return {"dimension": family.describe(options, "meta")}
     except Exception:  # whatever it is, the CPU tells it better
         try:

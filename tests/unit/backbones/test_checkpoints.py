@@ -114,7 +114,10 @@ def jpeg(path: Path) -> None:
     [
         (jpeg, "a JPEG image, where weights are expected"),
         (lambda path: path.write_text("<!DOCTYPE html><title>Log in"), "a web page"),
-        (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),
+        (
+            lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+            "a pointer of Git",
+        ),
         (lambda path: path.write_bytes(b""), "empty, where"),
         (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
     ],
