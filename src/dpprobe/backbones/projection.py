@@ -24,7 +24,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# The width that bench/results/projection.md found best, or next to it, everywhere.
+# bench/projection.py: wider ones were no better on public images.
 USUAL_WIDTH = 512
 
 
