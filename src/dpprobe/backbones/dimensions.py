@@ -30,7 +30,7 @@ _SECONDS = 600  # for models of billions of weights that only the CPU can descri
 
 @dataclass
 class Dimensions:
-    """What is known of backbones before extraction.
+    """Facts about backbones before extraction.
 
     Attributes:
       known: features an image, by the backbone's name; None where nothing tells it beforehand.
