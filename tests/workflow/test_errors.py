@@ -27,6 +27,26 @@ def test_a_wrong_study_stops_at_once_with_one_line(
     assert not (workspace.directory / "data").exists()
 
 
+def test_what_no_network_and_no_head_can_do_stops_before_any_job(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
+    """A photograph in the place of weights, and a head on twice the features that it takes."""
+    (workspace.directory / "photo.safetensors").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
+    small["backbones"]["colour"] = {"family": "scattering", "color": "rgb"}
+    small["backbones"]["net"] = {
+        "family": "timm",
+        "model": "test_vit",
+        "checkpoint": "photo.safetensors",
+    }
+    small["methods"]["dpfc"] = {"head": "feature_covariance"}
+    result = workspace.run(small, check=False)
+    assert result.returncode != 0
+    assert "backbones.net: checkpoint: photo.safetensors: a JPEG image, where" in result.stdout
+    assert "methods.dpfc on backbones.colour: head feature_covariance: 15552" in result.stdout
+    assert "Traceback" not in result.stdout
+    assert not (workspace.directory / "data").exists()
+
+
 def test_delta_above_one_over_n_stops_before_any_job(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:

@@ -68,6 +68,7 @@ from dpprobe.study.comparisons import (
     study_comparisons,
 )
 from dpprobe.study.cuts import study_cuts
+from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study
@@ -99,7 +100,7 @@ try:
     if RUN:
         check_run(RUN, STUDY)
     if workflow.is_main_process:
-        for warning in check_study(STUDY):
+        for warning in [*check_study(STUDY), *check_dimensions(STUDY)]:
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
 except ConfigError as error:
     if not workflow.is_main_process:

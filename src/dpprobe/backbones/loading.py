@@ -14,7 +14,6 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import FAMILIES
 from dpprobe.devices import resolve_device
-from dpprobe.errors import ConfigError
 from dpprobe.privacy.private_mark import check_unmarked
 
 
@@ -31,11 +30,7 @@ def load(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
         check_unmarked(Path(path), option="checkpoint", written=path)
     resolved = resolve_runtime(runtime)
     backbone: Backbone = importlib.import_module(FAMILIES[options.family]).load(options, resolved)
-    if options.dimension not in (None, backbone.dimension):
-        raise ConfigError(
-            f"dimension: {options.dimension} features an image were expected and "
-            f"{backbone.dimension} come out; correct it, or the model's options"
-        )
+    options.check_dimension(backbone.dimension)
     return backbone
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
+from dpprobe.backbones.checkpoints import check_kind
 from dpprobe.backbones.network_options import (
     NO_NETWORK,
     NetworkOptions,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+
+    from dpprobe.backbones import networks
 
 # The models that open_clip knows, with their tags and the activation each was trained with, after
 # the version that knows them; see `list_names`.
@@ -237,6 +240,20 @@ def list_names() -> str:
     return "\n".join(lines) + "\n"
 
 
+def describe(options: Options, device: str) -> int:
+    """Returns the number of features, of a model without the values of its weights.
+
+    Args:
+      options: names and a checkpoint's tensors are held against the model.
+      device: "meta", where nothing is computed, or "cpu" for what needs numbers.
+
+    Raises:
+      ConfigError: as `load`, but for weights that are to be fetched.
+    """
+    runtime = Runtime(device=device, precision="float32")
+    return _network(_create(options, shapes_on=device).visual, options, runtime)[0].dimension
+
+
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Loads the image tower of an open_clip model; the text tower is dropped.
 
@@ -244,28 +261,15 @@ def load(options: Options, runtime: Runtime) -> Backbone:
       ConfigError: for a name open_clip does not know, weights that do not fit the model, layers
         it does not have, or an image size that it does not take.
     """
-    from dpprobe.backbones import networks  # heavy: torch
     from dpprobe.backbones.images import InceptionCrop, ToBytes  # heavy: torch
 
     model = _create(options)
     visual, activation = model.visual, _described_activation(model)
     del model
     weights_sha256 = _weights_sha256(options, visual)
-    resolved = dict(visual.preprocess_cfg)
-    height, width = resolved["size"] = _pair(resolved["size"])
     views = options.preprocessing
-    steps, mean, std = _steps(resolved)
-    network = networks.prepare(
-        _tower(visual),
-        options,
-        runtime,
-        name=options.architecture,
-        channels=3,
-        size=(height, width),
-        mean=mean,
-        std=std,
-        flip=views.flip,
-    )
+    network, resolved, steps = _network(visual, options, runtime)
+    height, width = resolved["size"]
     preprocessing = {
         "color": "RGB",
         **{name: _plain(value) for name, value in resolved.items()},
@@ -302,6 +306,29 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         forward_layers=network.forward_layers,
         graph=network.graph,
     )
+
+
+def _network(
+    visual: Any, options: Options, runtime: Runtime
+) -> tuple[networks.Network, dict[str, Any], Callable[[Any], torch.Tensor]]:
+    """Returns an image tower's network, its preprocessing as resolved, and the steps to bytes."""
+    from dpprobe.backbones import networks  # heavy: torch
+
+    resolved = dict(visual.preprocess_cfg)
+    resolved["size"] = _pair(resolved["size"])
+    steps, mean, std = _steps(resolved)
+    network = networks.prepare(
+        _tower(visual),
+        options,
+        runtime,
+        name=options.architecture,
+        channels=3,
+        size=resolved["size"],
+        mean=mean,
+        std=std,
+        flip=options.preprocessing.flip,
+    )
+    return network, resolved, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,8 +429,14 @@ def _tokenizer(options: Options) -> Callable[[list[str]], torch.Tensor]:
     return tokenize
 
 
-def _create(options: Options) -> Any:
-    """Creates the whole model, with its weights, on the CPU."""
+def _create(options: Options, *, shapes_on: str | None = None) -> Any:
+    """Creates the whole model, with its weights, on the CPU.
+
+    Args:
+      options: as in `load`.
+      shapes_on: the device of a model that is to have its shapes alone: no weights are fetched, and
+        those of a checkpoint are held against them.
+    """
     import open_clip
     import torch
 
@@ -419,22 +452,26 @@ def _create(options: Options) -> Any:
             values = value if isinstance(value, tuple) else (value,)
             overrides[name] = values * 3 if len(values) == 1 else values
     forced = {} if options.quick_gelu is None else {"quick_gelu": options.quick_gelu}
-    weights = options.tag
+    weights = options.tag if shapes_on is None else None
     if options.checkpoint is not None:
-        weights = str(resolve_path(options.checkpoint).absolute())
+        path = resolve_path(options.checkpoint)
+        check_kind(path)
+        weights = str(path.absolute())
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # weights that no file gives are the same in every shard
             return open_clip.create_model(
                 options.architecture,
                 pretrained=weights,
-                load_weights=options.pretrained is not False,
+                load_weights=options.pretrained is not False
+                and (shapes_on is None or weights is not None),
+                device=shapes_on or "cpu",
                 pretrained_text=False,
                 force_image_size=views.size,
                 force_preprocess_cfg=overrides,
                 **forced,
             )
-    except (AssertionError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # unpickling a checkpoint raises whatever it runs into
         remedy = "check the name, the checkpoint and preprocessing.size"
         if options.tag is not None or ":" in options.model:
             remedy = f"check the name and preprocessing.size; {NO_NETWORK}"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 
 # Options of a backbone that do not decide its features.
@@ -32,6 +33,24 @@ class BackboneOptions(Options, ABC):
     @abstractmethod
     def check(self) -> None:
         """Raises ConfigError when a named file or model is missing. Cheap: reads no weights."""
+
+    @property
+    def computed_dimension(self) -> int | None:
+        """Features an image, where the options alone say; None for networks, and where rows do."""
+        return None
+
+    @property
+    def fewer_features(self) -> str | None:
+        """The option, as written in a study, that makes fewer features; None where none does."""
+        return None
+
+    def check_dimension(self, features: int | None) -> None:
+        """Raises ConfigError when another number of features comes out than the options say."""
+        if self.dimension not in (None, features):
+            raise ConfigError(
+                f"dimension: {self.dimension} features an image were expected and {features} come "
+                "out; correct it, or the model's options"
+            )
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the files whose change makes the features stale."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.projection import ProjectedOptions
 
 if TYPE_CHECKING:
     import torch
 
 
-class Options(BackboneOptions):
+class Options(ProjectedOptions):
     """Raw pixels in 0..1, flattened."""
 
     family: Literal["pixels"] = "pixels"
@@ -28,15 +28,20 @@ class Options(BackboneOptions):
     )
     std: float = Field(1.0, gt=0, allow_inf_nan=False, description="Divided by: a public constant.")
 
+    @property
+    def full_dimension(self) -> int | None:
+        channels = 1 if self.color == "gray" else 3
+        return None if self.size is None else channels * self.size**2
+
     def check(self) -> None:
-        """Passes: there is nothing to look for."""
+        """Checks that there are features to project: else there is nothing to look for."""
+        self.check_projection()
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
     """Makes a backbone of the pixels; its `dimension` is None unless a size is given."""
     from dpprobe.backbones.images import ToTensor  # heavy: torch
 
-    channels = 1 if options.color == "gray" else 3
     preprocessing: dict[str, Any] = {
         "color": options.color,
         "size": options.size,
@@ -49,11 +54,15 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         return batch.to(runtime.device).flatten(1)
 
     return Backbone(
-        dimension=None if options.size is None else channels * options.size**2,
+        dimension=options.computed_dimension,
         preprocessing=preprocessing,
         weights_sha256=None,
         fingerprint=backbone_fingerprint(
-            options, preprocessing=preprocessing, weights_sha256=None, libraries=["pillow"]
+            options,
+            preprocessing=preprocessing,
+            weights_sha256=None,
+            libraries=["pillow"],
+            exclude=options.unset,
         ),
         transform=ToTensor(
             mode="L" if options.color == "gray" else "RGB",
@@ -61,5 +70,5 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             mean=options.mean,
             std=options.std,
         ),
-        forward=forward,
+        forward=options.projected(forward, runtime.device),
     )

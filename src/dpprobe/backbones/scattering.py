@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.projection import ProjectedOptions
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
 
-class Options(BackboneOptions):
+class Options(ProjectedOptions):
     """Scattering coefficients of order 0, 1 and 2, flattened."""
 
     family: Literal["scattering"] = "scattering"
@@ -27,12 +27,19 @@ class Options(BackboneOptions):
     size: int = Field(32, ge=2, description="Images are resized to size x size.")
     color: Literal["gray", "rgb"] = Field("gray", description="One channel or three.")
 
+    @property
+    def full_dimension(self) -> int | None:
+        """channels x (1 + JL + J(J-1)/2 L^2) x (size // 2^J)^2."""
+        paths = 1 + self.J * self.L + self.J * (self.J - 1) // 2 * self.L**2
+        return (1 if self.color == "gray" else 3) * paths * (self.size // 2**self.J) ** 2
+
     def check(self) -> None:
         if self.size < 2**self.J:
             raise ConfigError(
                 f"size: {self.size} is smaller than 2^J = {2**self.J}; "
                 "write a larger size or a smaller J"
             )
+        self.check_projection()
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -57,10 +64,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
         features: torch.Tensor = scattering(batch.to(runtime.device))
         return features.flatten(1)
 
-    channels = 1 if options.color == "gray" else 3
-    blank = torch.zeros(1, channels, options.size, options.size)
     return Backbone(
-        dimension=forward(blank).shape[1],
+        dimension=options.computed_dimension,
         preprocessing=preprocessing,
         weights_sha256=None,
         fingerprint=backbone_fingerprint(
@@ -68,7 +73,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
             preprocessing=preprocessing,
             weights_sha256=None,
             libraries=["kymatio", "pillow"],
+            exclude=options.unset,
         ),
         transform=ToTensor(mode="L" if options.color == "gray" else "RGB", size=options.size),
-        forward=forward,
+        forward=torch.inference_mode()(options.projected(forward, runtime.device)),
     )

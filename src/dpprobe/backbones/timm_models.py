@@ -22,10 +22,14 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 if TYPE_CHECKING:
+    from dpprobe.backbones import networks
     from dpprobe.backbones.images import Mode
 
-# The architectures that timm knows, after the version that knows them; see `list_architectures`.
+# The architectures that timm knows, each with the tags of its weights, after the version that knows
+# them; see `list_architectures`.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
+# In place of tags: of a name that timm leads to another one with a tag.
+DEPRECATED = "*"
 # Arguments that the options themselves decide.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
 
@@ -89,12 +93,26 @@ class Options(NetworkOptions):
     def _check_name(self) -> None:
         """Checks the name where the known ones are those of the installed timm; imports nothing."""
         known = known_architectures()
-        architecture = self.model.partition(".")[0]
-        if known is None or ":" in self.model or architecture in known:
+        if known is None or ":" in self.model:
             return
-        close = difflib.get_close_matches(architecture, known, n=3)
-        remedy = f"write {' or '.join(close)}" if close else "correct it"
-        raise ConfigError(f"model: timm knows no {architecture!r}; {remedy}")
+        architecture, _, tag = self.model.partition(".")
+        if architecture not in known:
+            raise ConfigError(
+                f"model: timm knows no {architecture!r}; {_nearest(architecture, known)}"
+            )
+        tags = known[architecture]
+        if not self.pretrained or tags == (DEPRECATED,):
+            return
+        if not tags:
+            raise ConfigError(
+                f"model: timm has no weights of {architecture}; name a checkpoint, or write "
+                "pretrained: false for random ones"
+            )
+        if tag and tag not in tags:
+            raise ConfigError(
+                f"model: timm has no weights {tag!r} of {architecture}; {_nearest(tag, tags)}: it "
+                f"has {', '.join(tags)}"
+            )
 
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options without the checkpoint's path.
@@ -106,13 +124,20 @@ class Options(NetworkOptions):
         return values if self.checkpoint is None else values | {"pretrained": None}
 
 
-def known_architectures() -> frozenset[str] | None:
-    """Reads the names in `ARCHITECTURES`; None where they are not those of the installed timm."""
-    first, *names = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"write {' or '.join(close)}" if close else "correct it"
+
+
+def known_architectures() -> dict[str, tuple[str, ...]] | None:
+    """Reads `ARCHITECTURES`, the tags by name; None where they are not the installed timm's."""
+    first, *lines = ARCHITECTURES.read_text(encoding="utf-8").splitlines()
     try:
-        return frozenset(names) if first == f"timm {version('timm')}" else None
+        if first != f"timm {version('timm')}":
+            return None
     except PackageNotFoundError:
         return None
+    return {name: tuple(tags) for name, *tags in map(str.split, lines)}
 
 
 def list_architectures() -> str:
@@ -120,8 +145,13 @@ def list_architectures() -> str:
     import timm
     from timm.models import _registry
 
-    names: Iterable[str] = {*timm.list_models(), *_registry._deprecated_models}
-    return "\n".join([f"timm {version('timm')}", *sorted(names)]) + "\n"
+    known: dict[str, list[str]] = {name: [] for name in timm.list_models()}
+    for weights in timm.list_pretrained():
+        name, _, tag = weights.partition(".")
+        known[name].append(tag)
+    known |= {name: [DEPRECATED] for name in _registry._deprecated_models}
+    lines = [" ".join([name, *sorted(tags)]) for name, tags in sorted(known.items())]
+    return "\n".join([f"timm {version('timm')}", *lines]) + "\n"
 
 
 def load(options: Options, runtime: Runtime) -> Backbone:
@@ -131,7 +161,6 @@ def load(options: Options, runtime: Runtime) -> Backbone:
       ConfigError: for a name timm does not know, a checkpoint that does not fit the model, layers
         it does not have, or an image size that it does not take.
     """
-    from timm.data.config import resolve_model_data_config
     from timm.data.transforms_factory import create_transform
 
     from dpprobe.backbones import networks  # heavy: torch
@@ -143,22 +172,9 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     else:
         weights_sha256 = artifacts.sha256_file(resolve_path(options.checkpoint))
     architecture, tag = _name(options, model)
-    resolved = _preprocessing(options, resolve_model_data_config(model))
-    channels, height, width = resolved["input_size"]
-    _resize(model, options, (height, width))
-    model.reset_classifier(0)
     views = options.preprocessing
-    network = networks.prepare(
-        model,
-        options,
-        runtime,
-        name=options.model,
-        channels=channels,
-        size=(height, width),
-        mean=resolved["mean"],
-        std=resolved["std"],
-        flip=views.flip,
-    )
+    network, resolved = _network(model, options, runtime)
+    channels, height, width = resolved["input_size"]
     mode: Mode = "L" if channels == 1 else "RGB"
     described = {**resolved, **views.resolved_views()}
     steps = create_transform(**resolved, is_training=False, normalize=False)
@@ -194,6 +210,46 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     )
 
 
+def describe(options: Options, device: str) -> int:
+    """Returns the number of features, of a model without the values of its weights.
+
+    Args:
+      options: names, arguments and a checkpoint's tensors are held against the model.
+      device: "meta", where nothing is computed, or "cpu" for what needs numbers.
+
+    Raises:
+      ConfigError: as `load`, but for weights that are to be fetched.
+    """
+    runtime = Runtime(device=device, precision="float32")
+    return _network(_create(options, shapes=True), options, runtime)[0].dimension
+
+
+def _network(
+    model: Any, options: Options, runtime: Runtime
+) -> tuple[networks.Network, dict[str, Any]]:
+    """Returns a model's network without its classifier, and the preprocessing as resolved."""
+    from timm.data.config import resolve_model_data_config
+
+    from dpprobe.backbones import networks  # heavy: torch
+
+    resolved = _preprocessing(options, resolve_model_data_config(model))
+    channels, height, width = resolved["input_size"]
+    _resize(model, options, (height, width))
+    model.reset_classifier(0)
+    network = networks.prepare(
+        model,
+        options,
+        runtime,
+        name=options.model,
+        channels=channels,
+        size=(height, width),
+        mean=resolved["mean"],
+        std=resolved["std"],
+        flip=options.preprocessing.flip,
+    )
+    return network, resolved
+
+
 def _name(options: Options, model: Any) -> tuple[str, str | None]:
     """Returns the architecture that timm chose, and the tag of the weights if they are timm's."""
     resolved = model.pretrained_cfg
@@ -201,38 +257,63 @@ def _name(options: Options, model: Any) -> tuple[str, str | None]:
     return architecture, (resolved.get("tag") or None) if options.pretrained else None
 
 
-def _create(options: Options) -> Any:
-    """Creates the model with its weights.
+def _create(options: Options, *, shapes: bool = False) -> Any:
+    """Creates the model with its weights; with those of a checkpoint it has no classifier.
 
     A checkpoint has the model's own resolution, or that of `preprocessing.size`.
+
+    Args:
+      options: as in `load`.
+      shapes: True for the shapes of weights alone: none are fetched, nor read from a checkpoint.
     """
+    from dpprobe.backbones import checkpoints  # heavy: torch
+
+    if options.checkpoint is None:
+        return _build(options, pretrained=options.pretrained and not shapes)
+    path = resolve_path(options.checkpoint)
+    numpy = path.suffix in checkpoints.NUMPY_SUFFIXES
+    state = {} if numpy else checkpoints.read_state(path, shapes=shapes)
+    sizes: list[dict[str, int]] = [{}]
+    if options.preprocessing.size is not None:
+        sizes.append({"img_size": options.preprocessing.size})
+    errors: list[ConfigError] = []
+    for size in sizes:
+        try:
+            if numpy:
+                return _build(options, checkpoint_path=str(path), **size)
+            model = _build(options, **size)
+            checkpoints.fill(model, state, path=path, name=options.model)
+        except ConfigError as error:
+            errors.append(error)
+        else:
+            return model
+    raise errors[0]
+
+
+def _build(options: Options, **arguments: Any) -> Any:
+    """Calls timm.create_model with the options' arguments and further ones."""
     import timm
     import torch
 
     from dpprobe.backbones.networks import line  # heavy: torch
 
-    arguments = dict(options.model_args)
-    if options.checkpoint is not None:
-        arguments["checkpoint_path"] = str(resolve_path(options.checkpoint))
-    sizes: list[dict[str, int]] = [{}]
-    if options.checkpoint is not None and options.preprocessing.size is not None:
-        sizes.append({"img_size": options.preprocessing.size})
-    errors: list[Exception] = []
-    for size in sizes:
-        try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
-                return timm.create_model(
-                    options.model, pretrained=options.pretrained, **(arguments | size)
-                )
-        except (RuntimeError, TypeError, ValueError, OSError) as error:
-            errors.append(error)
-    remedy = "check the name, the checkpoint and model_args"
-    if options.pretrained:
-        remedy = f"check the name and model_args; {NO_NETWORK}"
-    raise ConfigError(
-        f"model: timm cannot create {options.model} ({line(errors[0])}); {remedy}"
-    ) from errors[0]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # weights that no checkpoint gives are the same in every shard
+            model = timm.create_model(options.model, **(options.model_args | arguments))
+    except (KeyError, RuntimeError, TypeError, ValueError, OSError) as error:
+        remedy = "check the name, the checkpoint and model_args"
+        if options.pretrained:
+            remedy = f"check the name and model_args; {NO_NETWORK}"
+        raise ConfigError(
+            f"model: timm cannot create {options.model} ({line(error)}); {remedy}"
+        ) from error
+    if not hasattr(model, "reset_classifier"):
+        raise ConfigError(
+            f"model: {options.model} has no classifier that features could come before; write "
+            "another model"
+        )
+    return model
 
 
 def _resize(model: Any, options: Options, size: tuple[int, int]) -> None:

@@ -340,7 +340,7 @@ def test_a_checkpoint_that_was_trained_on_private_rows_is_refused(checkpoint: Pa
 
 
 def test_checkpoint_of_another_model_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="timm cannot create test_vit2") as error:
+    with pytest.raises(ConfigError, match="not the weights of test_vit2: ") as error:
         load(family="timm", model="test_vit2", checkpoint=str(checkpoint))
     assert len(str(error.value)) < 500
 
@@ -378,7 +378,22 @@ def test_the_list_of_architectures_is_timms() -> None:
     )
     known = timm_models.known_architectures()
     assert known is not None
-    assert set(timm.list_models()) <= known
+    assert set(timm.list_models()) <= known.keys()
+    assert "a1_in1k" in known["resnet50"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("resnet50.a1_in1kk", "timm has no weights 'a1_in1kk' of resnet50; write a1_in1k or "),
+        ("resnet50.qqqq", "timm has no weights 'qqqq' of resnet50; correct it: it has a1_in1k, "),
+        ("botnet50ts_256", "timm has no weights of botnet50ts_256; name a checkpoint, or write "),
+    ],
+)
+def test_weights_that_timm_does_not_have_are_refused_at_planning(model: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        backbone_options({"family": "timm", "model": model}).check()
+    backbone_options({"family": "timm", "model": model, "pretrained": False}).check()
 
 
 @pytest.mark.parametrize(
@@ -414,7 +429,7 @@ def test_a_checkpoint_s_path_does_not_decide_extraction() -> None:
         assert other.extraction_params() != params
         assert backbone_options(other.extraction_params()) == other
     pixels = backbone_options(PIXELS)
-    dumped = pixels.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
+    dumped = pixels.model_dump(mode="json", exclude={*BACKBONE_NOTES, "project"})
     assert pixels.extraction_params() == dumped
 
 

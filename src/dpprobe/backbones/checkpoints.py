@@ -1,0 +1,158 @@
+"""Local files of weights: what they are, their tensors, and timm models filled with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+# NumPy archives of JAX weights, which each of a library's models reads by itself.
+NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
+_REMEDY = "name a .safetensors file, or a .pth one that holds a state_dict"
+# First bytes of files that are put or fetched in the place of weights.
+_OTHERS = {
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x89PNG": "a PNG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"<!": "a web page, such as that of an error or a login",
+    b"<h": "a web page, such as that of an error or a login",
+    b"version https://git-lfs": "a pointer of Git LFS in place of the file itself",
+}
+
+
+def check_kind(path: Path) -> None:
+    """Checks that a file may hold weights, by its first bytes.
+
+    Raises:
+      ConfigError: for an image, a web page or another file that holds none.
+    """
+    with path.open("rb") as stream:
+        start = stream.read(32)
+    kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
+    if kind is None and not start:
+        kind = "empty"
+    if kind is not None:
+        raise ConfigError(f"checkpoint: {path}: {kind}, where weights are expected; {_REMEDY}")
+
+
+def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
+    """Reads a file's tensors by their names, as timm finds them in it.
+
+    Args:
+      path: of a safetensors file, or one that `torch.load` reads.
+      shapes: True for tensors without values, on the meta device.
+
+    Raises:
+      ConfigError: when it holds no such tensors.
+    """
+    import torch
+    from timm.models import clean_state_dict, load_state_dict
+
+    from dpprobe.backbones.networks import line  # heavy: torch
+
+    check_kind(path)
+    try:
+        if shapes and path.suffix == ".safetensors":
+            state = clean_state_dict(_header(path))
+        else:
+            state = load_state_dict(str(path), device="meta" if shapes else "cpu")
+    except Exception as error:  # unpickling raises whatever it runs into
+        raise ConfigError(
+            f"checkpoint: {path}: no weights can be read from it ({line(error)}); {_REMEDY}"
+        ) from error
+    state = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    if not state:
+        raise ConfigError(f"checkpoint: {path}: it holds no tensors by name; {_REMEDY}")
+    return state
+
+
+def _header(path: Path) -> dict[str, torch.Tensor]:
+    """Reads the shapes of a safetensors file, nothing else."""
+    import torch
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {
+            name: torch.empty(file.get_slice(name).get_shape(), device="meta")
+            for name in file.keys()  # noqa: SIM118, it is no mapping
+        }
+
+
+def fill(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, name: str) -> None:
+    """Removes a timm model's classifier and fills the rest with weights, strictly.
+
+    Features come before the classifier: the file may have one of any number of classes, or none.
+
+    Args:
+      model: of timm.
+      state: tensors by name.
+      path: of the file, for messages.
+      name: of the model, for messages.
+
+    Raises:
+      ConfigError: when tensors are missing, too many, or of another shape.
+    """
+    classifiers = _classifiers(model)
+    before = set(model.state_dict())
+    model.reset_classifier(0)
+    wanted = model.state_dict()
+    classifiers |= {each.rpartition(".")[0] for each in before - wanted.keys()}
+    given = {
+        each: value
+        for each, value in state.items()
+        if each in wanted or each.rpartition(".")[0] not in classifiers
+    }
+    if fault := _difference(given, wanted):
+        raise ConfigError(
+            f"checkpoint: {path}: not the weights of {name}: {fault}; write the model that they "
+            "are of, or model_args or a preprocessing.size that they were trained with"
+        )
+    if not any(value.is_meta for value in given.values()):  # else these are shapes alone
+        model.load_state_dict(given)
+
+
+def _classifiers(model: Any) -> set[str]:
+    """Returns the names of the classifier's modules, as timm writes them down."""
+    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or ()
+    return {named} if isinstance(named, str) else set(named)
+
+
+def _difference(
+    given: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
+) -> str | None:
+    """Returns how tensors differ from those that a model has; None where they agree."""
+    missing = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
+    other = [
+        name
+        for name, value in given.items()
+        if name in wanted and not _fits(value.shape, wanted[name].shape)
+    ]
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of its {len(wanted)} tensors are missing, {missing[0]} first")
+    if unknown:
+        parts.append(f"the model has no {unknown[0]}" + _more(unknown))
+    if other:
+        first = other[0]
+        parts.append(
+            f"{first} is {list(given[first].shape)} and not {list(wanted[first].shape)}"
+            + _more(other)
+        )
+    return ", ".join(parts) or None
+
+
+def _fits(shape: torch.Size, wanted: torch.Size) -> bool:
+    """Returns True where PyTorch loads one for the other: counts of one number may be lists."""
+    return shape == wanted or (not wanted and math.prod(shape) == 1 and len(shape) == 1)
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more such)" if len(names) > 1 else ""

@@ -1,0 +1,57 @@
+"""Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
+
+Reads {name: options} as JSON from standard input. Its last line on standard output is {name:
+{"dimension": d}} or {name: {"fault": text}}, with "certain": false where another machine may
+fare better. A process of its own: torch and timm take seconds to import, which planning does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.backbones.registry import FAMILIES, backbone_options
+from dpprobe.errors import ConfigError
+
+
+def main() -> None:
+    """Answers on standard output."""
+    logging.disable(logging.WARNING)
+    asked = json.load(sys.stdin)
+    answers = {name: describe(backbone_options(values)) for name, values in asked.items()}
+    print(f"\n{json.dumps(answers)}", flush=True)
+
+
+def describe(options: BackboneOptions) -> Mapping[str, Any]:
+    """Returns a backbone's number of features, or the fault that loading it would meet.
+
+    The model is built on the meta device, which computes shapes alone. Some operations have no
+    such form: then the CPU decides, with random weights.
+    """
+    import torch
+
+    family = importlib.import_module(FAMILIES[options.family])
+    if not hasattr(family, "describe"):
+        return {}
+    try:
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # weights that are "loaded" into mere shapes
+            return {"dimension": family.describe(options, "meta")}
+    except Exception:  # whatever it is, the CPU tells it better
+        try:
+            return {"dimension": family.describe(options, "cpu")}
+        except ConfigError as error:
+            # A name of the Hub, and what a missing package reads, may be found elsewhere.
+            certain = not isinstance(error.__cause__, ImportError | OSError)
+            certain = certain and ":" not in str(getattr(options, "model", ""))
+            return {"fault": str(error), "certain": certain}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Numbers of features, known before any are extracted.
+
+Formulas say it of families without a network. A network is built without weights by a process of
+its own, `dpprobe.backbones.describe`, once: what it says is kept in a file beside the results, by
+all that decides it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dpprobe import artifacts
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.errors import ConfigError
+
+FILE = "backbones.json"
+FORMAT = 1
+LIBRARIES = ("open_clip_torch", "timm", "torch")
+_SECONDS = 600  # for models of billions of weights that only the CPU can describe
+
+
+@dataclass
+class Dimensions:
+    """Facts about backbones before extraction.
+
+    Attributes:
+      known: features an image, by the backbone's name; None where nothing tells it beforehand.
+      faults: what loading it would refuse, by the backbone's name.
+      warnings: why nothing is known, one line each.
+    """
+
+    known: dict[str, int | None] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path) -> Dimensions:
+    """Finds out how many features backbones give, and which of them cannot be loaded.
+
+    Args:
+      backbones: checked by their own `check`.
+      results_dir: where networks' answers are kept, in `FILE`.
+    """
+    path = results_dir / FILE
+    kept = _read(path)
+    keys = {name: _key(one) for name, one in backbones.items() if one.network}
+    dimensions = Dimensions()
+    asked = {name: backbones[name] for name, key in keys.items() if key not in kept}
+    answers = _ask(asked, dimensions) if asked else {}
+    new = {keys[name]: one["dimension"] for name, one in answers.items() if "dimension" in one}
+    if new:
+        kept |= new
+        with suppress(OSError):  # a folder that cannot be written costs the next start the same
+            artifacts.write_text(path, json.dumps({"format": FORMAT, "dimensions": kept}) + "\n")
+    for name, options in backbones.items():
+        dimension = kept.get(keys[name]) if options.network else options.computed_dimension
+        _hold(name, options, dimension, answers.get(name, {}), dimensions)
+    return dimensions
+
+
+def _hold(
+    name: str,
+    options: BackboneOptions,
+    dimension: int | None,
+    answer: Mapping[str, Any],
+    dimensions: Dimensions,
+) -> None:
+    """Adds what is known of one backbone."""
+    dimensions.known[name] = dimension if dimension is not None else options.dimension
+    if fault := answer.get("fault"):
+        if answer["certain"]:
+            dimensions.faults[name] = fault
+        else:
+            dimensions.warnings.append(f"backbones.{name}: {fault}")
+    elif dimension is not None:
+        try:
+            options.check_dimension(dimension)
+        except ConfigError as error:
+            dimensions.faults[name] = str(error)
+
+
+def _key(options: BackboneOptions) -> str:
+    """Returns the fingerprint of all that decides what is said of a network."""
+    files = [Path(file).stat() for file in options.input_files()]
+    return artifacts.fingerprint(
+        {
+            "options": options.extraction_params(),
+            "files": [[*options.input_files()], *([one.st_size, one.st_mtime_ns] for one in files)],
+            "libraries": {name: _version(name) for name in LIBRARIES},
+        }
+    )
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _read(path: Path) -> dict[str, int]:
+    """Reads what earlier starts were told; nothing where the file is missing or another's."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format"] == FORMAT:
+            return {str(key): int(value) for key, value in values["dimensions"].items()}
+    return {}
+
+
+def _ask(backbones: Mapping[str, BackboneOptions], dimensions: Dimensions) -> dict[str, Any]:
+    """Returns the answers of one process of `dpprobe.backbones.describe`."""
+    asked = json.dumps({name: one.model_dump(mode="json") for name, one in backbones.items()})
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "dpprobe.backbones.describe"],
+            input=asked,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_SECONDS,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            check=True,
+        )
+        answers: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        cause = said.decode(errors="replace") if isinstance(said, bytes) else said
+        dimensions.warnings.append(
+            f"backbones {', '.join(backbones)}: they could not be looked at before extraction "
+            f"({cause.strip().splitlines()[-1]}), so faults in them show there; install what "
+            "requirements/ lists where Snakemake runs"
+        )
+        return {}
+    return answers

@@ -1,0 +1,98 @@
+"""A public random projection of feature rows to fewer numbers.
+
+Inner products of rows survive it up to about 1 / sqrt(k) (Johnson and Lindenstrauss 1984; with
+random signs, Achlioptas 2003, "Database-friendly random projections"). It looks at no row but its
+own and its matrix is public, so it costs no privacy. What it brings: noise on a sum of rows grows
+with their width, and second-order heads take what they could not.
+
+The signs are the bits of SHAKE-256 of a text with both widths: the same on every machine, with
+nothing to store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from dpprobe.backbones.options import BackboneOptions
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+# bench/projection.py: wider ones were no better on public images.
+USUAL_WIDTH = 512
+
+
+class ProjectedOptions(BackboneOptions):
+    """The options of families whose features may be projected."""
+
+    project: int | None = Field(
+        None,
+        ge=1,
+        description="Features are projected to so many by public random signs, which costs no "
+        "privacy. Absent, all are kept.",
+    )
+
+    @property
+    def unset(self) -> frozenset[str]:
+        """Options that are absent: they were unknown when older features were extracted."""
+        return frozenset({"project"} if self.project is None else ())
+
+    @property
+    def computed_dimension(self) -> int | None:
+        return self.full_dimension if self.project is None else self.project
+
+    @property
+    def full_dimension(self) -> int | None:
+        """Features an image before they are projected; None where images decide it."""
+        raise NotImplementedError
+
+    @property
+    def fewer_features(self) -> str | None:
+        return f"project: {USUAL_WIDTH}"
+
+    def check_projection(self) -> None:
+        """Raises ConfigError where there is nothing to project, or no telling what."""
+        if self.project is None:
+            return
+        if self.full_dimension is None:
+            raise ConfigError(
+                f"project: {self.project}, and nobody knows of how many features; write a size"
+            )
+        if self.project >= self.full_dimension:
+            raise ConfigError(
+                f"project: {self.project} is not below the {self.full_dimension} features; write "
+                "a smaller number, or remove it"
+            )
+
+    def extraction_params(self) -> dict[str, Any]:
+        values = super().extraction_params()
+        return {name: value for name, value in values.items() if name not in self.unset}
+
+    def projected(
+        self, forward: Callable[[torch.Tensor], torch.Tensor], device: str
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Returns a backbone's forward pass followed by the projection, if there is one."""
+        if self.project is None:
+            return forward
+        assert self.full_dimension is not None
+        matrix = signs(self.full_dimension, self.project).to(device)
+        return lambda batch: forward(batch) @ matrix
+
+
+@lru_cache(maxsize=2)
+def signs(dimension: int, width: int) -> torch.Tensor:
+    """Returns the projection float32 [dimension, width], of entries 1 and -1 over sqrt(width)."""
+    import numpy as np  # heavy, as torch: planning imports this module
+    import torch
+
+    seed = f"dpprobe projection {dimension} to {width}".encode()
+    entries = dimension * width
+    drawn = np.frombuffer(hashlib.shake_256(seed).digest(-(-entries // 8)), np.uint8)
+    bits = np.unpackbits(drawn)[:entries].reshape(dimension, width)
+    return torch.from_numpy((2 * bits.astype(np.float32) - 1) / np.float32(width**0.5))

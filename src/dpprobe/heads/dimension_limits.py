@@ -1,0 +1,37 @@
+"""Reasons why a method cannot train on so many features, known before any are extracted."""
+
+from __future__ import annotations
+
+from dpprobe.heads import tuned
+from dpprobe.heads.normalisation import Channels, GroupNorm
+from dpprobe.heads.options import MethodOptions
+
+# Some minutes of a processor to decompose a matrix of the square, half a gigabyte.
+MOST_FEATURES = 8192
+# Heads that decompose one.
+SECOND_ORDER = frozenset({"feature_covariance", "least_squares", "newton"})
+
+
+def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
+    """Returns why a method cannot train on rows of so many features; None where it can."""
+    if isinstance(options, tuned.Options):
+        return dimension_fault(options.base, dimension)
+    if options.head in SECOND_ORDER and dimension > MOST_FEATURES:
+        return (
+            f"head {options.head}: {dimension} features, and their second moment is allowed up to "
+            f"{MOST_FEATURES} ({8 * dimension**2 / 1e9:.1f} GB and hours to decompose); write "
+            "head: momentum or prototypes, or take a backbone of fewer features"
+        )
+    normalize = options.normalize
+    parts = {}
+    if isinstance(normalize, GroupNorm):
+        parts = {"groups": normalize.groups}
+    if isinstance(normalize, Channels):
+        parts = {"channels": normalize.channels}
+    for name, count in parts.items():
+        if dimension % count:
+            return (
+                f"normalize.{name}: {count} do not divide the {dimension} features; write a "
+                "divisor of them"
+            )
+    return None

@@ -1,0 +1,87 @@
+"""Projections of features: public, the same everywhere, and nearly without loss."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dpprobe.backbones import loading
+from dpprobe.backbones.backbone import Backbone, Runtime
+from dpprobe.backbones.projection import signs
+from dpprobe.backbones.registry import backbone_options
+from dpprobe.errors import ConfigError
+
+SMALL: dict[str, Any] = {"family": "scattering", "size": 8}
+
+
+def load(**values: Any) -> Backbone:
+    return loading.load(backbone_options(values), runtime=Runtime(device="cpu"))
+
+
+def run(backbone: Backbone, pictures: list[Image.Image]) -> torch.Tensor:
+    return backbone.forward(torch.stack([backbone.transform(one) for one in pictures]))
+
+
+def noise(seed: int) -> Image.Image:
+    shape = (8, 8, 3)
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+
+
+def test_signs_are_written_in_stone() -> None:
+    """Features that were stored long ago must be those of today, bit by bit."""
+    matrix = signs(24, 5)
+    assert matrix.shape == (24, 5)
+    assert matrix.dtype == torch.float32
+    assert matrix.abs().unique().tolist() == [np.float32(5**-0.5)]
+    bits = np.packbits(matrix.numpy().reshape(-1) > 0)
+    stone = hashlib.shake_256(b"dpprobe projection 24 to 5").hexdigest(15)
+    assert bits.tobytes().hex() == stone == "c9d53c5922463d08433aba35f2096e"
+
+
+def test_inner_products_survive() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(50, 15_552, generator=generator))
+    rows[1] = (rows[0] + rows[2]) / 2**0.5
+    short = rows @ signs(15_552, 512)
+    error = (short @ short.T - rows @ rows.T).abs()
+    assert error.max() < 5 / 512**0.5
+    assert error.mean() < 1 / 512**0.5
+
+
+@pytest.mark.parametrize("values", [SMALL, {"family": "pixels", "size": 8, "color": "rgb"}])
+def test_features_are_the_projected_ones(values: dict[str, Any]) -> None:
+    pictures = [noise(seed) for seed in range(4)]
+    whole, short = load(**values), load(**values, project=20)
+    assert (short.dimension, whole.fingerprint == short.fingerprint) == (20, False)
+    expected = run(whole, pictures) @ signs(int(whole.dimension or 0), 20)
+    features = run(short, pictures)
+    assert not features.requires_grad
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_features_of_before_keep_their_fingerprint_and_parameters() -> None:
+    """The option is new: it must not make anybody extract all features again."""
+    for values in (SMALL, {"family": "pixels"}):
+        assert "project" not in backbone_options(values).extraction_params()
+    projected = backbone_options({**SMALL, "project": 20})
+    assert projected.extraction_params()["project"] == 20
+    assert backbone_options(projected.extraction_params()) == projected
+    assert load(**SMALL, project=20).fingerprint != load(**SMALL, project=21).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**SMALL, "project": 324}, "project: 324 is not below the 324 features"),
+        ({"family": "pixels", "project": 9}, "project: 9, and nobody knows of how many features"),
+        ({"family": "pixels", "size": 3, "project": 9}, "project: 9 is not below the 9 features"),
+    ],
+)
+def test_projections_of_nothing_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        backbone_options(values).check()

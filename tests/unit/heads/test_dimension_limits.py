@@ -1,0 +1,89 @@
+"""Methods that cannot train on so many features are known before there are any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads import second_order
+from dpprobe.heads.dimension_limits import MOST_FEATURES, SECOND_ORDER, dimension_fault
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.registry import HEADS, method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.calibration import calibrate
+
+
+def test_the_limit_is_that_of_the_heads() -> None:
+    assert second_order.MOST_FEATURES == MOST_FEATURES
+
+
+@pytest.mark.parametrize("head", sorted(SECOND_ORDER))
+def test_second_order_heads_are_refused_above_it(head: str) -> None:
+    options = method_options({"head": head})
+    assert dimension_fault(options, MOST_FEATURES) is None
+    fault = dimension_fault(options, 15_552)
+    assert fault is not None
+    assert fault.startswith(f"head {head}: 15552 features")
+    assert f"up to {MOST_FEATURES}" in fault
+    assert "write head: momentum" in fault
+    search = {"ridge": {"low": 1, "high": 10, "log": True}}
+    tuned = method_options({"head": "tuned", "base": {"head": head}, "search": search})
+    assert dimension_fault(tuned, 15_552) == fault
+
+
+@pytest.mark.parametrize("head", ["momentum", "sgd", "prototypes", "nonprivate"])
+def test_others_take_any_number(head: str) -> None:
+    assert dimension_fault(method_options({"head": head}), 10**6) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "refused"),
+    [
+        (name, name in SECOND_ORDER)
+        for name in (
+            "least_squares",
+            "newton",
+            "feature_covariance",
+            "prototypes",
+            "momentum",
+            "nonprivate",
+        )
+    ],
+)
+def test_heads_that_refuse_are_the_listed_ones(
+    head: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert head in HEADS
+    monkeypatch.setattr(second_order, "MOST_FEATURES", 4)
+    options = method_options({"head": head})
+    rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
+    plan = calibrate(
+        options.mechanisms(30),
+        n=30,
+        epsilon=1.0 if options.private else float("inf"),
+        delta=1e-3,
+        accountant="pld",
+        cache=tmp_path,
+    )
+    data = TrainingSet(rows, torch.arange(30) % 2, 2)
+    if refused:
+        with pytest.raises(ConfigError, match="5 features; their second moment"):
+            fit_heads(options, data, plan, [1])
+    else:
+        fit_heads(options, data, plan, [1])
+
+
+def test_parts_of_a_row_must_divide_it() -> None:
+    groups = {"kind": "group_norm", "groups": 27}
+    options = method_options({"head": "momentum", "normalize": groups})
+    assert dimension_fault(options, 15_552) is None
+    assert dimension_fault(options, 1280) == (
+        "normalize.groups: 27 do not divide the 1280 features; write a divisor of them"
+    )
+    channels = {"kind": "channels", "channels": 243, "max_mean_norm": 1, "max_deviation_norm": 1}
+    options = method_options({"head": "momentum", "normalize": channels})
+    assert dimension_fault(options, 15_552) is None
+    assert str(dimension_fault(options, 1280)).startswith("normalize.channels: 243 do not divide")
