@@ -1,0 +1,222 @@
+"""Measures the learning curves that `dpprobe plan` reads: resources/learning_curves.json.
+
+A curve is a public set through a layer of a backbone with some of its classes: test accuracy of
+the private head at several n and epsilon, each seed on other rows, and of the non-private head
+on rows of the same number. Through the real code: calibration, `fit_heads`, `score_rows`.
+
+    .venv/bin/python bench/learning_curves.py             # curves that are missing, then the law
+    .venv/bin/python bench/learning_curves.py --law       # the law alone, from what is there
+    .venv/bin/python bench/learning_curves.py --coverage  # the range beside the held-out pairs
+
+The law joins them: the share of the non-private head's lead over chance that a private head keeps,
+as a rising function of one signal, log n + a log mu - b log d - c log K, with the range that a set
+left out of its making falls into.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import defaults
+import numpy as np
+import torch
+from learning_law import law_of
+
+from dpprobe import artifacts
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.options import options_class
+from dpprobe.planner.curves import FILE, FORMAT, VERSION
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.randomness import cell_seed
+from dpprobe.versions import VERSIONS
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+DELTA = 1e-5
+SEEDS = 3
+STEPS = 8
+SMALLEST = 100
+CEILING = {"head": "nonprivate", "penalties": [1e-2], "tolerance": 1e-3}
+STAND_INS = ("prototypes", "feature_covariance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Set:
+    """A public set through a layer; `source` names the images, of which several layers are made."""
+
+    name: str
+    source: str
+    data: defaults.Features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Rows of some classes of a set, labelled 0, 1, ..."""
+
+    rows: torch.Tensor
+    labels: torch.Tensor
+
+
+def main() -> None:
+    """Measures missing curves one by one, each written as soon as it is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tensors", type=Path, help="folder of features, a .pt file a source")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no curve after")
+    parser.add_argument("--law", action="store_true", help="fit the law again, measure nothing")
+    parser.add_argument("--only", nargs="*", help="sources")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    curves = artifacts.read_json(FILE)["curves"] if FILE.exists() else []
+    if not arguments.law:
+        present = {(curve["set"], curve["classes"]) for curve in curves}
+        started = time.monotonic()
+        for data in public_sets(arguments.tensors, arguments.only):
+            for classes in class_counts(data.data.classes):
+                if time.monotonic() - started > arguments.seconds:
+                    break
+                if (data.name, classes) not in present:
+                    begun = time.monotonic()
+                    curves.append(measure(data, classes))
+                    write(curves)
+                    print(data.name, classes, f"{time.monotonic() - begun:.0f} s", flush=True)
+    write(curves)
+
+
+def public_sets(folder: Path | None, only: list[str] | None) -> Iterator[Set]:
+    """Yields the sets; those of images from ready tensors, a layer a set."""
+    made = {
+        "gauss10": lambda: defaults.gaussians(10_000, 512, 10, 0.3),
+        "gauss100": lambda: defaults.gaussians(20_000, 256, 100, 0.6),
+    }
+    for name, make in made.items():
+        if not only or name in only:
+            yield Set(name=name, source=name, data=make())
+    for path in sorted(folder.glob("*.pt")) if folder else ():
+        source = path.stem
+        if only and source not in only:
+            continue
+        parts = torch.load(path)
+        for layer in ("b4", "b6", "f"):
+            data = defaults.Features(
+                parts["train"][layer].float(), parts["train_labels"],
+                parts["test"][layer].float(), parts["test_labels"],
+            )  # fmt: skip
+            yield Set(name=f"{source}_{layer}", source=source, data=data)
+
+
+def class_counts(classes: int) -> list[int]:
+    """Returns 2, 4 and all; of many classes 10 in place of 2."""
+    return sorted({10 if classes > 50 else 2, min(4, classes), classes})
+
+
+def measure(item: Set, classes: int) -> dict[str, Any]:
+    """Measures one curve: at each n accuracies by epsilon, a number a seed."""
+    generator = np.random.default_rng(cell_seed(f"learning curves of {item.source}", classes))
+    names = np.sort(generator.permutation(item.data.classes)[:classes])
+    train = chosen(item.data.train, item.data.train_labels, names)
+    test = chosen(item.data.test, item.data.test_labels, names)
+    sizes = np.geomspace(SMALLEST, len(train.rows), STEPS).round().astype(int)
+    points = []
+    with tempfile.TemporaryDirectory() as cache:
+        for n in sizes.tolist():
+            orders = [generator.permutation(len(train.rows))[:n] for _ in range(SEEDS)]
+            draws = [Draw(rows=train.rows[order], labels=train.labels[order]) for order in orders]
+            head = options_class(HEADS, "nonprivate").model_validate(CEILING)
+            ceiling = accuracy(head, draws[0], test, classes, math.inf, 0, Path(cache))
+            measured = {
+                f"{epsilon:g}": best(draws, test, classes, epsilon, Path(cache))
+                for epsilon in EPSILONS
+            }
+            points.append({"n": n, "ceiling": round(ceiling, 4), "accuracy": measured})
+    share = torch.bincount(test.labels).max().item() / len(test.labels)
+    return {
+        "set": item.name,
+        "source": item.source,
+        "dimension": item.data.train.shape[1],
+        "classes": classes,
+        "chance": round(share, 4),
+        "points": points,
+    }
+
+
+def chosen(rows: torch.Tensor, labels: torch.Tensor, names: np.ndarray) -> Draw:
+    """Returns the rows of some classes, these numbered anew."""
+    kept = torch.isin(labels, torch.from_numpy(names))
+    return Draw(rows=rows[kept], labels=torch.from_numpy(np.searchsorted(names, labels[kept])))
+
+
+def best(
+    draws: list[Draw], test: Draw, classes: int, epsilon: float, cache: Path
+) -> list[float]:
+    """Returns accuracies, a number a seed, of the head with the best mean."""
+    results = []
+    for name in STAND_INS:
+        head = options_class(HEADS, name).model_validate({})
+        results.append(
+            [
+                accuracy(head, draw, test, classes, epsilon, seed, cache)
+                for seed, draw in enumerate(draws)
+            ]
+        )
+    return [round(value, 4) for value in max(results, key=sum)]
+
+
+def accuracy(
+    method: MethodOptions,
+    draw: Draw,
+    test: Draw,
+    classes: int,
+    epsilon: float,
+    seed: int,
+    cache: Path,
+) -> float:
+    """Trains one head and returns its test accuracy."""
+    n = len(draw.rows)
+    plan = calibrate(
+        method.mechanisms(n), n=n, epsilon=epsilon, delta=DELTA, accountant="pld", cache=cache
+    )
+    data = TrainingSet(draw.rows, draw.labels, classes)
+    fitted = fit_heads(method, data, plan, [cell_seed(["learning curve", n, str(epsilon)], seed)])
+    scores = torch.from_numpy(score_rows(fitted, test.rows))
+    return float((scores.argmax(2) == test.labels).float().mean())
+
+
+def write(curves: list[dict[str, Any]]) -> None:
+    """Writes the curves, a line a point, and the law where sources can be left out of one another.
+
+    To fit the law without one of three sources, two are left, each of which is left out in turn.
+    """
+    ordered = sorted(curves, key=lambda curve: (curve["set"], curve["classes"]))
+    law = law_of(ordered, DELTA) if len({curve["source"] for curve in ordered}) > 2 else None
+    head = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "delta": DELTA,
+        "heads": list(STAND_INS),
+        "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "training": VERSIONS["training"],
+        "law": law,
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    blocks = []
+    for curve in ordered:
+        start = json.dumps({key: value for key, value in curve.items() if key != "points"})
+        points = ",\n   ".join(json.dumps(point) for point in curve["points"])
+        blocks.append(f'  {start[:-1]}, "points": [\n   {points}]}}')
+    text = "\n".join(["{", *lines, ' "curves": [', ",\n".join(blocks), " ]", "}", ""])
+    artifacts.write_text(FILE, text)
+
+
+if __name__ == "__main__":
+    main()
