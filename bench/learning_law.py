@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.isotonic import IsotonicRegression
 
 from dpprobe.planner.gaussian import gaussian_mu
+
+Array = npt.NDArray[np.float64]
 
 BAND = (0.1, 0.9)
 # A lead of less says nothing about the share that is kept of it.
@@ -31,15 +34,15 @@ EXPONENTS = {
 class Points(NamedTuple):
     """Arrays of one entry a fit."""
 
-    source: np.ndarray
-    log_n: np.ndarray
-    log_mu: np.ndarray
-    log_dimension: np.ndarray
-    log_classes: np.ndarray
-    kept: np.ndarray
-    weight: np.ndarray
+    source: npt.NDArray[np.str_]
+    log_n: Array
+    log_mu: Array
+    log_dimension: Array
+    log_classes: Array
+    kept: Array
+    weight: Array
 
-    def signal(self, exponents: Sequence[float]) -> np.ndarray:
+    def signal(self, exponents: Sequence[float]) -> Array:
         mu, dimension, classes = exponents
         return (
             self.log_n
@@ -48,7 +51,7 @@ class Points(NamedTuple):
             - classes * self.log_classes
         )
 
-    def where(self, kept: np.ndarray) -> Points:
+    def where(self, kept: npt.NDArray[np.bool_]) -> Points:
         return Points(*(column[kept] for column in self))
 
 
@@ -117,7 +120,7 @@ def fit(points: Points) -> dict[str, Any]:
     }
 
 
-def left_out(points: Points, exponents: Sequence[float]) -> np.ndarray:
+def left_out(points: Points, exponents: Sequence[float]) -> Array:
     """Returns each fit's distance from the share expected by the other sources."""
     signal = points.signal(exponents)
     distances = np.empty_like(signal)
@@ -128,15 +131,13 @@ def left_out(points: Points, exponents: Sequence[float]) -> np.ndarray:
     return distances
 
 
-def shape(signal: np.ndarray, points: Points) -> IsotonicRegression:
+def shape(signal: Array, points: Points) -> IsotonicRegression:
     """Fits the rising share by signal."""
     regression = IsotonicRegression(out_of_bounds="clip")
     return regression.fit(signal, points.kept, sample_weight=points.weight)
 
 
-def near(
-    knot: float, signal: np.ndarray, distances: np.ndarray, weight: np.ndarray
-) -> tuple[float, float]:
+def near(knot: float, signal: Array, distances: Array, weight: Array) -> tuple[float, float]:
     """Returns the quantiles of the distances of the points nearest to a signal."""
     order = np.argsort(np.abs(signal - knot))
     nearest = order[: np.searchsorted(np.cumsum(weight[order]), WIDTH * weight.sum()) + 1]
@@ -154,5 +155,5 @@ def covered(law: dict[str, Any], points: Points) -> float:
     return float(np.average(within, weights=points.weight))
 
 
-def rounded(values: np.ndarray) -> list[float]:
+def rounded(values: Array) -> list[float]:
     return [round(float(value), 4) for value in values]

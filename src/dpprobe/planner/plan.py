@@ -88,9 +88,7 @@ class PlanForPeople:
                             **dict(
                                 zip(
                                     ("low", "expected", "high"),
-                                    choice.kept.accuracy(
-                                        chance=self.scale.chance, ceiling=ceiling
-                                    ),
+                                    choice.kept.accuracy(chance=self.scale.chance, ceiling=ceiling),
                                     strict=True,
                                 )
                             ),

@@ -96,7 +96,9 @@ def _line(axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: objec
     sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]
     kept: list[Kept] = [predict(setting.with_n(n)) for n in sizes]
     values = [item.accuracy(chance=scale.chance, ceiling=scale.middle) for item in kept]
-    low, expected, high = ([100 * value for value in column] for column in zip(*values, strict=True))
+    low, expected, high = (
+        [100 * value for value in column] for column in zip(*values, strict=True)
+    )
     axes.fill_between(sizes, low, high, color=colour, alpha=0.13, linewidth=0)
     axes.plot(sizes, expected, color=colour, linestyle=dashes, label=f"ε = {setting.epsilon:g}")
 

@@ -19,9 +19,7 @@ _HEADLINE = "accuracy"
 _POINTS = 2  # of loss, that the table names an n for
 
 
-def plan_parts(
-    grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo]
-) -> list[dict[str, Any]]:
+def plan_parts(grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo]) -> list[dict[str, Any]]:
     """Makes a part a dataset and backbone that has private cells of one label a row.
 
     The figure is drawn for the backbone with the best ceiling, or the first, of each dataset.
@@ -156,4 +154,3 @@ def _scale(setting: Setting, chance: float, ceiling: Entry | None) -> Scale:
 
 def _count(n: int | None) -> str:
     return "" if n is None else f"{rounded(n):,}"
-
