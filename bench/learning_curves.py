@@ -6,7 +6,7 @@ on rows of the same number. Through the real code: calibration, `fit_heads`, `sc
 
     .venv/bin/python bench/learning_curves.py             # curves that are missing, then the law
     .venv/bin/python bench/learning_curves.py --law       # the law alone, from what is there
-    .venv/bin/python bench/learning_curves.py --coverage  # the range beside the held-out pairs
+    .venv/bin/python bench/learning_curves.py --coverage PAIR...   # the range beside scores
 
 The law joins them: the share of the non-private head's lead over chance that a private head keeps,
 as a rising function of one signal, log n + a log mu - b log d - c log K, with the range that a set
@@ -43,12 +43,14 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.versions import VERSIONS
 from learning_law import law_of
+from planner_coverage import report_coverage
 
 CACHE = Path("data/bench_pairs")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 SEEDS = 3
-STEPS = 8
+STEPS = {True: 8, False: 5}  # numbers of rows, by whether features are few
+FEW_FEATURES = 1000
 # Of bench/pairs.py's group `chosen_on`, and Gaussians of bench/defaults.py. Held-out pairs are not
 # among them: the range is judged by those. The first part of a name is the set of images.
 PAIRS = (
@@ -91,7 +93,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no curve after")
     parser.add_argument("--law", action="store_true", help="fit the law again, measure nothing")
     parser.add_argument("--only", nargs="*", choices=PAIRS)
+    parser.add_argument(
+        "--coverage", nargs="+", metavar="PAIR", help="of bench/pairs.py, beside their scores"
+    )
     arguments = parser.parse_args()
+    if arguments.coverage:
+        print(report_coverage(arguments.cache, arguments.coverage, DELTA))
+        return
     torch.set_num_threads(1)
     curves = artifacts.read_json(FILE)["curves"] if FILE.exists() else []
     if not arguments.law:
@@ -104,9 +112,10 @@ def main() -> None:
                 if (data.name, classes) not in present:
                     begun = time.monotonic()
                     curves.append(measure(data, classes))
-                    write(curves)
+                    write(curves, law=None)
                     print(data.name, classes, f"{time.monotonic() - begun:.0f} s", flush=True)
-    write(curves)
+    several = len({curve["source"] for curve in curves}) > 2
+    write(curves, law=law_of(curves, DELTA) if several else None)
 
 
 def public_sets(folder: Path, only: list[str] | None) -> Iterator[Set]:
@@ -136,7 +145,8 @@ def measure(item: Set, classes: int) -> dict[str, Any]:
     names = np.sort(generator.permutation(item.data.classes)[:classes])
     train = chosen(item.data.train, item.data.train_labels, names)
     test = chosen(item.data.test, item.data.test_labels, names)
-    sizes = np.geomspace(SMALLEST, len(train.rows), STEPS).round().astype(int)
+    steps = STEPS[item.data.train.shape[1] < FEW_FEATURES]
+    sizes = np.geomspace(SMALLEST, len(train.rows), steps).round().astype(int)
     points = []
     with tempfile.TemporaryDirectory() as cache:
         for n in sizes.tolist():
@@ -217,13 +227,9 @@ def accuracy(
     return float((scores.argmax(2) == test.labels).float().mean())
 
 
-def write(curves: list[dict[str, Any]]) -> None:
-    """Writes the curves, a line a point, and the law where sources can be left out of one another.
-
-    To fit the law without one of three sources, two are left, each of which is left out in turn.
-    """
+def write(curves: list[dict[str, Any]], *, law: dict[str, Any] | None) -> None:
+    """Writes the curves, a line a point, and the law where there is one."""
     ordered = sorted(curves, key=lambda curve: (curve["set"], curve["classes"]))
-    law = law_of(ordered, DELTA) if len({curve["source"] for curve in ordered}) > 2 else None
     head = {
         "format": FORMAT,
         "format_version": VERSION,

@@ -56,7 +56,10 @@ class Points(NamedTuple):
 
 
 def law_of(curves: Sequence[dict[str, Any]], delta: float) -> dict[str, Any]:
-    """Fits the law, and what a source left out of it found."""
+    """Fits the law, and what a source left out of it found.
+
+    Leaving one out of three leaves two, each of which is left out in turn for the range.
+    """
     points = points_of(curves, delta)
     law = fit(points)
     coverage = {}

@@ -102,9 +102,11 @@ class Curves:
 
         nearest = min(map(apart, self.curves))
         values = sorted(
-            float(curve["points"][-1]["ceiling"])
-            for curve in self.curves
-            if apart(curve) == nearest
+            {
+                float(curve["points"][-1]["ceiling"])
+                for curve in self.curves
+                if apart(curve) == nearest
+            }
         )
         return values[0], values[len(values) // 2], values[-1]
 

@@ -60,8 +60,8 @@ def _table(plan: PlanForPeople) -> list[str]:
 
 def span(values: Sequence[float]) -> str:
     """Writes low, expected and high in percent: "62 (55 to 70) %"."""
-    low, expected, high = (100 * value for value in values)
-    return f"{expected:.0f} ({low:.0f} to {high:.0f}) %"
+    low, expected, high = (round(100 * value) for value in values)
+    return f"{expected} ({low} to {high}) %"
 
 
 def notes(choices: Sequence[Choice]) -> list[str]:
