@@ -41,8 +41,7 @@ def report_coverage(cache: Path, pairs: Sequence[str], delta: float) -> str:
         "",
         "Written by bench/learning_curves.py --coverage from the scores of bench/accuracy.py: test "
         f"accuracy in per cent of `{HEAD}`, the mean over seeds, beside the range predicted from "
-        "n, d, K, epsilon, the share of the largest test class and the accuracy of "
-        f"`{CEILING}`.",
+        f"n, d, K, epsilon and the accuracy of `{CEILING}`.",
         "",
         "| pair | n | d | K | epsilon | predicted | measured | fits within |",
         "|---|---|---|---|---|---|---|---|",
@@ -79,8 +78,7 @@ def held_results(cache: Path, pair: str, delta: float) -> list[Held]:
     with safe_open(cache / f"{pair}.safetensors", framework="pt") as opened:
         n, dimension = opened.get_slice("train").get_shape()
         labels = opened.get_tensor("test_labels")
-    counts = labels.bincount()
-    chance = counts.max().item() / len(labels)
+    classes = int(labels.max()) + 1
     ceilings = [score["accuracy"] / 100 for score in scores if score["head"] == CEILING]
     measured: dict[float, list[float]] = {}
     for score in scores:
@@ -91,15 +89,13 @@ def held_results(cache: Path, pair: str, delta: float) -> list[Held]:
         return []
     results = []
     for epsilon, accuracies in sorted(measured.items()):
-        setting = Setting(
-            n=n, dimension=dimension, classes=len(counts), epsilon=epsilon, delta=delta
-        )
+        setting = Setting(n=n, dimension=dimension, classes=classes, epsilon=epsilon, delta=delta)
         kept = predict(setting)
         results.append(
             Held(
                 pair=pair,
                 setting=setting,
-                range=kept.accuracy(chance=chance, ceiling=statistics.mean(ceilings)),
+                range=kept.accuracy(chance=1 / classes, ceiling=statistics.mean(ceilings)),
                 accuracies=tuple(accuracies),
             )
         )

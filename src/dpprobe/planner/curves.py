@@ -1,7 +1,7 @@
 """Reads resources/learning_curves.json: public learning curves and the law that joins them.
 
-The law: of the lead that a non-private head has over naming the largest class, a private head
-keeps a share that rises with one signal,
+The law: of the lead that a non-private head has over chance, 1 / K, a private head keeps a share
+that rises with one signal,
 
     log n + a log mu - b log d - c log K,
 

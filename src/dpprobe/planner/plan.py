@@ -31,17 +31,24 @@ class Scale:
     """Turns shares into accuracies: chance, and the non-private accuracy.
 
     Attributes:
-      chance: accuracy of naming the largest class.
+      chance: accuracy of guessing, which noise alone has: 1 / classes.
+      majority: accuracy of naming the largest class.
       ceilings: non-private accuracies, of public sets where `given` is False.
     """
 
     chance: float
+    majority: float
     ceilings: tuple[float, ...]
     given: bool
 
     @property
     def middle(self) -> float:
         return self.ceilings[len(self.ceilings) // 2]
+
+    @property
+    def floor(self) -> float:
+        """The share of the lead that naming the largest class keeps."""
+        return (self.majority - self.chance) / (self.middle - self.chance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,7 @@ class PlanForPeople:
         return {
             "setting": asdict(self.setting),
             "chance": self.scale.chance,
+            "majority": self.scale.majority,
             "ceilings": list(self.scale.ceilings),
             "ceiling_given": self.scale.given,
             "choices": [
@@ -137,29 +145,40 @@ def make_plan(
             for label, item in wished
         ),
         n_within={points: n_to_keep(setting, 1 - points / lead) for points in LOSSES},
-        too_few=too_few(setting),
-        would_do=n_that_would_do(setting),
+        too_few=too_few(setting, floor=scale.floor),
+        would_do=n_that_would_do(setting, floor=scale.floor),
         warnings=_warnings(setting),
     )
 
 
 def _scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
     """Checks and completes what turns shares into accuracies."""
-    chance = 1 / setting.classes if majority is None else majority
-    if not 1 / setting.classes - 1e-9 <= chance < 1:
+    chance = 1 / setting.classes
+    if majority is None:
+        majority = chance
+    elif not chance - 1e-9 <= majority < 1:
         raise ConfigError(
-            f"majority {chance:g}: the largest of {setting.classes} classes has a share from "
-            f"{1 / setting.classes:.3g} to below 1; write it as a fraction"
+            f"majority {majority:g}: the largest of {setting.classes} classes has a share from "
+            f"{chance:.3g} to below 1; write it as a fraction"
         )
-    if ceiling is not None:
-        if not chance < ceiling <= 1:
-            raise ConfigError(
-                f"ceiling {ceiling:g}: outside {chance:.3g} (naming the largest class) to 1; "
-                "write the non-private accuracy as a fraction, as 0.82"
-            )
-        return Scale(chance=chance, ceilings=(ceiling,), given=True)
-    public = tuple(value for value in read_curves().ceilings(setting.classes) if value > chance)
-    return Scale(chance=chance, ceilings=public or (1.0,), given=False)
+    if ceiling is not None and not majority < ceiling <= 1:
+        raise ConfigError(
+            f"ceiling {ceiling:g}: outside {majority:.3g} (naming the largest class) to 1; "
+            "write the non-private accuracy as a fraction, as 0.82"
+        )
+    return make_scale(setting.classes, ceiling=ceiling, majority=majority)
+
+
+def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
+    """Takes a ceiling that is above naming the largest class, else those of public sets."""
+    given = ceiling is not None and ceiling > majority
+    public = tuple(value for value in read_curves().ceilings(classes) if value > majority)
+    return Scale(
+        chance=1 / classes,
+        majority=majority,
+        ceilings=(float(ceiling),) if ceiling is not None and given else public or (1.0,),
+        given=given,
+    )
 
 
 def _warnings(setting: Setting) -> tuple[str, ...]:

@@ -92,9 +92,13 @@ def predict(setting: Setting) -> Kept:
     return Kept(low=low, expected=expected, high=high, beyond=beyond)
 
 
-def too_few(setting: Setting) -> bool:
-    """Returns True where the range holds 0: an accuracy that may be that of the largest class."""
-    return predict(setting).low <= 0
+def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
+    """Returns True where the low end of the range is no better than naming the largest class.
+
+    Args:
+      floor: the share that naming it keeps, above 0 where classes are unequal.
+    """
+    return predict(setting).low <= floor
 
 
 def n_to_keep(setting: Setting, share: float) -> int | None:
@@ -109,9 +113,10 @@ def n_to_surely_keep(setting: Setting, share: float) -> int | None:
     return _n_at(setting, law, law.signal_of(law.low, share))
 
 
-def n_that_would_do(setting: Setting) -> int | None:
-    """Returns the n that is not too few, and at which half of the lead is expected."""
-    values = n_to_surely_keep(setting, 0.0), n_to_keep(setting, ENOUGH)
+def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
+    """Returns the n that is not too few, and at which half of the lead above it is expected."""
+    wanted = floor + ENOUGH * (1 - floor)
+    values = n_to_surely_keep(setting, floor), n_to_keep(setting, wanted)
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
 

@@ -21,7 +21,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
     ]
     lines += [f"warning: {warning}" for warning in plan.warnings]
     if plan.too_few:
-        lines += [f"{too_few_words(setting)}.", ""]
+        lines += [f"{too_few_words(setting, plan.would_do)}.", ""]
     lines += _table(plan)
     lines.append("")
     of = f"a non-private {100 * scale.middle:.0f} %"
@@ -69,12 +69,13 @@ def notes(choices: Sequence[Choice]) -> list[str]:
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
     lines = [
-        "Lead kept: (private - chance) / (non-private - chance), both on these images. Expected, "
-        f"and in brackets the range from {low:.0f} to {high:.0f} %",
-        f"of fits on public sets that took no part in predicting them: {len(curves.sources)} sets "
-        f"of images ({', '.join(curves.sources)}),",
-        f"{len(curves.curves)} curves. Images of other kinds may lie outside. More images also "
-        "raise the non-private accuracy, which is not counted.",
+        "Lead kept: (private - chance) / (non-private - chance), both on these images, chance "
+        "being 1 / classes. Expected,",
+        f"and in brackets the range from {low:.0f} to {high:.0f} % of fits on public sets that "
+        "took no part in predicting them:",
+        f"{len(curves.sources)} sets of images ({', '.join(curves.sources)}), "
+        f"{len(curves.curves)} curves. Images of other kinds may lie outside.",
+        "More images also raise the non-private accuracy, which is not counted.",
     ]
     sides = {choice.kept.beyond for choice in choices}
     if -1 in sides:
@@ -84,9 +85,8 @@ def notes(choices: Sequence[Choice]) -> list[str]:
     return lines
 
 
-def too_few_words(setting: Setting) -> str:
+def too_few_words(setting: Setting, would_do: int | None) -> str:
     """Says that a setting has too few images, and how many would do."""
-    would_do = n_that_would_do(setting)
     remedy = (
         f"about {rounded(would_do):,} images would do"
         if would_do is not None

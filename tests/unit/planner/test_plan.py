@@ -52,7 +52,17 @@ def test_without_a_ceiling_those_of_public_sets_stand() -> None:
     assert not plan.scale.given
     assert list(plan.scale.ceilings) == sorted(plan.scale.ceilings)
     assert plan.scale.chance == 0.25
-    assert make_plan(SETTING, majority=0.6).scale.chance == 0.6
+
+
+def test_unequal_classes_need_more_to_beat_the_largest() -> None:
+    equal = make_plan(SETTING, ceiling=0.82)
+    unequal = make_plan(SETTING, ceiling=0.82, majority=0.8)
+    assert equal.scale.floor == 0.0
+    assert unequal.scale.floor == pytest.approx(0.55 / 0.57)
+    assert (equal.too_few, unequal.too_few) == (False, True)
+    assert unequal.now.kept == equal.now.kept
+    if unequal.would_do is not None:
+        assert unequal.would_do > SETTING.n
 
 
 def test_json_says_the_same() -> None:

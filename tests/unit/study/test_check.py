@@ -298,7 +298,7 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
 
 
 def test_too_few_images_for_an_epsilon_are_warned_of_before_work() -> None:
-    few = changed("datasets.digits.limit", {"train": 60}) | {"epsilons": [0.1, "inf"]}
+    few = changed("datasets.digits.subsample", {"per_class": 6}) | {"epsilons": [0.1, "inf"]}
     (warning,) = check_study(load_study(few))
     assert warning.startswith(
         "datasets.digits: 60 images of 10 classes are too few for epsilon 0.1"

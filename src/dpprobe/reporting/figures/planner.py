@@ -79,7 +79,7 @@ def _plan_figure(
                 linestyle="none", markersize=6, markeredgecolor="white", clip_on=False,
             )  # fmt: skip
     axes.axhline(100 * scale.middle, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, lw=1)
-    axes.axhline(100 * scale.chance, color=style.SUBTLE, linestyle=(0, (1, 2)), lw=1)
+    axes.axhline(100 * scale.majority, color=style.SUBTLE, linestyle=(0, (1, 2)), lw=1)
     axes.axvline(setting.n, color=style.NEUTRAL, lw=0.9)
     axes.annotate(
         f" n = {setting.n:,}", (setting.n, 1), xycoords=("data", "axes fraction"), va="top",

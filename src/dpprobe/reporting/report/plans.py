@@ -8,7 +8,7 @@ from typing import Any
 
 from dpprobe.data.table import DatasetInfo
 from dpprobe.planner.curves import read_curves
-from dpprobe.planner.plan import Scale
+from dpprobe.planner.plan import make_scale
 from dpprobe.planner.predict import Kept, Setting, n_that_would_do, n_to_keep, predict, too_few
 from dpprobe.planner.words import rounded, span
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
@@ -87,7 +87,11 @@ class _Part:
             if (of, name) == (dataset, backbone)
         ]
         self.ceiling = best_ceiling(entry for _, entry in entries)
-        self.scale = _scale(self.setting, max(counts) / max(sum(counts), 1), self.ceiling)
+        self.scale = make_scale(
+            self.setting.classes,
+            ceiling=self.ceiling.mean / 100 if self.ceiling else None,
+            majority=max(1 / self.setting.classes, max(counts) / max(sum(counts), 1)),
+        )
         self.measured: dict[float, Entry] = {}
         for epsilon in self.epsilons:
             heads = (e for at, e in entries if at == epsilon and e.private and not e.network)
@@ -114,7 +118,8 @@ class _Part:
         lead = 100 * (self.scale.middle - self.scale.chance)
         entry = self.measured.get(epsilon)
         larger = 2 * epsilon
-        would_do = n_that_would_do(at) if too_few(at) else None
+        few = too_few(at, floor=self.scale.floor)
+        would_do = n_that_would_do(at, floor=self.scale.floor) if few else None
         return {
             "epsilon": f"{epsilon:g}",
             "measured": None if entry is None else entry.mean,
@@ -124,7 +129,7 @@ class _Part:
             if larger <= LARGEST_EPSILON
             else "",
             "enough": _count(n_to_keep(at, 1 - _POINTS / lead)),
-            "too_few": too_few(at),
+            "too_few": few,
             "would_do": _count(would_do),
         }
 
@@ -142,14 +147,6 @@ class _Part:
             measured={epsilon: entry.mean / 100 for epsilon, entry in self.measured.items()},
         )
         return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def _scale(setting: Setting, chance: float, ceiling: Entry | None) -> Scale:
-    """Takes the measured ceiling, or the public sets' where none was measured or it is no lead."""
-    if ceiling is not None and ceiling.mean / 100 > chance:
-        return Scale(chance=chance, ceilings=(ceiling.mean / 100,), given=True)
-    public = [value for value in read_curves().ceilings(setting.classes) if value > chance]
-    return Scale(chance=chance, ceilings=tuple(public) or (1.0,), given=False)
 
 
 def _count(n: int | None) -> str:

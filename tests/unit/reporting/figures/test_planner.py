@@ -13,7 +13,7 @@ from dpprobe.reporting.figures import planner
 from dpprobe.reporting.figures.planner import plan_svg, write_plan_figure
 
 SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
-SCALE = Scale(chance=0.25, ceilings=(0.82,), given=True)
+SCALE = Scale(chance=0.25, majority=0.25, ceilings=(0.82,), given=True)
 
 
 def test_each_epsilon_has_its_line_and_band(monkeypatch: pytest.MonkeyPatch) -> None:
