@@ -25,9 +25,9 @@ LEAST_LEAD = 0.1
 KNOTS = 40
 WIDTH = 0.12  # of the weight of all points, that a knot's range is read from
 EXPONENTS = {
-    "mu": (0.7, 0.85, 1.0, 1.15),
-    "dimension": (0.0, 0.125, 0.25, 0.375, 0.5, 0.625),
-    "classes": (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5),
+    "mu": (0.8, 1.0, 1.2, 1.4, 1.6),
+    "dimension": (0.0, 0.125, 0.25, 0.375, 0.5),
+    "classes": (0.5, 0.75, 1.0, 1.25, 1.5, 1.75),
 }
 
 
