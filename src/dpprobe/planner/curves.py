@@ -32,8 +32,9 @@ class Law:
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: the part of fits on a set left out that lies within the range, by intent.
-      coverage: the part that did, of each source of images when it was left out of everything.
+      band: quantiles of distances on left-out sources of images, that the range is made from.
+      widening: of the range, until it holds as many fits of sources that took no part in it.
+      coverage: the part of fits it held, of each source when that was left out of everything.
       error: mean distance of a left-out source's results from the expected share.
       smallest: public dimension, the most favourable one where the dimension is not known.
     """
@@ -46,6 +47,7 @@ class Law:
     expected: tuple[float, ...]
     high: tuple[float, ...]
     band: tuple[float, float]
+    widening: float
     coverage: Mapping[str, float]
     error: float
     smallest: int

@@ -71,8 +71,8 @@ def notes(choices: Sequence[Choice]) -> list[str]:
     lines = [
         "Lead kept: (private - chance) / (non-private - chance), both on these images, chance "
         "being 1 / classes. Expected,",
-        f"and in brackets the range from {low:.0f} to {high:.0f} % of fits on public sets that "
-        "took no part in predicting them:",
+        f"and in brackets the range that held {high - low:.0f} % of fits on public sets that took "
+        "no part in predicting them:",
         f"{len(curves.sources)} sets of images ({', '.join(curves.sources)}), "
         f"{len(curves.curves)} curves. Images of other kinds may lie outside.",
         "More images also raise the non-private accuracy, which is not counted.",

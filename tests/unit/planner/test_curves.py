@@ -56,13 +56,12 @@ def test_a_signal_has_the_share_that_it_was_asked_for() -> None:
     assert law.signal_of(law.expected, -2.0) == law.signals[0]
 
 
-def test_most_of_each_sources_fits_lie_within_the_range() -> None:
-    """Of what is stored, seed by seed: 80 % by intent, over all sources alike."""
+def test_most_fits_of_the_stored_curves_lie_within_the_range() -> None:
     stored = read_curves()
     parts = [_within(stored, source) for source in stored.sources]
-    assert sum(parts) / len(parts) == pytest.approx(0.8, abs=0.1)
+    assert 0.75 < sum(parts) / len(parts) < 0.99
     left_out = stored.law.coverage.values()
-    assert sum(left_out) / len(left_out) > 0.6, "no set took part in its own range"
+    assert sum(left_out) / len(left_out) == pytest.approx(0.8, abs=0.05)
 
 
 def _within(stored: Curves, source: str) -> float:

@@ -44,8 +44,7 @@ def plan_origin() -> dict[str, Any]:
     return {
         "sources": curves.sources,
         "curves": len(curves.curves),
-        "low": 100 * curves.law.band[0],
-        "high": 100 * curves.law.band[1],
+        "held": round(100 * (curves.law.band[1] - curves.law.band[0])),
     }
 
 
