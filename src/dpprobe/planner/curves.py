@@ -82,7 +82,7 @@ class Law:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What was measured: the law, and each curve as the file has it."""
+    """The law, and each curve as the file has it."""
 
     law: Law
     curves: tuple[Mapping[str, Any], ...]

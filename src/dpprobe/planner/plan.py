@@ -53,7 +53,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanForPeople:
-    """What is told of a setting.
+    """All that is told of a setting.
 
     Attributes:
       choices: the setting itself, then more images, then more budget.

@@ -29,7 +29,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
         of += ", the middle of the public sets (--ceiling says yours)"
     lines.append(f"Loss to {of}:")
     lines += [
-        f"  under {points} points from about {n:,} images at epsilon {setting.epsilon:g}"
+        f"  under {points} points from about {rounded(n):,} images at epsilon {setting.epsilon:g}"
         if n is not None
         else f"  under {points} points: reached by no public set; not to be had, or not told"
         for points, n in plan.n_within.items()

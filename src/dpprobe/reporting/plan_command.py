@@ -45,6 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     plan = make_plan(setting, ceiling=arguments.ceiling, majority=arguments.majority)
     if arguments.figure:
+        # Matplotlib
         from dpprobe.reporting.figures.planner import write_plan_figure
 
         write_plan_figure(arguments.figure, setting, plan.scale)
