@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpprobe.data.table import DatasetInfo
@@ -19,10 +19,19 @@ _HEADLINE = "accuracy"
 _POINTS = 2  # of loss, that the table names an n for
 
 
-def plan_parts(grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo]) -> list[dict[str, Any]]:
+def plan_parts(
+    grid: Grid,
+    summary: Any,
+    infos: Mapping[str, DatasetInfo],
+    *,
+    has_room: Callable[[int], bool],
+) -> list[dict[str, Any]]:
     """Makes a part a dataset and backbone that has private cells of one label a row.
 
     The figure is drawn for the backbone with the best ceiling, or the first, of each dataset.
+
+    Args:
+      has_room: takes bytes for a figure; the figure is left out where it returns False.
     """
     parts = []
     for dataset, measure in grid.measures.items():
@@ -34,7 +43,9 @@ def plan_parts(grid: Grid, summary: Any, infos: Mapping[str, DatasetInfo]) -> li
             if _epsilons(grid, dataset, backbone)
         ]
         drawn = max(mine, key=lambda part: part.scale.middle * part.scale.given, default=None)
-        parts += [part.content(figure=part is drawn) for part in mine]
+        parts += [
+            part.content(figure=part.figure(has_room) if part is drawn else None) for part in mine
+        ]
     return parts
 
 
@@ -71,6 +82,7 @@ class _Part:
         cells = summary[(summary.dataset == dataset) & (summary.backbone == backbone)]
         private = cells[cells.private].iloc[0]
         self.dataset, self.backbone = dataset, backbone
+        self.title = f"{dataset}, {backbone}"
         self.epsilons = _epsilons(grid, dataset, backbone)
         self.setting = Setting(
             n=int(private.n),
@@ -98,9 +110,8 @@ class _Part:
             if best is not None:
                 self.measured[epsilon] = best
 
-    def content(self, *, figure: bool) -> dict[str, Any]:
+    def content(self, *, figure: str | None) -> dict[str, Any]:
         """Returns what the template shows."""
-        title = f"{self.dataset}, {self.backbone}"
         return {
             "dataset": self.dataset,
             "backbone": self.backbone,
@@ -108,8 +119,8 @@ class _Part:
             "ceiling": self.ceiling.mean if self.ceiling else None,
             "assumed": 100 * self.scale.middle,
             "rows": [self._row(epsilon) for epsilon in self.epsilons],
-            "figure": self._figure(title) if figure else None,
-            "title": title,
+            "figure": figure,
+            "title": self.title,
         }
 
     def _row(self, epsilon: float) -> dict[str, Any]:
@@ -135,16 +146,19 @@ class _Part:
     def _span(self, kept: Kept) -> str:
         return span(kept.accuracy(chance=self.scale.chance, ceiling=self.scale.middle))
 
-    def _figure(self, title: str) -> str:
+    def figure(self, has_room: Callable[[int], bool]) -> str | None:
+        """Draws the figure as an address that holds it; None where there is no room."""
         from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
 
         svg = plan_svg(
             self.setting,
             self.scale,
             self.epsilons,
-            title=f"{title}: more images, more budget",
+            title=f"{self.title}: more images, more budget",
             measured={epsilon: entry.mean / 100 for epsilon, entry in self.measured.items()},
         )
+        if not has_room(len(svg)):
+            return None
         return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
 
 

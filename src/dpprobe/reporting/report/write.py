@@ -131,7 +131,7 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="laws")}
             for part in law_parts(sources.laws, grid, sources.names)
         ],
-        plans=plan_parts(grid, summary, infos),
+        plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
         plan_origin=plan_origin(),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,

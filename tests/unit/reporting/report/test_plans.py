@@ -30,11 +30,14 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
     grid = read_grid(made.sources.summaries)
     summary: pd.DataFrame = read_summaries(made.sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
-    parts = plan_parts(grid, summary, infos)
+    parts = plan_parts(grid, summary, infos, has_room=lambda _: True)
     assert [(part["dataset"], part["backbone"]) for part in parts] == [
         ("digits", "pixels"),
         ("digits", "scattering"),
     ]
+    assert [part["figure"] is None for part in parts].count(False) == 1
+    full = plan_parts(grid, summary, infos, has_room=lambda _: False)
+    assert all(part["figure"] is None for part in full)
     first = parts[0]
     assert [row["epsilon"] for row in first["rows"]] == ["0.5", "1", "2"]
     best = max(
@@ -52,4 +55,4 @@ def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     summary = read_summaries(made.sources.summaries).to_pandas()
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
     object.__setattr__(grid.measures["digits"], "headline", "auc")
-    assert plan_parts(grid, summary, infos) == []
+    assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
