@@ -92,6 +92,11 @@ class Curves:
         """Names the sets of images, of which several layers and numbers of classes are made."""
         return tuple(sorted({str(curve["source"]) for curve in self.curves}))
 
+    @property
+    def most_classes(self) -> int:
+        """The largest number of classes that was measured."""
+        return max(int(curve["classes"]) for curve in self.curves)
+
     def ceilings(self, classes: int) -> tuple[float, float, float]:
         """Returns the lowest, middle and highest non-private accuracy on all of a set's rows.
 

@@ -59,7 +59,7 @@ class PlanForPeople:
       choices: the setting itself, then more images, then more budget.
       n_within: by points of loss to the middle ceiling the n from which no more is expected; None
         where no public signal had that.
-      too_few: the range holds the accuracy of naming the largest class.
+      too_few: the expected accuracy cannot be told from naming the largest class.
       would_do: the n that would do; None where none was measured.
     """
 

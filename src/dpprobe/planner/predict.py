@@ -93,12 +93,15 @@ def predict(setting: Setting) -> Kept:
 
 
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
-    """Returns True where the low end of the range is no better than naming the largest class.
+    """Returns True where the expected accuracy cannot be told from naming the largest class.
+
+    It is no further above that than heads without any signal come by luck: the high end of the
+    range at the lowest signal that was measured.
 
     Args:
-      floor: the share that naming it keeps, above 0 where classes are unequal.
+      floor: the share that naming the largest class keeps, above 0 where classes are unequal.
     """
-    return predict(setting).low <= floor
+    return predict(setting).expected <= floor + read_curves().law.high[0]
 
 
 def n_to_keep(setting: Setting, share: float) -> int | None:
@@ -107,18 +110,9 @@ def n_to_keep(setting: Setting, share: float) -> int | None:
     return _n_at(setting, law, law.signal_of(law.expected, share))
 
 
-def n_to_surely_keep(setting: Setting, share: float) -> int | None:
-    """Returns the n from which the low end of the range is above a share; None as above."""
-    law = read_curves().law
-    return _n_at(setting, law, law.signal_of(law.low, share))
-
-
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n that is not too few, and at which half of the lead above it is expected."""
-    wanted = floor + ENOUGH * (1 - floor)
-    values = n_to_surely_keep(setting, floor), n_to_keep(setting, wanted)
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
+    """Returns the n at which half of the lead above naming the largest class is expected."""
+    return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 
 def _signal(setting: Setting, law: Law) -> float:

@@ -34,7 +34,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
         else f"  under {points} points: reached by no public set; not to be had, or not told"
         for points, n in plan.n_within.items()
     ]
-    return "\n".join([*lines, "", *notes(plan.choices)])
+    return "\n".join([*lines, "", *notes(plan.choices, classes=setting.classes)])
 
 
 def _table(plan: PlanForPeople) -> list[str]:
@@ -64,7 +64,7 @@ def span(values: Sequence[float]) -> str:
     return f"{expected} ({low} to {high}) %"
 
 
-def notes(choices: Sequence[Choice]) -> list[str]:
+def notes(choices: Sequence[Choice], *, classes: int) -> list[str]:
     """Says where the numbers come from, and how far they go."""
     curves = read_curves()
     low, high = (100 * part for part in curves.law.band)
@@ -77,6 +77,11 @@ def notes(choices: Sequence[Choice]) -> list[str]:
         f"{len(curves.curves)} curves. Images of other kinds may lie outside.",
         "More images also raise the non-private accuracy, which is not counted.",
     ]
+    if classes > curves.most_classes:
+        lines.append(
+            f"No public set has so many classes ({curves.most_classes} at most): take it for a "
+            "guess."
+        )
     sides = {choice.kept.beyond for choice in choices}
     if -1 in sides:
         lines.append("Some of it is below all that was measured: the lowest measured is shown.")
@@ -94,15 +99,20 @@ def too_few_words(setting: Setting, would_do: int | None) -> str:
     )
     return (
         f"Too few for epsilon {setting.epsilon:g}: with {setting.n:,} images of "
-        f"{setting.classes} classes a private head may do no better than naming the largest "
-        f"class; {remedy}"
+        f"{setting.classes} classes a private head is expected to do hardly better than naming "
+        f"the largest class; {remedy}"
     )
 
 
 def too_few_warning(
     *, n: int, classes: int, dimension: int | None, epsilons: Sequence[float], delta: float
 ) -> str | None:
-    """Warns of those of a study's epsilons that a dataset is too small for; None for none."""
+    """Warns of those of a study's epsilons that a dataset is too small for; None for none.
+
+    Of more classes than were measured nothing is said: the prediction is a guess there.
+    """
+    if classes > read_curves().most_classes:
+        return None
     settings = [
         Setting(n=n, classes=classes, dimension=dimension, epsilon=epsilon, delta=delta)
         for epsilon in sorted(epsilons)
@@ -118,9 +128,9 @@ def too_few_warning(
         for setting, enough in needed
     ]
     return (
-        f"{n:,} images of {classes} classes are too few for {', '.join(each)}: on public sets a "
-        "head with so few may do no better than naming the largest class; `python -m dpprobe "
-        "plan` says more"
+        f"{n:,} images of {classes} classes are too few for {', '.join(each)}: a head is "
+        "expected to do hardly better than naming the largest class; `python -m dpprobe plan` "
+        "says more"
     )
 
 

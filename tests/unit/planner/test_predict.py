@@ -15,7 +15,6 @@ from dpprobe.planner.predict import (
     Setting,
     n_that_would_do,
     n_to_keep,
-    n_to_surely_keep,
     predict,
     too_few,
 )
@@ -56,8 +55,7 @@ def test_n_to_keep_keeps_it() -> None:
     assert n is not None
     assert predict(SETTING.with_n(n)).expected >= 0.5 - 1e-6
     assert predict(SETTING.with_n(round(0.9 * n))).expected < 0.5
-    surely = n_to_surely_keep(SETTING, 0.5)
-    assert surely is None or surely >= n
+    assert n_that_would_do(SETTING) == n
     assert n_to_keep(SETTING, 1.5) is None
 
 

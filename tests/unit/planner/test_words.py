@@ -40,8 +40,16 @@ def test_a_study_is_warned_in_one_line_of_the_epsilons_that_are_too_small() -> N
     assert "\n" not in warning
     assert "60 images of 10 classes are too few for epsilon 0.1 (about " in warning
     assert "epsilon 100" not in warning
+    many = {"n": 2000, "dimension": None, "epsilons": [0.1], "delta": 1e-5}
+    assert too_few_warning(classes=100, **many) is not None  # type: ignore[arg-type]
+    assert too_few_warning(classes=1000, **many) is None, "a guess"  # type: ignore[arg-type]
     more = {"classes": 10, "dimension": None, "epsilons": [1.0], "delta": 1e-5}
     assert too_few_warning(n=50_000, **more) is None  # type: ignore[arg-type]
+
+
+def test_more_classes_than_were_measured_are_a_guess() -> None:
+    text = plan_in_words(make_plan(Setting(n=10**6, classes=1000, epsilon=1.0, dimension=1280)))
+    assert "No public set has so many classes (100 at most): take it for a guess." in text
 
 
 def test_numbers_are_short() -> None:
