@@ -34,10 +34,9 @@ import defaults
 from dpprobe import artifacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.registry import HEADS
+from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.options import options_class
 from dpprobe.planner.curves import FILE, FORMAT, VERSION
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
@@ -162,7 +161,7 @@ def measure(item: Set, classes: int) -> dict[str, Any]:
         for n in sizes.tolist():
             orders = [generator.permutation(len(train.rows))[:n] for _ in range(SEEDS)]
             draws = [Draw(rows=train.rows[order], labels=train.labels[order]) for order in orders]
-            head = options_class(HEADS, "nonprivate").model_validate(CEILING)
+            head = method_options(CEILING)
             ceiling = accuracy(head, draws[0], test, classes, math.inf, 0, Path(cache))
             measured = {
                 f"{epsilon:g}": best(draws, test, classes, epsilon, Path(cache))
@@ -201,7 +200,7 @@ def best(draws: list[Draw], test: Draw, classes: int, epsilon: float, cache: Pat
 def heads(n: int, dimension: int, classes: int, epsilon: float) -> list[MethodOptions]:
     """Returns what a person would train: `auto`, decided from the facts."""
     if "auto" not in HEADS:
-        return [options_class(HEADS, name).model_validate({}) for name in STAND_INS]
+        return [method_options({"head": name}) for name in STAND_INS]
     from dpprobe.heads.facts import DataFacts
 
     facts = DataFacts(
@@ -213,7 +212,8 @@ def heads(n: int, dimension: int, classes: int, epsilon: float) -> list[MethodOp
         delta=DELTA,
         unit="image",
     )
-    return [options_class(HEADS, "auto").model_validate({}).resolved(facts)]
+    auto: Any = method_options({"head": "auto"})
+    return [auto.resolved(facts)]
 
 
 def accuracy(

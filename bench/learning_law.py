@@ -55,7 +55,7 @@ class Points(NamedTuple):
         )
 
     def where(self, kept: npt.NDArray[np.bool_]) -> Points:
-        return Points(*(column[kept] for column in self))
+        return Points(self.source[kept], *(column[kept] for column in self[1:]))
 
 
 def law_of(curves: Sequence[Mapping[str, Any]], delta: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -32,12 +33,14 @@ def test_each_epsilon_has_its_line_and_band(monkeypatch: pytest.MonkeyPatch) -> 
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"ε = 0.5", "ε = 2"} <= set(lines)
     assert len(axes.collections) == 2
-    sizes, values = lines["ε = 2"].get_data()
+    sizes, values = (np.asarray(part) for part in lines["ε = 2"].get_data())
     middle = len(sizes) // 2
     expected = predict(SETTING.with_epsilon(2.0).with_n(int(sizes[middle])))
     assert values[middle] == pytest.approx(100 * (0.25 + expected.expected * 0.57))
     marks = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
-    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [(3000, 70.0)]
+    assert [tuple(float(np.asarray(part)[0]) for part in line.get_data()) for line in marks] == [
+        (3000, 70.0)
+    ]
     assert axes.get_xscale() == "log"
     assert "digits, pixels" in axes.get_title(loc="left")
 
