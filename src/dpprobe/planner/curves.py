@@ -110,7 +110,7 @@ class Curves:
         nearest = min(map(apart, self.curves))
         values = sorted(
             {
-                float(curve["points"][-1]["ceiling"])
+                round(float(curve["points"][-1]["ceiling"]), 2)
                 for curve in self.curves
                 if apart(curve) == nearest
             }

@@ -67,12 +67,13 @@ def _plan_figure(
     title: str,
     measured: Mapping[float, float],
 ) -> Figure:
-    """Draws a line with its band an epsilon, the ceiling, chance and the setting's n."""
+    """Draws a line an epsilon, a band for the setting's, the ceiling, chance and the n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.looks(len(epsilons))
     for epsilon, (colour, (dashes, marker)) in zip(epsilons, looks, strict=True):
-        _line(axes, setting.with_epsilon(epsilon), scale, colour, dashes)
+        banded = epsilon == setting.epsilon  # bands of all would hide each other
+        _line(axes, setting.with_epsilon(epsilon), scale, colour, dashes, banded=banded)
         if epsilon in measured:
             axes.plot(
                 [setting.n], [100 * measured[epsilon]], color=colour, marker=marker, zorder=5,
@@ -89,7 +90,9 @@ def _plan_figure(
     return figure
 
 
-def _line(axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object) -> None:
+def _line(
+    axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object, *, banded: bool
+) -> None:
     """Draws one epsilon."""
     start = max(setting.n / _LESS, setting.classes)
     ratio = setting.n * _MORE / start
@@ -99,7 +102,8 @@ def _line(axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: objec
     low, expected, high = (
         [100 * value for value in column] for column in zip(*values, strict=True)
     )
-    axes.fill_between(sizes, low, high, color=colour, alpha=0.13, linewidth=0)
+    if banded:
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0)
     axes.plot(sizes, expected, color=colour, linestyle=dashes, label=f"ε = {setting.epsilon:g}")
 
 
@@ -120,8 +124,8 @@ def _label(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: 
     axes.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0))
     features = f"{setting.dimension:,} features, " if setting.dimension else ""
     lines = [
-        f"{features}{setting.classes} classes, δ = {setting.delta:g}; bands: predicted range over "
-        "public sets",
+        f"{features}{setting.classes} classes, δ = {setting.delta:g}; band: the range at ε = "
+        f"{setting.epsilon:g}",
         f"dashed: non-private {100 * scale.middle:.0f} %"
         + ("" if scale.given else ", the middle of public sets")
         + "; dotted: the largest class"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,7 +89,7 @@ class _Part:
             n=int(private.n),
             classes=int(private.num_classes),
             dimension=int(private.dimension),
-            epsilon=self.epsilons[0],
+            epsilon=min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon))),
             delta=float(private.delta),
         )
         counts = info.splits["test"].per_class

@@ -17,7 +17,7 @@ SETTING = Setting(n=3000, classes=4, epsilon=1.0, dimension=1280)
 SCALE = Scale(chance=0.25, majority=0.25, ceilings=(0.82,), given=True)
 
 
-def test_each_epsilon_has_its_line_and_band(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_epsilon_has_its_line_and_one_a_band(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
     inner = planner._plan_figure
 
@@ -26,13 +26,15 @@ def test_each_epsilon_has_its_line_and_band(monkeypatch: pytest.MonkeyPatch) -> 
         return drawn[-1]
 
     monkeypatch.setattr(planner, "_plan_figure", kept)
-    svg = plan_svg(SETTING, SCALE, [0.5, 2.0], title="digits, pixels", measured={2.0: 0.7})
+    svg = plan_svg(SETTING, SCALE, [0.5, 1.0, 2.0], title="digits, pixels", measured={2.0: 0.7})
     assert b"<svg" in svg
-    assert svg == plan_svg(SETTING, SCALE, [0.5, 2.0], title="digits, pixels", measured={2.0: 0.7})
+    assert svg == plan_svg(
+        SETTING, SCALE, [0.5, 1.0, 2.0], title="digits, pixels", measured={2.0: 0.7}
+    )
     axes = drawn[0].axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"ε = 0.5", "ε = 2"} <= set(lines)
-    assert len(axes.collections) == 2
+    assert len(axes.collections) == 1, "the band of epsilon 1"
     sizes, values = (np.asarray(part) for part in lines["ε = 2"].get_data())
     middle = len(sizes) // 2
     expected = predict(SETTING.with_epsilon(2.0).with_n(int(sizes[middle])))
