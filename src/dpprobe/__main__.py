@@ -1,4 +1,4 @@
-"""Shows results and the catalog; uses, checks and hands out releases."""
+"""Predicts accuracy, shows results and the catalog; uses, checks and hands out releases."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
+from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.reproduction.command import add_command as add_reproduction
 from dpprobe.study import catalog
 from dpprobe.study.schema import study_schema
@@ -35,6 +36,7 @@ def main() -> None:
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
+    add_plan(commands)
     add_reproduction(commands)
     arguments = parser.parse_args()
     status = 0

@@ -83,6 +83,12 @@ class Exhibits:
         )
         return [self._figure(name, groups[name], dataset, facts) for name in ordered]
 
+    def has_room(self, size: int) -> bool:
+        """Takes so many bytes of those left for figures, where there are as many."""
+        fits = size <= self.bytes_left
+        self.bytes_left -= size if fits else 0
+        return fits
+
     def _figure(
         self, name: str, files: Mapping[str, Path], dataset: str | None, facts: Mapping[str, str]
     ) -> dict[str, Any]:
@@ -91,10 +97,8 @@ class Exhibits:
         path = svg if svg is not None and svg.stat().st_size <= SVG_BYTES else png or svg
         assert path is not None
         title = title_of(name, dataset)
-        size = path.stat().st_size
         data = None
-        if size <= self.bytes_left:
-            self.bytes_left -= size
+        if self.has_room(path.stat().st_size):
             kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
             data = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
         else:

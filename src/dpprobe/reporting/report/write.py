@@ -26,6 +26,7 @@ from dpprobe.reporting.report.imbalance import read_imbalances
 from dpprobe.reporting.report.laws import law_parts
 from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
+from dpprobe.reporting.report.plans import plan_origin, plan_parts
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
 from dpprobe.results.cell_record import HEADLINES
@@ -130,6 +131,8 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
             {**part, "figures": exhibits.figures(part["dataset"], {}, section="laws")}
             for part in law_parts(sources.laws, grid, sources.names)
         ],
+        plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
+        plan_origin=plan_origin(),
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),

@@ -1,0 +1,140 @@
+"""Reads resources/learning_curves.json: public learning curves and the law that joins them.
+
+The law: of the lead that a non-private head has over chance, 1 / K, a private head keeps a share
+that rises with one signal,
+
+    log n + a log mu - b log d - c log K,
+
+mu being that of the Gaussian mechanism at (epsilon, delta). bench/learning_curves.py measures the
+curves and fits a, b, c and the share by signal. Pure Python: planning a study imports this.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dpprobe.errors import DataError
+from dpprobe.resources import RESOURCES
+
+FILE = RESOURCES / "learning_curves.json"
+FORMAT = "dpprobe learning curves"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """The share of the lead that is kept, at rising signals: expected, and a range.
+
+    Attributes:
+      mu, dimension, classes: exponents a, b, c of the signal.
+      band: quantiles of distances on left-out sources of images, that the range is made from.
+      widening: of the range, until it holds as many fits of sources that took no part in it.
+      coverage: the part of fits it held, of each source when that was left out of everything.
+      error: mean distance of a left-out source's results from the expected share.
+      smallest: public dimension, the most favourable one where the dimension is not known.
+    """
+
+    mu: float
+    dimension: float
+    classes: float
+    signals: tuple[float, ...]
+    low: tuple[float, ...]
+    expected: tuple[float, ...]
+    high: tuple[float, ...]
+    band: tuple[float, float]
+    widening: float
+    coverage: Mapping[str, float]
+    error: float
+    smallest: int
+
+    def shares(self, signal: float) -> tuple[float, float, float]:
+        """Returns low, expected and high at a signal, constant beyond the measured ones."""
+        place = bisect_right(self.signals, signal)
+        if place == 0:
+            return self.low[0], self.expected[0], self.high[0]
+        if place == len(self.signals):
+            return self.low[-1], self.expected[-1], self.high[-1]
+        left, right = self.signals[place - 1], self.signals[place]
+        part = (signal - left) / (right - left)
+
+        def at(values: Sequence[float]) -> float:
+            return values[place - 1] + part * (values[place] - values[place - 1])
+
+        return at(self.low), at(self.expected), at(self.high)
+
+    def signal_of(self, values: Sequence[float], least: float) -> float | None:
+        """Returns the smallest signal from which values are above a number; None where none is."""
+        for place, value in enumerate(values):
+            if value > least:
+                if place == 0:
+                    return self.signals[0]
+                before = values[place - 1]
+                part = (least - before) / (value - before)
+                left = self.signals[place - 1]
+                return left + part * (self.signals[place] - left)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The law, and each curve as the file has it."""
+
+    law: Law
+    curves: tuple[Mapping[str, Any], ...]
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names the sets of images, of which several layers and numbers of classes are made."""
+        return tuple(sorted({str(curve["source"]) for curve in self.curves}))
+
+    @property
+    def most_classes(self) -> int:
+        """The largest number of classes that was measured."""
+        return max(int(curve["classes"]) for curve in self.curves)
+
+    def ceilings(self, classes: int) -> tuple[float, float, float]:
+        """Returns the lowest, middle and highest non-private accuracy on all of a set's rows.
+
+        Of the curves whose number of classes is nearest, by ratio.
+        """
+
+        def apart(curve: Mapping[str, Any]) -> float:
+            ratio = int(curve["classes"]) / classes
+            return max(ratio, 1 / ratio)
+
+        nearest = min(map(apart, self.curves))
+        values = sorted(
+            {
+                round(float(curve["points"][-1]["ceiling"]), 2)
+                for curve in self.curves
+                if apart(curve) == nearest
+            }
+        )
+        return values[0], values[len(values) // 2], values[-1]
+
+
+@lru_cache
+def read_curves() -> Curves:
+    """Reads the file once.
+
+    Raises:
+      DataError: when it is missing or not of this format.
+    """
+    try:
+        record = json.loads(FILE.read_text(encoding="utf-8"))
+        if (record["format"], record["format_version"]) != (FORMAT, VERSION):
+            raise ValueError(f"{record['format']} {record['format_version']}")
+        values = dict(record["law"])
+        tuples = ("signals", "low", "expected", "high", "band")
+        values |= {name: tuple(values[name]) for name in tuples}
+        return Curves(law=Law(**values), curves=tuple(record["curves"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{FILE}: unreadable ({error}); restore it from the checkout, or write it again by "
+            "bench/learning_curves.py"
+        ) from error

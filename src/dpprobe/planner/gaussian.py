@@ -1,0 +1,38 @@
+"""mu of the Gaussian mechanism at (epsilon, delta), in pure Python.
+
+For predictions alone: noise is calibrated, and every promise priced, by `dpprobe.privacy`, which
+imports SciPy.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+_ROOT = math.sqrt(2)
+
+
+@lru_cache(maxsize=4096)
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Solves delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) for mu.
+
+    Balle and Wang 2018, theorem 8; to 1e-9 relative.
+    """
+    low, high = 1e-9, 1.0
+    while _delta(high, epsilon) < delta:
+        high *= 2
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        if _delta(middle, epsilon) < delta:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _delta(mu: float, epsilon: float) -> float:
+    upper, lower = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    tail = math.erfc(lower / _ROOT)
+    # exp(epsilon) alone may be beyond float64, its product with the tail is not
+    scaled = math.exp(epsilon + math.log(tail)) if tail > 0 else 0.0
+    return 0.5 * (math.erfc(upper / _ROOT) - scaled)

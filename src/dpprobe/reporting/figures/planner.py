@@ -1,0 +1,134 @@
+"""The figure of the planner: predicted accuracy against images, a line an epsilon."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.errors import ConfigError
+from dpprobe.planner.plan import Scale
+from dpprobe.planner.predict import Kept, Setting, predict
+from dpprobe.reporting.figures import style
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+_POINTS = 60
+_LESS, _MORE = 10, 30  # times n, where the axis ends
+
+
+def write_plan_figure(path: Path, setting: Setting, scale: Scale) -> None:
+    """Writes the figure of a plan: its epsilon and the usual ones, as SVG or PNG.
+
+    Raises:
+      ConfigError: for a path with another ending.
+    """
+    kind = path.suffix[1:]
+    if kind not in ("svg", "png"):
+        raise ConfigError(f"figure {path}: ends neither in .svg nor in .png; write one of the two")
+    epsilons = sorted({*EPSILONS, setting.epsilon})
+    with mpl.rc_context(style.SETTINGS):
+        figure = _plan_figure(setting, scale, epsilons, title="", measured={})
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format=kind, dpi=style.DPI, metadata=_metadata(kind))
+
+
+def plan_svg(
+    setting: Setting,
+    scale: Scale,
+    epsilons: Sequence[float],
+    *,
+    title: str,
+    measured: Mapping[float, float],
+) -> bytes:
+    """Returns the figure of a study's dataset, with what was measured at its n, by epsilon."""
+    stream = io.BytesIO()
+    with mpl.rc_context(style.SETTINGS):
+        figure = _plan_figure(setting, scale, epsilons, title=title, measured=measured)
+        figure.savefig(stream, format="svg", dpi=style.DPI, metadata=_metadata("svg"))
+    return stream.getvalue()
+
+
+def _metadata(kind: str) -> dict[str, str | None]:
+    """Leaves out dates and versions, so that equal figures are equal bytes."""
+    return {"Date": None, "Creator": "dpprobe"} if kind == "svg" else {"Software": None}
+
+
+def _plan_figure(
+    setting: Setting,
+    scale: Scale,
+    epsilons: Sequence[float],
+    *,
+    title: str,
+    measured: Mapping[float, float],
+) -> Figure:
+    """Draws a line an epsilon, a band for the setting's, the ceiling, chance and the n."""
+    figure = Figure(figsize=(7.4, 4.1), layout="constrained")
+    axes = figure.subplots()
+    looks = style.looks(len(epsilons))
+    for epsilon, (colour, (dashes, marker)) in zip(epsilons, looks, strict=True):
+        banded = epsilon == setting.epsilon  # bands of all would hide each other
+        _line(axes, setting.with_epsilon(epsilon), scale, colour, dashes, banded=banded)
+        if epsilon in measured:
+            axes.plot(
+                [setting.n], [100 * measured[epsilon]], color=colour, marker=marker, zorder=5,
+                linestyle="none", markersize=6, markeredgecolor="white", clip_on=False,
+            )  # fmt: skip
+    axes.axhline(100 * scale.middle, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, lw=1)
+    axes.axhline(100 * scale.majority, color=style.SUBTLE, linestyle=(0, (1, 2)), lw=1)
+    axes.axvline(setting.n, color=style.NEUTRAL, lw=0.9)
+    axes.annotate(
+        f" n = {setting.n:,}", (setting.n, 1), xycoords=("data", "axes fraction"), va="top",
+        fontsize=8, color=style.SUBTLE,
+    )  # fmt: skip
+    _label(axes, setting, scale, title, measured=bool(measured))
+    return figure
+
+
+def _line(
+    axes: Axes, setting: Setting, scale: Scale, colour: str, dashes: object, *, banded: bool
+) -> None:
+    """Draws one epsilon."""
+    start = max(setting.n / _LESS, setting.classes)
+    ratio = setting.n * _MORE / start
+    sizes = [round(start * ratio ** (step / (_POINTS - 1))) for step in range(_POINTS)]
+    kept: list[Kept] = [predict(setting.with_n(n)) for n in sizes]
+    values = [item.accuracy(chance=scale.chance, ceiling=scale.middle) for item in kept]
+    low, expected, high = (
+        [100 * value for value in column] for column in zip(*values, strict=True)
+    )
+    if banded:
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0)
+    axes.plot(sizes, expected, color=colour, linestyle=dashes, label=f"ε = {setting.epsilon:g}")
+
+
+def _label(axes: Axes, setting: Setting, scale: Scale, title: str, *, measured: bool) -> None:
+    """Writes axes, legend and title."""
+    axes.set_xscale("log")
+    powers = range(math.floor(math.log10(axes.get_xlim()[0])), 12)
+    ticks = [part * 10.0**power for power in powers for part in (1, 3)]
+    left, right = axes.get_xlim()
+    shown = [tick for tick in ticks if left <= tick <= right]
+    axes.set_xticks(shown, [f"{tick:,.0f}" for tick in shown])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("training images")
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylim(0, style.TOP)
+    axes.grid(visible=True)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    features = f"{setting.dimension:,} features, " if setting.dimension else ""
+    lines = [
+        f"{features}{setting.classes} classes, δ = {setting.delta:g}; band: the range at ε = "
+        f"{setting.epsilon:g}",
+        f"dashed: non-private {100 * scale.middle:.0f} %"
+        + ("" if scale.given else ", the middle of public sets")
+        + "; dotted: the largest class"
+        + ("; marks: measured" if measured else ""),
+    ]
+    style.title_axes(axes, title or "Expected accuracy of a private head", "\n".join(lines))

@@ -1,0 +1,53 @@
+"""The command that predicts accuracy before any work: `dpprobe plan`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_command(commands: Any) -> None:
+    """Adds `plan` to a parser's commands."""
+    summary = "predict accuracy from images, classes and budget, by public learning curves"
+    parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
+    parser.set_defaults(run=_run)
+    parser.add_argument("--n", type=int, required=True, help="training images (or patients)")
+    parser.add_argument("--classes", type=int, required=True, help="number of classes")
+    parser.add_argument("--epsilon", type=float, required=True)
+    parser.add_argument("--delta", type=float, default=1e-5, help="default %(default)s")
+    parser.add_argument("--d", type=int, help="features of the backbone, as 1280 of MobileNetV2")
+    parser.add_argument(
+        "--ceiling", type=float, help="non-private accuracy, known or guessed, as 0.82"
+    )
+    parser.add_argument(
+        "--majority", type=float, help="share of the largest class; 1 / classes by default"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw accuracy against images: .svg or .png"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # `dpprobe --help` is to be quick, and Matplotlib is loaded for a figure alone
+    from dpprobe.planner.plan import make_plan
+    from dpprobe.planner.predict import Setting
+    from dpprobe.planner.words import plan_in_words
+
+    setting = Setting(
+        n=arguments.n,
+        classes=arguments.classes,
+        epsilon=arguments.epsilon,
+        delta=arguments.delta,
+        dimension=arguments.d,
+    )
+    plan = make_plan(setting, ceiling=arguments.ceiling, majority=arguments.majority)
+    if arguments.figure:
+        # Matplotlib
+        from dpprobe.reporting.figures.planner import write_plan_figure
+
+        write_plan_figure(arguments.figure, setting, plan.scale)
+    print(json.dumps(plan.as_json(), indent=2) if arguments.json else plan_in_words(plan))
+    return 0

@@ -1,0 +1,167 @@
+"""The report's section on what more images or budget would buy."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dpprobe.data.table import DatasetInfo
+from dpprobe.planner.curves import read_curves
+from dpprobe.planner.plan import make_scale
+from dpprobe.planner.predict import Kept, Setting, n_that_would_do, n_to_keep, predict, too_few
+from dpprobe.planner.words import rounded, span
+from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.results.best_private import best_ceiling, best_result
+from dpprobe.results.summary import Entry, Grid
+
+_HEADLINE = "accuracy"
+_POINTS = 2  # of loss, that the table names an n for
+
+
+def plan_parts(
+    grid: Grid,
+    summary: Any,
+    infos: Mapping[str, DatasetInfo],
+    *,
+    has_room: Callable[[int], bool],
+) -> list[dict[str, Any]]:
+    """Makes a part a dataset and backbone that has private cells of one label a row.
+
+    The figure is drawn for the backbone with the best ceiling, or the first, of each dataset.
+
+    Args:
+      has_room: takes bytes for a figure; the figure is left out where it returns False.
+    """
+    parts = []
+    for dataset, measure in grid.measures.items():
+        if measure.headline != _HEADLINE or measure.multi_label:
+            continue
+        mine = [
+            _Part(grid, summary, infos[dataset], dataset, backbone)
+            for backbone in dict.fromkeys(name for name, _ in grid.columns)
+            if _epsilons(grid, dataset, backbone)
+        ]
+        drawn = max(mine, key=lambda part: part.scale.middle * part.scale.given, default=None)
+        parts += [
+            part.content(figure=part.figure(has_room) if part is drawn else None) for part in mine
+        ]
+    return parts
+
+
+def plan_origin() -> dict[str, Any]:
+    """Says what the predictions stand on."""
+    curves = read_curves()
+    return {
+        "sources": curves.sources,
+        "curves": len(curves.curves),
+        "held": round(100 * (curves.law.band[1] - curves.law.band[0])),
+    }
+
+
+def _epsilons(grid: Grid, dataset: str, backbone: str) -> list[float]:
+    """Returns the finite epsilons of private heads that the planner knows."""
+    return sorted(
+        {
+            epsilon
+            for (of, epsilon, name, _), entry in grid.entries.items()
+            if (of, name) == (dataset, backbone)
+            and entry.private
+            and not entry.network
+            and SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON
+        }
+    )
+
+
+class _Part:
+    """One dataset and backbone: its setting, its scale, what was measured."""
+
+    def __init__(
+        self, grid: Grid, summary: Any, info: DatasetInfo, dataset: str, backbone: str
+    ) -> None:
+        cells = summary[(summary.dataset == dataset) & (summary.backbone == backbone)]
+        private = cells[cells.private].iloc[0]
+        self.dataset, self.backbone = dataset, backbone
+        self.title = f"{dataset}, {backbone}"
+        self.epsilons = _epsilons(grid, dataset, backbone)
+        self.setting = Setting(
+            n=int(private.n),
+            classes=int(private.num_classes),
+            dimension=int(private.dimension),
+            epsilon=min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon))),
+            delta=float(private.delta),
+        )
+        counts = info.splits["test"].per_class
+        entries = [
+            (epsilon, entry)
+            for (of, epsilon, name, _), entry in grid.entries.items()
+            if (of, name) == (dataset, backbone)
+        ]
+        self.ceiling = best_ceiling(entry for _, entry in entries)
+        self.scale = make_scale(
+            self.setting.classes,
+            ceiling=self.ceiling.mean / 100 if self.ceiling else None,
+            majority=max(1 / self.setting.classes, max(counts) / max(sum(counts), 1)),
+        )
+        self.measured: dict[float, Entry] = {}
+        for epsilon in self.epsilons:
+            heads = (e for at, e in entries if at == epsilon and e.private and not e.network)
+            best = best_result(heads)
+            if best is not None:
+                self.measured[epsilon] = best
+
+    def content(self, *, figure: str | None) -> dict[str, Any]:
+        """Returns what the template shows."""
+        return {
+            "dataset": self.dataset,
+            "backbone": self.backbone,
+            "setting": self.setting,
+            "ceiling": self.ceiling.mean if self.ceiling else None,
+            "assumed": 100 * self.scale.middle,
+            "rows": [self._row(epsilon) for epsilon in self.epsilons],
+            "figure": figure,
+            "title": self.title,
+        }
+
+    def _row(self, epsilon: float) -> dict[str, Any]:
+        at = self.setting.with_epsilon(epsilon)
+        lead = 100 * (self.scale.middle - self.scale.chance)
+        entry = self.measured.get(epsilon)
+        larger = 2 * epsilon
+        few = too_few(at, floor=self.scale.floor)
+        would_do = n_that_would_do(at, floor=self.scale.floor) if few else None
+        return {
+            "epsilon": f"{epsilon:g}",
+            "measured": None if entry is None else entry.mean,
+            "here": self._span(predict(at)),
+            "images": [self._span(predict(at.with_n(times * at.n))) for times in (2, 10)],
+            "budget": self._span(predict(at.with_epsilon(larger)))
+            if larger <= LARGEST_EPSILON
+            else "",
+            "enough": _count(n_to_keep(at, 1 - _POINTS / lead)),
+            "too_few": few,
+            "would_do": _count(would_do),
+        }
+
+    def _span(self, kept: Kept) -> str:
+        return span(kept.accuracy(chance=self.scale.chance, ceiling=self.scale.middle))
+
+    def figure(self, has_room: Callable[[int], bool]) -> str | None:
+        """Draws the figure as an address that holds it; None where there is no room."""
+        from dpprobe.reporting.figures.planner import plan_svg  # Matplotlib, for figures alone
+
+        svg = plan_svg(
+            self.setting,
+            self.scale,
+            self.epsilons,
+            title=f"{self.title}: more images, more budget",
+            measured={epsilon: entry.mean / 100 for epsilon, entry in self.measured.items()},
+        )
+        if not has_room(len(svg)):
+            return None
+        return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def _count(n: int | None) -> str:
+    return "" if n is None else f"{rounded(n):,}"

@@ -1,0 +1,58 @@
+"""The report's section on what more images or budget would buy."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from dpprobe.data.table import read_info
+from dpprobe.planner.curves import read_curves
+from dpprobe.reporting.report.plans import plan_parts
+from dpprobe.results.summary import read_grid, read_summaries
+from tests.support.report_page import Made
+
+
+def test_the_section_has_measured_beside_predicted(made: Made) -> None:
+    page = made.page()
+    assert "plans" in {part.get("id") for part in page.all("section")}
+    for words in (
+        "What more images or budget would buy",
+        "Accuracy of a private head on digits, pixels, measured and predicted",
+        "Images of other kinds may lie outside".lower(),
+        "the non-private ceiling is",
+        ", ".join(read_curves().sources),
+    ):
+        assert words in page.words or words in page.words.lower(), words
+    figures = [item for item in page.all("img") if "Predicted accuracy" in str(item.get("alt"))]
+    assert len(figures) == 1, "one a dataset"
+
+
+def test_a_part_has_the_best_private_head_and_the_ceiling(made: Made) -> None:
+    grid = read_grid(made.sources.summaries)
+    summary: pd.DataFrame = read_summaries(made.sources.summaries).to_pandas()
+    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    parts = plan_parts(grid, summary, infos, has_room=lambda _: True)
+    assert [(part["dataset"], part["backbone"]) for part in parts] == [
+        ("digits", "pixels"),
+        ("digits", "scattering"),
+    ]
+    assert [part["figure"] is None for part in parts].count(False) == 1
+    full = plan_parts(grid, summary, infos, has_room=lambda _: False)
+    assert all(part["figure"] is None for part in full)
+    first = parts[0]
+    assert [row["epsilon"] for row in first["rows"]] == ["0.5", "1", "2"]
+    best = max(
+        entry.mean
+        for (_, epsilon, backbone, _), entry in grid.entries.items()
+        if (epsilon, backbone) == (1.0, "pixels") and entry.private
+    )
+    assert first["rows"][1]["measured"] == best
+    assert first["ceiling"] == grid.get(("digits", float("inf")), ("pixels", "nonprivate")).mean  # type: ignore[union-attr]
+    assert first["setting"].classes == 4
+
+
+def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
+    grid = read_grid(made.sources.summaries)
+    summary = read_summaries(made.sources.summaries).to_pandas()
+    infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
+    object.__setattr__(grid.measures["digits"], "headline", "auc")
+    assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []

@@ -1,0 +1,54 @@
+"""The command that predicts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpprobe.__main__ import main
+
+CALL = ["plan", "--n", "3000", "--d", "1280", "--classes", "4", "--epsilon", "1"]
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str | int | None:
+    monkeypatch.setattr(sys, "argv", ["dpprobe", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_it_prints_a_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, *CALL) == 0
+    assert "3,000 images, 4 classes" in capsys.readouterr().out
+
+
+def test_it_prints_json_and_draws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    svg = tmp_path / "plan.svg"
+    options = ("--json", "--ceiling", "0.82", "--figure", str(svg))
+    assert _run(monkeypatch, *CALL, *options) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["ceilings"] == [0.82]
+    assert svg.read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--epsilon", "-1"), "epsilon -1: outside"),
+        (("--n", "2"), "n 2: fewer images than the 4 classes"),
+        (("--figure", "plan.pdf"), "plan.pdf: ends neither in .svg nor in .png"),
+    ],
+)
+def test_faults_end_it_with_a_line(
+    options: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = _run(monkeypatch, *CALL, *options)
+    assert str(ended).startswith("dpprobe: ")
+    assert message in str(ended)
