@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced
 from dpprobe.options import Options
 from dpprobe.privacy.plan import Mechanism, Selection, split_budget
@@ -39,6 +40,32 @@ class MethodOptions(Options, ABC):
                 f"{self.head} has none; write l2 or none"
             )
         return self
+
+    @property
+    def undecided(self) -> bool:
+        """True if facts of the data decide the head: nothing is priced before `resolved`."""
+        return False
+
+    def resolved(self, facts: DataFacts) -> MethodOptions:  # noqa: ARG002
+        """Returns the options that public facts of the data decide: these, but for `auto`."""
+        return self
+
+    @property
+    def trained(self) -> MethodOptions:
+        """The options of the head that a fit trains: what was chosen, where the head is `auto`."""
+        return self
+
+    def for_release(self) -> MethodOptions:
+        """Returns the options that a release trains with: these, but where `auto` is free."""
+        return self
+
+    def chosen_from(self, facts: DataFacts) -> dict[str, Any] | None:  # noqa: ARG002
+        """Returns who chose the head, and from which facts, for the privacy statement."""
+        return None
+
+    def asked(self) -> dict[str, Any]:
+        """Returns the options as the plain values whose change makes a job run again."""
+        return self.model_dump(mode="json")
 
     @property
     def multi_label(self) -> bool:

@@ -13,6 +13,7 @@ from dpprobe.options import by_registry
 
 HEADS: dict[str, str] = {
     "adam": "dpprobe.heads.adam",
+    "auto": "dpprobe.heads.auto",
     "feature_covariance": "dpprobe.heads.feature_covariance",
     "lamb": "dpprobe.heads.lamb",
     "least_squares": "dpprobe.heads.least_squares",

@@ -1,0 +1,153 @@
+"""`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
+
+**What is released, and who prices it.** What the chosen head releases, at its price, and nothing
+else. The choice is a function of n, the features' dimension, the number of classes, labels a row,
+epsilon, delta and the unit of privacy: all public, so that choosing costs nothing. The rule was
+fixed on public features, and its version stands in every record and statement.
+
+A study writes `head: auto` alone. The dimension is known with the features, so the job that trains
+resolves the options: `rule` and `chosen` are then set, and all else asks the chosen head.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.auto_rule import RULE, choose
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.normalisation import NoNormalisation, Normalize
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import HEADS, AnyMethod, method_options
+from dpprobe.privacy.plan import Mechanism, Selection
+
+if TYPE_CHECKING:
+    from dpprobe.heads.rows import Rows
+    from dpprobe.privacy.releases import Releases
+
+# A rule chooses a linear head with options of its own.
+_NOT_CHOSEN = ("auto", "nonprivate", "tuned")
+
+
+class Options(MethodOptions):
+    """The head and options that a rule chooses; a study writes none."""
+
+    head: Literal["auto"] = "auto"
+    # Written by the rule, and left out of the schema of a study.
+    normalize: SkipJsonSchema[Normalize] = NoNormalisation()
+    rule: SkipJsonSchema[int | None] = None
+    chosen: SkipJsonSchema[AnyMethod | None] = None
+
+    @model_validator(mode="after")
+    def _check_chosen(self) -> Self:
+        if self.chosen is None:
+            if self.normalize != NoNormalisation():
+                raise ValueError("normalize: auto chooses it; remove it, or write another head")
+            return self
+        if self.rule is None:
+            raise ValueError("chosen: by no rule; remove it")
+        if self.chosen.head in _NOT_CHOSEN or self.chosen.head not in HEADS:
+            raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove it")
+        if "normalize" in self.model_fields_set and self.normalize != self.chosen.normalize:
+            raise ValueError("normalize: it is the chosen head's; remove it")
+        self.__dict__["normalize"] = self.chosen.normalize
+        return self
+
+    @property
+    def undecided(self) -> bool:
+        return self.chosen is None
+
+    def resolved(self, facts: DataFacts) -> Self:
+        """Returns the options with what today's rule chooses from the facts.
+
+        Raises:
+          ConfigError: when they name another rule, as after an update in the midst of a run.
+        """
+        if self.chosen is not None:
+            return self
+        if self.rule not in (None, RULE):
+            raise ConfigError(
+                f"head auto: rule {self.rule} is asked for, and this dpprobe has rule {RULE}; run "
+                "again"
+            )
+        return type(self)(rule=RULE, chosen=method_options(choose(facts)))
+
+    @property
+    def trained(self) -> MethodOptions:
+        if self.chosen is None:
+            raise ConfigError(
+                "head auto: nothing is chosen before the features are there; call `resolved` with "
+                "their facts"
+            )
+        return self.chosen
+
+    def for_release(self) -> MethodOptions:
+        """Returns the options with `engine: exact` where the chosen head has engines.
+
+        The rule says how to train; with which arithmetic follows from what the head is for.
+        """
+        if self.trained.exact:
+            return self
+        exact = method_options({**self.trained.model_dump(mode="json"), "engine": "exact"})
+        return type(self)(rule=self.rule, chosen=exact)
+
+    def chosen_from(self, facts: DataFacts) -> dict[str, Any]:
+        return {"rule": f"auto rule {self.rule}", "head": self.trained.head, **facts.to_dict()}
+
+    def asked(self) -> dict[str, Any]:
+        """Returns the options with today's rule: another one makes jobs run again."""
+        return {**super().asked(), "rule": self.rule or RULE}
+
+    @property
+    def multi_label(self) -> bool:
+        return self.chosen is None or self.chosen.multi_label
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return self.trained.link
+
+    def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:
+        return self.trained.link_on(multi_label)
+
+    @property
+    def takes_units(self) -> bool:
+        return self.chosen is None or self.chosen.takes_units
+
+    @property
+    def private_choices(self) -> str | None:
+        return self.chosen and self.chosen.private_choices
+
+    @property
+    def exact(self) -> bool:
+        return self.chosen is None or self.chosen.exact
+
+    @property
+    def audit_fault(self) -> str | None:
+        return self.chosen and self.chosen.audit_fault
+
+    @property
+    def engine_limits(self) -> str | None:
+        return self.trained.engine_limits
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        return self.trained.releases(n)
+
+    def mechanisms(self, n: int) -> tuple[Mechanism, ...]:
+        return self.trained.mechanisms(n)
+
+    def selection(self, n: int) -> Selection | None:
+        return self.trained.selection(n)
+
+
+def fit(
+    options: Options, rows: Rows, releases: Releases, *, record: Record | None = None
+) -> Fitted:
+    """Fits the chosen head; the rows are normalised as it asks."""
+    # torch and what needs it: planning imports this module
+    from dpprobe.heads.balance import fit_balanced
+
+    return fit_balanced(options.trained, rows, releases, record=record)
