@@ -8,7 +8,7 @@ is trained anew, it alone. `head: auto` has the key of the head that it chose.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import copy
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import dpprobe
 from dpprobe import artifacts
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.facts import DataFacts
@@ -36,7 +37,10 @@ from pairs_rows import Features, Files
 DELTA = 1e-5
 ROOM = "dpprobe.heads"
 # Modules without a head's mathematics: what they decide stands in the options and in the plan.
-_BESIDE = {f"{ROOM}.{name}" for name in ("auto", "auto_rule", "facts", "options", "registry")}
+_BESIDE = {
+    f"{ROOM}.{name}"
+    for name in ("auto", "auto_rule", "balance_options", "facts", "options", "registry")
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
         n=pair.n, dimension=pair.dimension, classes=pair.classes, multi_label=False,
         epsilon=epsilon, delta=DELTA, unit="image",
     )  # fmt: skip
-    options = resolved(method_options(values), facts)
+    options = method_options(values).resolved(facts).trained
     plan = calibrate(
         options.mechanisms(pair.n),
         n=pair.n,
@@ -98,12 +102,6 @@ def planned(pair: Pair, name: str, values: dict[str, Any], epsilon: float, files
         }
     )
     return Fit(pair=pair, name=name, epsilon=epsilon, options=options, plan=plan, key=key)
-
-
-def resolved(options: MethodOptions, facts: DataFacts) -> MethodOptions:
-    """Returns the options of the head that is trained: of `auto` the chosen one's."""
-    options = options.resolved(facts)
-    return getattr(options, "chosen", None) or options
 
 
 def trained(fit: Fit, data: Features, training: TrainingSet, seeds: Sequence[int]) -> list[Score]:
@@ -148,9 +146,7 @@ class Scores:
 
     def of(self, fit: Fit, seeds: Sequence[int]) -> list[Score]:
         """Returns what is known of a fit, in the order of the seeds."""
-        return [
-            self._kept[fit.key, seed] for seed in seeds if (fit.key, seed) in self._kept
-        ]
+        return [self._kept[fit.key, seed] for seed in seeds if (fit.key, seed) in self._kept]
 
     def missing(self, fit: Fit, seeds: Sequence[int]) -> list[int]:
         return [seed for seed in seeds if (fit.key, seed) not in self._kept]
@@ -230,13 +226,12 @@ def _imports(module: str) -> list[str]:
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(ROOM):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            modules = [name for name in inner if importlib.util.find_spec(name)]
-            names += modules or [str(node.module)]
+            names += [name for name in inner if _path(name).exists()] or [str(node.module)]
     return names
 
 
 def _statements(module: str) -> str:
-    tree = _tree(module)
+    tree = copy.deepcopy(_tree(module))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_text(body[0]):
@@ -252,8 +247,12 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
+@cache
 def _tree(module: str) -> ast.Module:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise DataError(f"{module}: no such module")
-    return ast.parse(Path(spec.origin).read_text())
+    return ast.parse(_path(module).read_text())
+
+
+def _path(module: str) -> Path:
+    """Returns a module's file; of a package that of its names."""
+    path = Path(dpprobe.__file__).parents[1].joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
