@@ -194,8 +194,9 @@ The regret of `auto` is the mean accuracy of the best head in hindsight less its
 better than every head with its defaults. The best head is the largest of noisy means, which
 flatters it; "on other seeds" chooses it on half of the seeds and compares on the others, the mean
 over all halves. Where `auto` trains the very head that is best, both have the same seeds and the
-regret is 0. Standard errors are over seeds; of another test split of m rows they are up to
-50 / sqrt(m) larger. The mean over cells counts regrets below 0 as 0."""
+regret is 0. Standard errors are over seeds alone; a test split of m rows has one of up to
+50 / sqrt(m) points. The mean over cells counts regrets below 0 as 0, that on other seeds does
+not."""
 
 ABLATION_NOTES = """\
 Points that each default brings: the head's accuracy with it, less that with the option as it was,

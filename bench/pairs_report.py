@@ -18,6 +18,7 @@ from pairs_regret import Regret, regret
 from pairs_scores import Score
 
 AUTO, CEILING = "auto", "nonprivate"
+BLACK = "#000000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +150,8 @@ def _row(first: str, others: Sequence[str] | object) -> str:
 
 def regret_summary(groups: Mapping[str, Sequence[Outcome]], heads: Sequence[str]) -> list[str]:
     """Writes the mean and the largest regret of `auto` in each group."""
-    lines = [
-        "| group | pairs | cells | mean regret | on other seeds | largest | where | cells above 1 |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    columns = ["pairs", "cells", "mean regret", "on other seeds", "largest", "where", "above 1"]
+    lines = [_row("group", columns), "|---" * (len(columns) + 1) + "|"]
     for group, outcomes in groups.items():
         regrets = {
             (outcome.pair.title, epsilon): one
@@ -232,8 +231,9 @@ def _gains(outcomes: Sequence[Outcome], head: str, change: str, epsilon: float) 
 def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Path) -> None:
     """Draws accuracy against epsilon, a panel a pair; dashed is what no privacy would give."""
     names = [*heads, AUTO]
-    looks = dict(zip(heads, style.looks(len(heads)), strict=True))
-    looks[AUTO] = ("#000000", ("-", "o"))
+    *others, last = style.looks(len(names))
+    others = [look if look[0] != BLACK else last for look in others]
+    looks = dict(zip(heads, others, strict=True)) | {AUTO: (BLACK, ("-", "o"))}
     with mpl.rc_context(style.SETTINGS):
         figure, panels = style.panel_grid(len(outcomes), legend=len(names))
         lines = {}
@@ -259,6 +259,7 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
                 f"n {pair.n:,}, d {pair.dimension:,}, K {pair.classes}",
             )  # fmt: skip
         style.label_outer_panels(panels, "test accuracy (%)")
+        lines = {name: line for name, line in lines.items() if len(line.get_xdata())}
         figure.legend(lines.values(), lines.keys(), loc="outside right upper")
         figure.suptitle(title, fontsize=9, x=0.01, ha="left")
         with artifacts.atomic_path(path) as temporary:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -89,12 +90,12 @@ def rows(files: Files, name: str, images: Callable[[], Labelled], options: Backb
     path = files.cache / "rows" / f"{name}.safetensors"
     if not path.exists():
         started = time.perf_counter()
-        store(path, embedded(images(), options))
+        store(path, through(images(), options))
         print(f"{name}: extracted in {time.perf_counter() - started:.0f} s", flush=True)
     return load_file(path)
 
 
-def embedded(images: Labelled, options: BackboneOptions) -> Rows:
+def through(images: Labelled, options: BackboneOptions) -> Rows:
     """Returns `labels`, `features` and each layer by its number, of images through a backbone."""
     backbone = loading.load(options, runtime=Runtime(device="cpu", precision="float32"))
     parts: dict[str, list[torch.Tensor]] = {}
@@ -132,12 +133,15 @@ def cifar10_rows(
 ) -> Features:
     """CIFAR-10 through a backbone: all rows, or the first of training and test."""
     parts = []
-    for place, part in enumerate(SPLITS):
-        images = cifar10(files.cifar10, part)
-        limited = images if counts is None else islice(images, counts[place])
-        made = rows(files, f"cifar10_{name}_{part}", lambda chosen=limited: chosen, options)
+    for part, count in zip(SPLITS, counts or (None, None), strict=True):
+        images = partial(_first, files.cifar10, part, count)
+        made = rows(files, f"cifar10_{name}_{part}", images, options)
         parts += [made[layer], made["labels"]]
     return Features(*parts)
+
+
+def _first(folder: Path, part: str, count: int | None) -> Labelled:
+    return islice(cifar10(folder, part), count)
 
 
 def cifar10_mobilenet(files: Files) -> Features:

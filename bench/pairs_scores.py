@@ -8,7 +8,6 @@ is trained anew, it alone. `head: auto` has the key of the head that it chose.
 from __future__ import annotations
 
 import ast
-import copy
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -207,7 +206,8 @@ def run(fits: Sequence[Fit], files: Files, scores: Scores, seeds: Sequence[int],
 @cache
 def code_hash(module: str) -> str:
     """Hashes a head's module and all of the room that it imports, without comments and docs."""
-    return artifacts.fingerprint({name: _statements(name) for name in sorted(_reached(module))})
+    sources = {name: _path(name).read_text() for name in sorted(_reached(module))}
+    return artifacts.fingerprint({name: statements(text) for name, text in sources.items()})
 
 
 def _reached(module: str) -> set[str]:
@@ -223,15 +223,16 @@ def _reached(module: str) -> set[str]:
 
 def _imports(module: str) -> list[str]:
     names = []
-    for node in ast.walk(_tree(module)):
+    for node in ast.walk(ast.parse(_path(module).read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(ROOM):
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
             names += [name for name in inner if _path(name).exists()] or [str(node.module)]
     return names
 
 
-def _statements(module: str) -> str:
-    tree = copy.deepcopy(_tree(module))
+def statements(source: str) -> str:
+    """Returns the syntax of a module without its comments, docstrings and layout."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_text(body[0]):
@@ -245,11 +246,6 @@ def _is_text(node: ast.AST) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-@cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(_path(module).read_text())
 
 
 def _path(module: str) -> Path:
