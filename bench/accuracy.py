@@ -98,7 +98,7 @@ def main() -> None:
         print(f"{left} fits are left" if left else "all fits are there", flush=True)
     if arguments.report_only or not left:
         outcomes = [outcome(pair, names, arguments, files, scores) for pair in pairs]
-        write(outcomes, arguments.output)
+        write([one for one in outcomes if one.measured], arguments.output)
 
 
 def parsed() -> argparse.Namespace:
@@ -155,7 +155,7 @@ def outcome(
         else:
             name, epsilon, fault = fit
             cells[name, epsilon] = Cell(head=name, fault=fault)
-    return Outcome(pair=pair, tested=len(pair.features(files).test_labels), cells=cells)
+    return Outcome(pair=pair, tested=pair.tested(files), cells=cells)
 
 
 def write(outcomes: Sequence[Outcome], output: Path) -> None:

@@ -86,6 +86,11 @@ class Pair:
             store(path, data._asdict())
         return Features(**load_file(path))
 
+    def tested(self, files: Files) -> int:
+        """Returns the number of test rows in the cache."""
+        with safe_open(self.path(files), framework="pt") as opened:
+            return int(opened.get_slice("test_labels").get_shape()[0])
+
     def fingerprint(self, files: Files) -> str:
         """Returns the hash of the features in the cache."""
         with safe_open(self.path(files), framework="pt") as opened:

@@ -47,6 +47,11 @@ class Outcome:
     tested: int
     cells: Mapping[tuple[str, float], Cell]
 
+    @property
+    def measured(self) -> bool:
+        """True if any head has run."""
+        return any(cell.values() for cell in self.cells.values())
+
     def epsilons(self) -> list[float]:
         return sorted({epsilon for _, epsilon in self.cells if math.isfinite(epsilon)})
 
