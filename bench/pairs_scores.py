@@ -59,6 +59,10 @@ class Fit:
     plan: Plan
     key: str
 
+    def needed(self, seeds: Sequence[int]) -> Sequence[int]:
+        """Returns the seeds that make a difference: one without privacy."""
+        return seeds if self.options.private else seeds[:1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
@@ -145,10 +149,11 @@ class Scores:
 
     def of(self, fit: Fit, seeds: Sequence[int]) -> list[Score]:
         """Returns what is known of a fit, in the order of the seeds."""
-        return [self._kept[fit.key, seed] for seed in seeds if (fit.key, seed) in self._kept]
+        known = [(fit.key, seed) for seed in fit.needed(seeds)]
+        return [self._kept[key] for key in known if key in self._kept]
 
     def missing(self, fit: Fit, seeds: Sequence[int]) -> list[int]:
-        return [seed for seed in seeds if (fit.key, seed) not in self._kept]
+        return [seed for seed in fit.needed(seeds) if (fit.key, seed) not in self._kept]
 
     def add(self, fit: Fit, scores: Sequence[Score], seconds: float) -> None:
         """Appends scores; a line also names the head, to be read by people."""
