@@ -249,11 +249,13 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
                 colour, (dashes, marker) = looks[name]
                 means = {one: outcome.mean(name, one) for one in epsilons}
                 shown = {one: mean for one, mean in means.items() if mean is not None}
-                (lines[name],) = axes.plot(
+                (line,) = axes.plot(
                     [scale.position(one) for one in shown], list(shown.values()), color=colour,
                     linestyle=dashes, marker=marker, linewidth=2.6 if name == AUTO else 1.2,
                     alpha=0.55 if name == AUTO else 1.0, zorder=1 if name == AUTO else 2,
                 )  # fmt: skip
+                if shown:
+                    lines[name] = line
             ceiling = outcome.mean(CEILING, math.inf)
             if ceiling is not None:
                 axes.axhline(ceiling, color=style.NEUTRAL, linestyle=style.CEILING_STYLE, lw=1)
@@ -264,8 +266,8 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
                 f"n {pair.n:,}, d {pair.dimension:,}, K {pair.classes}",
             )  # fmt: skip
         style.label_outer_panels(panels, "test accuracy (%)")
-        lines = {name: line for name, line in lines.items() if len(line.get_xdata())}
-        figure.legend(lines.values(), lines.keys(), loc="outside right upper")
+        drawn = [name for name in names if name in lines]
+        figure.legend([lines[name] for name in drawn], drawn, loc="outside right upper")
         figure.suptitle(title, fontsize=9, x=0.01, ha="left")
         with artifacts.atomic_path(path) as temporary:
             figure.savefig(temporary, format="png", dpi=style.DPI / 2, metadata={"Software": None})
