@@ -295,7 +295,7 @@ PAIRS: dict[str, Pair] = {
         ),
         Pair(
             name="cifar10_long_tail", title="long-tailed CIFAR-10, MobileNetV2", group="held_out",
-            n=12_406, dimension=1280, classes=10, seed=2, build=long_tail,
+            n=12_408, dimension=1280, classes=10, seed=2, build=long_tail,
         ),
         Pair(
             name="cats_dogs_500", title="500 cats and dogs, MobileNetV2", group="held_out",
