@@ -24,19 +24,12 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
-import numpy as np
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
 
 from dpprobe import artifacts
-from dpprobe.backbones import loading, timm_models
-from dpprobe.backbones.backbone import Runtime
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import HEADS
 from dpprobe.heads.scoring import score_rows
@@ -46,11 +39,12 @@ from dpprobe.options import options_class
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
+from pairs import gaussians
+from pairs_images import crops, digits
+from pairs_rows import CHECKPOINT, Features, Files, mobilenet, split, through
 
 RESULTS = Path(__file__).resolve().parent / "results" / "defaults.md"
-CHECKPOINT = "../shared/data/weights/mobilenetv2_100_imagenet.safetensors"
 DELTA = 1e-5
-BICUBIC = Image.Resampling.BICUBIC
 EPSILONS = (0.1, 1.0, 10.0)
 VARIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "least_squares": {
@@ -72,19 +66,6 @@ VARIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "newton": {"ridge": (0.3, 3.0), "steps": (1, 6)},
     "prototypes": {"normalize": ("l2",), "intercept": (0.2,)},
 }
-
-
-class Features(NamedTuple):
-    """float32 [n, d], int64 [n] of training and test rows."""
-
-    train: torch.Tensor
-    train_labels: torch.Tensor
-    test: torch.Tensor
-    test_labels: torch.Tensor
-
-    @property
-    def classes(self) -> int:
-        return int(self.train_labels.max()) + 1
 
 
 def main() -> None:
@@ -113,89 +94,15 @@ def all_features(checkpoint: str) -> dict[str, Features]:
     }
 
 
-def gaussians(rows: int, dimension: int, classes: int, apart: float) -> Features:
-    """max(0, Q (m_y + z) + c) with z of a power-law spectrum: class means in its upper part."""
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.arange(1, dimension + 1) ** -0.5
-    spread /= spread.norm()
-    turn = torch.linalg.qr(torch.randn(dimension, dimension, generator=generator))[0]
-    means = torch.zeros(classes, dimension)
-    means[:, :64] = apart * spread[:64] * torch.randn(classes, 64, generator=generator)
-
-    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.randint(0, classes, (count,), generator=generator)
-        rows = means[labels] + spread * torch.randn(count, dimension, generator=generator)
-        return torch.relu(rows @ turn + 0.5 / math.sqrt(dimension)), labels
-
-    return Features(*draw(rows), *draw(3000))
-
-
 def embedded(which: str, checkpoint: str) -> Features:
     """Images through MobileNetV2 at 128 px."""
     started = time.process_time()
-    options = timm_models.Options(
-        model="mobilenetv2_100", checkpoint=checkpoint, model_args={"pad_type": "same"}
-    )
-    backbone = loading.load(options, runtime=Runtime(device="cpu"))
-    images = list(digits() if which == "digits" else crops())
-    parts: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for start in range(0, len(images), 16):
-        chunk = images[start : start + 16]
-        pixels = np.stack([np.asarray(image.resize((128, 128), BICUBIC)) for image, _ in chunk])
-        batch = torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
-        with torch.inference_mode():
-            features = torch.as_tensor(backbone.forward(batch)).float()
-        parts.append((features, torch.tensor([label for _, label in chunk])))
-    features, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-    print(f"{which}: {len(images)} images in {time.process_time() - started:.0f} s", flush=True)
-    held = len(images) // 4  # the last quarter: of digits, images of which no other copy is seen
-    return Features(features[:-held], labels[:-held], features[-held:], labels[-held:])
-
-
-def digits() -> Iterator[tuple[Image.Image, int]]:
-    """Each digit four times in a row."""
-    generator = np.random.default_rng(0)
-    images, labels = load_digits(return_X_y=True)
-    for index in generator.permutation(len(images)):
-        clean = Image.fromarray((images[index].reshape(8, 8) * 15.9).astype(np.uint8))
-        clean = clean.resize((32, 32), BICUBIC)
-        for _ in range(4):
-            shift = (int(generator.integers(-5, 6)), int(generator.integers(-5, 6)))
-            turned = clean.rotate(generator.uniform(-25, 25), BICUBIC, translate=shift)
-            pixels = np.asarray(turned) * generator.uniform(0.5, 1)
-            pixels = pixels + generator.normal(0, generator.uniform(0, 25), (32, 32))
-            yield (
-                Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB"),
-                labels[index],
-            )
-
-
-def crops(count: int = 10_000) -> Iterator[tuple[Image.Image, int]]:
-    """Crops near one of 60 places, turned, mirrored, recoloured, at 32 px."""
-    generator = np.random.default_rng(1)
-    hopper = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
-    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
-    photos.append(Image.open(hopper).convert("RGB"))
-    for label in generator.integers(0, 60, count):
-        photo, place = photos[label // 20], label % 20
-        width, height = photo.size[0] / 5, photo.size[1] / 4
-        x = (place % 5 + generator.normal(0.5, 0.35)) * width
-        y = (place // 5 + generator.normal(0.5, 0.35)) * height
-        half = math.exp(generator.uniform(math.log(25), math.log(65)))
-        wide = photo.crop(square(x, y, 2 * half)).rotate(generator.uniform(-20, 20), BICUBIC)
-        crop = wide.crop(square(2 * half, 2 * half, half)).resize((32, 32), BICUBIC)
-        pixels = np.asarray(crop) / 255
-        if generator.random() < 0.5:
-            pixels = pixels[:, ::-1]
-        pixels = pixels ** math.exp(generator.normal(0, 0.35)) * np.exp(
-            generator.normal(0, 0.12, 3)
-        )
-        pixels = pixels + generator.normal(0, generator.uniform(0, 0.05), pixels.shape)
-        yield Image.fromarray((pixels.clip(0, 1) * 255).astype(np.uint8)), int(label) // 6
-
-
-def square(x: float, y: float, half: float) -> tuple[int, int, int, int]:
-    return int(x - half), int(y - half), int(x + half), int(y + half)
+    images = digits() if which == "digits" else crops()
+    made = through(images, mobilenet(Files(checkpoint=checkpoint), 128))
+    count = len(made["labels"])
+    print(f"{which}: {count} images in {time.process_time() - started:.0f} s", flush=True)
+    # the last quarter: of digits, images of which no other copy is seen
+    return split(made, count - count // 4)
 
 
 def table(head: str, sets: dict[str, Features], seeds: int, cache: Path) -> list[str]:
