@@ -44,6 +44,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "least_squares": {"head": "least_squares"},
     "prototypes": {"head": "prototypes"},
     "momentum": {"head": "momentum"},
+    "momentum_whitened": {"head": "momentum", "normalize": "whitened"},
     "adam": {"head": "adam"},
     "lamb": {"head": "lamb"},
     "sgd": {"head": "sgd"},
@@ -64,9 +65,25 @@ class Change(NamedTuple):
 
 # What each default brings: the head with it, less the head with these options instead.
 ABLATIONS: dict[str, Change] = {
-    "centred rows, not unit rows": Change("feature_covariance", {"normalize": "l2"}),
-    "mean of the steps, not the last": Change("feature_covariance", {"average": "last"}),
-    "lambda as a penalty": Change("feature_covariance", {"penalised": False}),
+    "momentum: all of today's, not yesterday's (raw rows, C 1, 20 steps of rate 1)": Change(
+        "momentum",
+        {"normalize": "none", "max_grad_norm": 1, "intercept": 1, "steps": 20, "learning_rate": 1},
+    ),
+    "momentum: centred rows, not unit rows": Change("momentum", {"normalize": "l2"}),
+    "momentum: C 0.7, not 1": Change("momentum", {"max_grad_norm": 1}),
+    "momentum: a constant of 0.2, not 1": Change("momentum", {"intercept": 1}),
+    "momentum: 40 steps, not 20": Change("momentum", {"steps": 20}),
+    "momentum: the last weights, not their mean": Change("momentum", {"average": "mean"}),
+    "momentum: whitened rows, not centred rows": Change(
+        "momentum_whitened", {"normalize": "centred"}
+    ),
+    "momentum_whitened: the power 0.4, not 0.5": Change(
+        "momentum_whitened", {"normalize": {"kind": "whitened", "exponent": 0.5}}
+    ),
+    "momentum_whitened: the power 0.4, not 0.25": Change(
+        "momentum_whitened", {"normalize": {"kind": "whitened", "exponent": 0.25}}
+    ),
+    "adam: the noise taken off, not left": Change("adam", {"noise_correction": None}),
 }
 # Accuracy in per cent on CIFAR-10 through MobileNetV2, and heads that should not fall far behind.
 TARGET_PAIR = "cifar10_mobilenet"

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from dpprobe.planner.curves import read_curves
-from dpprobe.planner.gaussian import gaussian_mu
+from dpprobe.privacy.gaussian import gaussian_mu
 
 Load = Callable[[str], ModuleType]
 EXPONENTS = (1.0, 0.5, 0.75)

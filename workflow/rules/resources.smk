@@ -37,9 +37,17 @@ def network_threads(wildcards):
 
 
 def training_memory(wildcards, input, attempt):
-    """MB for training: features of float16 on disk are float32 in memory, unless they are streamed."""
+    """MB for training: features of float16 on disk are float32 in memory, unless they are streamed.
+
+    Whitened rows are a copy of them; `auto` may choose that.
+    """
+    methods = [STUDY.methods[name] for name in head_methods(STUDY, wildcards.epsilon)]
+    copies = 1 + any(
+        method.head == "auto" or method.normalize.kind == "whitened"
+        for method in methods
+    )
     features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
-    return int((2000 + features) * attempt)
+    return int((2000 + copies * features) * attempt)
 
 
 @cache

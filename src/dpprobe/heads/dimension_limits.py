@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpprobe.heads import tuned
-from dpprobe.heads.normalisation import Channels, GroupNorm
+from dpprobe.heads.normalisation import Channels, GroupNorm, Whitened
 from dpprobe.heads.options import MethodOptions
 
 # Some minutes of a processor to decompose a matrix of the square, half a gigabyte.
@@ -23,6 +23,11 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
             "head: momentum or prototypes, or take a backbone of fewer features"
         )
     normalize = options.normalize
+    if isinstance(normalize, Whitened) and dimension > MOST_FEATURES:
+        return (
+            f"normalize: whitened: {dimension} features, and their second moment is allowed up to "
+            f"{MOST_FEATURES}; write normalize: centred, or take a backbone of fewer features"
+        )
     parts = {}
     if isinstance(normalize, GroupNorm):
         parts = {"groups": normalize.groups}

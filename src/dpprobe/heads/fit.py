@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -63,9 +64,11 @@ def fit_heads(
         releases = Releases(plan, group, data.device, entropy=entropy, observer=observer)
         with _full_float32_products():
             rows = normalise(data, method.normalize, releases)
-            fits.append(fit_balanced(method, rows, releases, record=_recorder(record, rows)))
+            fit = fit_balanced(method, rows, releases, record=_recorder(record, rows))
+            weights = rows.scored_weights(torch.from_numpy(fit.weights).to(data.device))
         releases.check()
-        transforms += [rows.transform] * len(group)
+        fits.append(replace(fit, weights=weights.cpu().numpy()))
+        transforms += [rows.scoring] * len(group)
     history = [
         row | {"seed_index": row["seed_index"] + offset}
         for offset, part in zip(range(0, len(seeds), len(groups[0])), fits, strict=True)
@@ -95,7 +98,7 @@ def _full_float32_products() -> Iterator[None]:
 def _recorder(record: Observe | None, rows: Rows) -> Record | None:
     if record is None:
         return None
-    return lambda step, weights: record(step, weights, rows.transform)
+    return lambda step, weights: record(step, rows.scored_weights(weights), rows.scoring)
 
 
 def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence[int]) -> None:

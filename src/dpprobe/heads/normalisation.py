@@ -20,9 +20,10 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from dpprobe.options import Options
-from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.plan import Mechanism, split_budget
 
 CENTRE = "centre"
+SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
@@ -88,15 +89,11 @@ class Priced(Normalisation):
     )
 
 
-class Centred(Priced):
-    """Rows to unit L2 norm, minus the mean of those, to unit L2 norm again.
+class AroundCentre(Priced):
+    """Rows around their mean, which is released: the sum of the unit rows, of sensitivity 1.
 
-    Released is the sum of the unit rows, of sensitivity 1; divided by n, which is public, it is
-    the mean. Most of the length of a network's features is their mean: without it the same noise
-    stands against several times the differences between classes.
+    Divided by n, which is public, the sum is the mean.
     """
-
-    kind: Literal["centred"] = "centred"
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (
@@ -109,6 +106,63 @@ class Centred(Priced):
                 count=1,
             ),
         )
+
+
+class Centred(AroundCentre):
+    """Rows to unit L2 norm, minus the mean of those, to unit L2 norm again.
+
+    Most of the length of a network's features is their mean: without it the same noise stands
+    against several times the differences between classes.
+    """
+
+    kind: Literal["centred"] = "centred"
+
+
+class Whitened(AroundCentre):
+    """Centred rows, mapped so that they vary nearly alike in all directions, to unit norm again.
+
+    Released is what `centred` releases, and the second moment of the centred rows: the sum of
+    x x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Worth it where
+    features vary much more in some directions than in others and n is well above d; the more
+    classes, the more.
+    """
+
+    kind: Literal["whitened"] = "whitened"
+    share: float = Field(
+        0.14,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The part of the budget of both releases together, as a part of the sum of "
+        "count * rate^2 / noise_multiplier^2 over all of the fit's releases.",
+    )
+    moment_share: float = Field(
+        0.7,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The second moment's part of `share`; the centre has the rest.",
+    )
+    exponent: float = Field(
+        0.4,
+        gt=0,
+        le=0.5,
+        allow_inf_nan=False,
+        description="The power of the inverse second moment that rows are mapped by; 0.5 makes "
+        "them white.",
+    )
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        moment = Mechanism(
+            name=SECOND_MOMENT,
+            released="sum of the centred rows' outer products",
+            sensitivity=1.0,
+            noise_multiplier=1.0,
+            sample_rate=1.0,
+            count=1,
+        )
+        share = self.moment_share
+        return split_budget([(1 - share, super().releases(n)), (share, (moment,))])
 
 
 class Channels(Priced):
@@ -185,6 +239,7 @@ KINDS: dict[str, type[Normalisation]] = {
     "layer_norm": LayerNorm,
     "group_norm": GroupNorm,
     "centred": Centred,
+    "whitened": Whitened,
     "channels": Channels,
 }
 
@@ -220,7 +275,7 @@ class _BareWords:
 
 
 Normalize: TypeAlias = Annotated[
-    NoNormalisation | L2 | LayerNorm | GroupNorm | Centred | Channels,
+    NoNormalisation | L2 | LayerNorm | GroupNorm | Centred | Whitened | Channels,
     Field(discriminator="kind"),
     BeforeValidator(_spelt_out),
     _BareWords(),

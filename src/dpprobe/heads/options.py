@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
-from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced
+from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whitened
 from dpprobe.options import Options
 from dpprobe.privacy.plan import Mechanism, Selection, split_budget
 
@@ -29,7 +29,7 @@ class MethodOptions(Options, ABC):
         default_factory=NoNormalisation,
         description="What is done to each feature row: none, l2, layer_norm, group_norm (each row "
         "by itself), or one that releases statistics of the rows from the head's own budget: "
-        "centred, channels.",
+        "centred, whitened, channels.",
     )
 
     @model_validator(mode="after")
@@ -38,6 +38,11 @@ class MethodOptions(Options, ABC):
             raise ValueError(
                 f"normalize: {self.normalize.kind} takes a share of a privacy budget, and head "
                 f"{self.head} has none; write l2 or none"
+            )
+        if isinstance(self.normalize, Whitened) and (files := self.public_files()):
+            raise ValueError(
+                "normalize: whitened maps rows by what is released of them, and "
+                f"{next(iter(files))} is for rows as they are; write normalize: centred"
             )
         return self
 

@@ -51,7 +51,7 @@ class Transform:
             return torch.nn.functional.layer_norm(rows, rows.shape[1:])
         if isinstance(spec, kinds.GroupNorm):
             return group_norm(rows, spec.groups)
-        if isinstance(spec, kinds.Centred):
+        if isinstance(spec, kinds.AroundCentre):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
             # not in place: a network's gradients pass through
             return centred * _unit_scale(centred).clamp(max=_LONGEST_SHIFT)
@@ -123,13 +123,24 @@ class Rows:
         multiplied with once it is clipped; None where each row is a unit.
       labels: int64 [rows], or uint8 [rows, num_classes].
       transform: the normalisation of the rows.
+      scoring: what is done to other rows before they are multiplied with `scored_weights`; the
+        same, unless the rows are whitened.
       lengths: float64 [rows], the L2 norm of each row; infinite for rows that hold NaN, infinity,
         huge or vanishing values: those must contribute exactly nothing.
       norms: float64 [rows], the same with a 1 appended to each row.
       affine: the rows without copies of them; None where they are not centred.
     """
 
-    def __init__(self, data: TrainingSet, transform: Transform) -> None:
+    def __init__(
+        self,
+        data: TrainingSet,
+        transform: Transform,
+        *,
+        scoring: Transform | None = None,
+        whitener: torch.Tensor | None = None,
+    ) -> None:
+        self.scoring = transform if scoring is None else scoring
+        self._whitener = whitener
         self.n, self.dimension = data.n, data.dimension
         self.units, self.weights = data.units, data.weights
         self.num_classes, self.device = data.num_classes, data.device
@@ -163,6 +174,14 @@ class Rows:
         if self._data.features is None or self._scale is None:
             return None
         return self._data.features, self._scale
+
+    def scored_weights(self, weights: torch.Tensor) -> torch.Tensor:
+        """Returns heads for rows after `scoring`, of heads [..., K, d + 1] on these rows."""
+        if self._whitener is None:
+            return weights
+        out = weights.clone()
+        out[..., :-1] = (weights[..., :-1].double() @ self._whitener).to(weights.dtype)
+        return out
 
     def blocks(self, bytes_per_row: int = 0) -> Iterator[Block]:
         """Yields the rows in order, in blocks of about 4 MiB.
@@ -229,7 +248,7 @@ class Rows:
     def _lengths(self) -> torch.Tensor:
         if self._scale is not None:
             return self._data.lengths * self._scale
-        if isinstance(self.transform.spec, kinds.Centred):
+        if isinstance(self.transform.spec, kinds.AroundCentre):
             return self._centred_lengths()
         lengths = torch.empty_like(self._data.lengths)
         for block in self.blocks():
@@ -261,8 +280,13 @@ def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Row
     assert len(releases.seeds) == 1, "a priced normalisation is released for one seed at a time"
     if isinstance(spec, kinds.Channels):
         return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
-    assert isinstance(spec, kinds.Centred), spec
-    return Rows(data, Transform(spec, {CENTRE: _centre(data, releases)}))
+    assert isinstance(spec, kinds.AroundCentre), spec
+    centre = _centre(data, releases)
+    if isinstance(spec, kinds.Whitened):
+        from dpprobe.heads.whitening import whitened_rows  # imports this module
+
+        return whitened_rows(data, spec, centre, releases)
+    return Rows(data, Transform(spec, {CENTRE: centre}))
 
 
 def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:

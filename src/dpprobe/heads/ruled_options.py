@@ -14,7 +14,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from dpprobe.heads.first_order_options import FirstOrderOptions
-from dpprobe.heads.normalisation import L2, Centred, Normalize
+from dpprobe.heads.normalisation import L2, AroundCentre, Centred, Normalize
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 
@@ -56,11 +56,11 @@ class RuledOptions(FirstOrderOptions):
 
     @model_validator(mode="after")
     def _check_rule(self) -> RuledOptions:
-        unit = isinstance(self.normalize, L2 | Centred)
+        unit = isinstance(self.normalize, L2 | AroundCentre)
         if self.UNIT_ROWS and self.learning_rate is None and not unit:
             raise ValueError(
                 f"normalize: {self.normalize.kind} without a learning_rate, whose rule is for rows "
-                "of norm 1; write a learning_rate, or normalize: l2 or centred"
+                "of norm 1; write a learning_rate, or normalize: l2, centred or whitened"
             )
         return self
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from scipy.linalg.blas import dgemm, dsyrk
@@ -37,7 +37,6 @@ from scipy.linalg.blas import dgemm, dsyrk
 from dpprobe.errors import ConfigError
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
-from dpprobe.heads.second_order_options import RowOptions
 from dpprobe.heads.training_set import BLOCK_BYTES
 from dpprobe.privacy.grid import (
     GridSum,
@@ -82,6 +81,19 @@ class Piece(NamedTuple):
     centre: torch.Tensor | None
 
 
+class RowBounds(Protocol):
+    """What rows are clipped to; see `second_order_options.RowOptions`."""
+
+    @property
+    def max_row_norm(self) -> float: ...
+
+    @property
+    def intercept(self) -> float: ...
+
+    @property
+    def longest(self) -> float: ...
+
+
 class Design:
     """The rows of one fit, clipped and with their constant.
 
@@ -96,7 +108,7 @@ class Design:
       step: the grid's, of the rows' entries; 1 where there is none.
     """
 
-    def __init__(self, options: RowOptions, rows: Rows, *, private: bool) -> None:
+    def __init__(self, options: RowBounds, rows: Rows, *, private: bool) -> None:
         self.rows, self.columns, self.private = rows, rows.dimension + 1, private
         self.clip = options.max_row_norm if private else math.inf
         self.longest = options.longest if private else math.inf

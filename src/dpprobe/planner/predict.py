@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dpprobe.errors import ConfigError
 from dpprobe.planner.curves import Law, read_curves
-from dpprobe.planner.gaussian import gaussian_mu
+from dpprobe.privacy.gaussian import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 
 # Too few is told with the n at which half of the lead is expected.

@@ -678,7 +678,7 @@ def _head(folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan) 
 
 
 def _arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
-    if isinstance(spec, kinds.Centred):
+    if isinstance(spec, kinds.AroundCentre):
         return {kinds.CENTRE: (dimension,)}
     if isinstance(spec, kinds.Channels):
         names = kinds.CHANNEL_MEANS, kinds.CHANNEL_DEVIATIONS

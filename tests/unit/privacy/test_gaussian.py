@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpprobe.planner.gaussian import gaussian_mu
 from dpprobe.privacy.accountants import gaussian_epsilon
+from dpprobe.privacy.gaussian import gaussian_mu
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 100.0])

@@ -1,0 +1,149 @@
+"""Rows of nearly equal variance in all directions, by a released second moment.
+
+Clipping and noise treat all directions of the rows alike, the classes do not: much of what tells
+them apart lies where rows vary little. So heads are trained on z = A x / |A x|, of centred unit
+rows x, with
+
+    A = (G* + lambda I)^-w,
+
+G* the estimate of the released second moment (`second_order.spectrum`) and w the exponent: 1/2
+makes rows white. The release is the sum of x x^T: a row adds x x^T, of Frobenius norm
+|x|^2 <= 1, a null row nothing. A is a function of it and of public numbers. z depends on one row
+and has norm 1, as x had: what is released later has the sensitivity that it has on x. Noise of the
+same size is smaller, relative to the rows, in directions in which they vary little.
+
+A head W_z on z is one on x but for the length |A x|, which says little of the class. A is scaled so
+that the mean square of that length is estimated as 1, and heads W_z A on x are returned: nothing
+but the centre is needed to apply them.
+
+Under noise A is rounded to a grid (`second_order.Design.factors`), and its products with rows are
+exact: z depends on its row alone, not on the row's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.dimension_limits import MOST_FEATURES
+from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.second_order import Design, Spectrum, second_moment, spectrum
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.grid import GridSum
+from dpprobe.privacy.releases import Releases
+
+# lambda in units of sigma sqrt(d): the released matrix's eigenvalues below it are noise.
+_NOISE_RIDGE = 1.0
+# The same where there is little noise or none; see `second_order.floor_ridge`.
+_LEAST_RIDGE = 0.03
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Rows of norm 1 without a constant, as `Design` takes its options."""
+
+    max_row_norm: float = 1.0
+    intercept: float = 0.0
+    longest: float = 1.0
+
+
+def whitened_rows(
+    data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
+) -> Rows:
+    """Releases the second moment of the centred rows; returns the rows z.
+
+    They take as much memory as the features. Features that are read from disk are mapped anew in
+    each pass.
+
+    Args:
+      centre: as it was released, float32 [d].
+
+    Raises:
+      ConfigError: for more features than a matrix of their square can be decomposed of.
+    """
+    if data.dimension > MOST_FEATURES:
+        raise ConfigError(
+            f"normalize: whitened: {data.dimension} features, and their second moment is allowed "
+            f"up to {MOST_FEATURES}; write normalize: centred"
+        )
+    transform = Transform(spec, {kinds.CENTRE: centre})
+    with torch.inference_mode():
+        design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)
+        summed = second_moment(design)
+        # the last row and column are those of a constant, which is 0 here
+        moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
+        released = releases.symmetric(kinds.SECOND_MOMENT, moment.one_seed)[0]
+        deviation = releases.deviation(kinds.SECOND_MOMENT)
+        matrix = whitener(spectrum(released, deviation), spec.exponent, noise=deviation, n=data.n)
+        source = _MappedRows(design, matrix)
+        mapped = TrainingSet(
+            source if data.streamed else source.in_memory(),
+            data.labels,
+            data.num_classes,
+            units=data.units,
+            device=data.device,
+        )
+        return Rows(mapped, Transform(kinds.L2()), scoring=transform, whitener=matrix)
+
+
+def whitener(moment: Spectrum, exponent: float, *, noise: float, n: int) -> torch.Tensor:
+    """Returns A, float64 [d, d], symmetric.
+
+    Args:
+      moment: the estimated second moment of unit rows.
+      exponent: w.
+      noise: the standard deviation of the noise on the moment's diagonal; 0 for none.
+      n: units of privacy, each of which adds as much as one row.
+    """
+    ridge = max(_NOISE_RIDGE * noise, _LEAST_RIDGE) * math.sqrt(len(moment.values))
+    factors = (moment.values + ridge) ** -exponent
+    length = float((moment.values * factors.square()).sum())
+    # no signal at all: all directions are alike
+    factors *= math.sqrt(n / length) if length > 0 else 1 / float(factors.mean())
+    vectors = moment.vectors.to(torch.float64)
+    return (vectors * factors) @ vectors.T
+
+
+class _MappedRows:
+    """Rows A x as a source of features; rows that must not contribute hold NaN."""
+
+    def __init__(self, design: Design, matrix: torch.Tensor) -> None:
+        self._design = design
+        weights = torch.cat([matrix, matrix.new_zeros(len(matrix), 1)], 1)
+        self._factors = design.factors(weights)
+        self._left_out = design.rows.lengths.isinf()
+
+    @property
+    def rows(self) -> int:
+        return len(self._design.rows)
+
+    @property
+    def dimension(self) -> int:
+        return self._design.rows.dimension
+
+    def blocks(self, rows: int) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yields consecutive blocks of at most `rows` rows: (first row, [m, dimension])."""
+        for start, block in self._products():
+            for first in range(0, len(block), rows):
+                yield start + first, block[first : first + rows].cpu().numpy()
+
+    def in_memory(self) -> torch.Tensor:
+        """Returns all rows, float32 [rows, dimension]."""
+        device = self._design.rows.device
+        out = torch.empty((self.rows, self.dimension), dtype=torch.float32, device=device)
+        for start, block in self._products():
+            out[start : start + len(block)] = block
+        return out
+
+    def _products(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for piece, block in self._design.blocks(16 * self.dimension):
+            products = self._design.logits(block, self._factors).to(torch.float32)
+            products[self._left_out[piece.start : piece.stop]] = torch.nan
+            yield piece.start, products
