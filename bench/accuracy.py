@@ -204,8 +204,9 @@ def write(outcomes: Sequence[Outcome], output: Path) -> None:
 NOTES = """\
 Written by bench/accuracy.py. Test accuracy in per cent at delta 1e-5: mean (standard deviation)
 over five seeds; the best is bold. Every head has its defaults. The pairs stand in
-[bench/pairs.py](../pairs.py): all that decides a default, and the rule of `auto`, is chosen on
-the first group; the second, all of it of CIFAR-10, was not looked at before.
+[bench/pairs.py](../pairs.py); features are MobileNetV2's at 128 px where nothing else is said. All
+that decides a default, and the rule of `auto`, is chosen on the first group; the second, all of it
+of CIFAR-10, was not looked at before.
 
 The regret of `auto` is the mean accuracy of the best head in hindsight less its own; below 0 it is
 better than every head with its defaults. The best head is the largest of noisy means, which

@@ -238,12 +238,12 @@ PAIRS: dict[str, Pair] = {
             n=5391, dimension=1280, classes=10, build=digits_mobilenet,
         ),
         Pair(
-            name="crops_two_classes", title="crops, 2 classes 5 : 1, MobileNetV2",
+            name="crops_two_classes", title="crops, 2 classes 5:1",
             group="chosen_on", n=600, dimension=1280, classes=2, seed=1, unequal=True,
             build=crops_two_classes,
         ),
         Pair(
-            name="glyphs_stage", title="letters, MobileNetV2's stage of 160", group="chosen_on",
+            name="glyphs_stage", title="letters, stage of 160", group="chosen_on",
             n=20_000, dimension=160, classes=26, build=glyph_rows(str(STAGE_160)),
         ),
         Pair(
@@ -251,7 +251,7 @@ PAIRS: dict[str, Pair] = {
             n=20_000, dimension=1280, classes=26, build=glyph_rows("features"),
         ),
         Pair(
-            name="gauss100", title="Gaussians of 100 classes", group="chosen_on",
+            name="gauss100", title="Gaussians, 100 classes", group="chosen_on",
             n=20_000, dimension=256, classes=100,
             build=lambda _, seed: gaussians(20_000, 256, 100, 0.6, seed),
         ),
@@ -265,16 +265,16 @@ PAIRS: dict[str, Pair] = {
             build=lambda files, _: cifar10_mobilenet(files),
         ),
         Pair(
-            name="cifar10_first_half", title="CIFAR-10's first half, MobileNetV2 at 64 px",
+            name="cifar10_first_half", title="CIFAR-10's first half at 64 px",
             group="held_out", n=25_000, dimension=1280, classes=10, build=first_half,
         ),
         Pair(
-            name="cifar10_stage_96", title="CIFAR-10's classes 5 to 9, stage of 96",
+            name="cifar10_stage_96", title="CIFAR-10's 5 to 9, stage of 96",
             group="held_out", n=25_000, dimension=96, classes=5,
             build=upper_classes(str(STAGE_96)),
         ),
         Pair(
-            name="cifar10_stage_320", title="CIFAR-10's classes 5 to 9, stage of 320",
+            name="cifar10_stage_320", title="CIFAR-10's 5 to 9, stage of 320",
             group="held_out", n=25_000, dimension=320, classes=5,
             build=upper_classes(str(STAGE_320)),
         ),
@@ -294,15 +294,15 @@ PAIRS: dict[str, Pair] = {
             ),
         ),
         Pair(
-            name="cifar10_long_tail", title="long-tailed CIFAR-10, MobileNetV2", group="held_out",
+            name="cifar10_long_tail", title="long-tailed CIFAR-10", group="held_out",
             n=12_408, dimension=1280, classes=10, seed=2, build=long_tail,
         ),
         Pair(
-            name="cats_dogs_500", title="500 cats and dogs, MobileNetV2", group="held_out",
+            name="cats_dogs_500", title="500 cats and dogs", group="held_out",
             n=500, dimension=1280, classes=2, seed=3, build=cats_and_dogs(500),
         ),
         Pair(
-            name="cats_dogs_2000", title="2,000 cats and dogs, MobileNetV2", group="held_out",
+            name="cats_dogs_2000", title="2,000 cats and dogs", group="held_out",
             n=2000, dimension=1280, classes=2, seed=4, build=cats_and_dogs(2000),
         ),
     )

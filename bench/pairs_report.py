@@ -262,7 +262,7 @@ def draw(outcomes: Sequence[Outcome], heads: Sequence[str], title: str, path: Pa
             draw_epsilon_axis(axes, scale, width=0.5)
             pair = outcome.pair
             style.title_axes(
-                axes, style.shortened(pair.title, 38),
+                axes, style.shortened(pair.title, 32),
                 f"n {pair.n:,}, d {pair.dimension:,}, K {pair.classes}",
             )  # fmt: skip
         style.label_outer_panels(panels, "test accuracy (%)")
