@@ -35,6 +35,7 @@ import torch
 from scipy.linalg.blas import dgemm, dsyrk
 
 from dpprobe.errors import ConfigError
+from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.training_set import BLOCK_BYTES
@@ -62,8 +63,6 @@ _ROUNDING = {True: 1e-7, False: 1e-12}
 # A block in float64 takes as much memory as `BLOCK_BYTES`.
 _BLOCK_BYTES_PER_ENTRY = 8
 _EIGENVALUES_AT_ONCE = 128
-# Some minutes of a processor to decompose, half a gigabyte.
-MOST_FEATURES = 8192
 
 
 class Piece(NamedTuple):

@@ -12,15 +12,8 @@ from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
-from dpprobe.planner.words import too_few_warning
 from dpprobe.privacy.accountants import worth_to_group
-from dpprobe.privacy.limits import (
-    INFINITE,
-    LARGEST_EPSILON,
-    SMALLEST_EPSILON,
-    delta_fault,
-    delta_warning,
-)
+from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
 from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.long_tails import long_tail_faults
@@ -115,8 +108,6 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
         if warning := delta_warning(delta, n, unit=unit):
             report.warnings.append(f"datasets.{name}: {warning}")
     report.errors += _check_methods(study, name, n, multi_label=multi_label)
-    if not multi_label:
-        report.warnings += _warn_of_few(study, name, n, dataset.count_classes())
 
 
 def _check_release(study: Study, name: str) -> list[str]:
@@ -287,27 +278,6 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
         f"{start}to a patient of {most} images the epsilon is {prices} (steps on all rows; the "
         "statements have each method's); write unit: patient to promise it to patients"
     ]
-
-
-def _warn_of_few(study: Study, dataset: str, n: int, classes: int | None) -> list[str]:
-    """Says at which epsilons a head may do no better than naming the largest class."""
-    epsilons = [
-        float(epsilon)
-        for epsilon in study.job_epsilons()
-        if epsilon != INFINITE and SMALLEST_EPSILON <= float(epsilon) <= LARGEST_EPSILON
-    ]
-    if classes is None or not 2 <= classes <= n or not epsilons:
-        return []
-    if not any(method.private for method in study.methods.values()):
-        return []
-    warning = too_few_warning(
-        n=n,
-        classes=classes,
-        dimension=None,  # of the backbones, not known before features are there
-        epsilons=epsilons,
-        delta=study.dataset_delta(dataset),
-    )
-    return [f"datasets.{dataset}: {warning}"] if warning else []
 
 
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:

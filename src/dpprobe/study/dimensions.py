@@ -1,4 +1,4 @@
-"""Checks a study's backbones and methods by the numbers of features, before any are extracted."""
+"""Checks a study by the numbers of features, before any are extracted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 from dpprobe.backbones.dimensions import Dimensions, read_dimensions
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
+from dpprobe.study.few_rows import few_rows_warnings
 from dpprobe.study.study import Study
 
 
 def check_dimensions(study: Study) -> list[str]:
     """Checks that networks can be built, checkpoints fit them, and methods take their features.
+
+    Also warns of datasets that have too few rows for an epsilon, which depends on their features.
 
     Of networks that no earlier start looked at it takes the seconds of importing torch, so it
     stands apart from `check_study`, which must have passed.
@@ -36,7 +39,7 @@ def check_dimensions(study: Study) -> list[str]:
         ]
     if faults:
         raise ConfigError("\n".join(f"config: {fault}" for fault in faults))
-    return dimensions.warnings
+    return [*dimensions.warnings, *few_rows_warnings(study, dimensions.known.values())]
 
 
 def study_dimensions(study: Study) -> Dimensions:

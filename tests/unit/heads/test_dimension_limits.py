@@ -16,10 +16,6 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
 
 
-def test_the_limit_is_that_of_the_heads() -> None:
-    assert second_order.MOST_FEATURES == MOST_FEATURES
-
-
 @pytest.mark.parametrize("head", sorted(SECOND_ORDER))
 def test_second_order_heads_are_refused_above_it(head: str) -> None:
     options = method_options({"head": head})
@@ -78,12 +74,12 @@ def test_heads_that_refuse_are_the_listed_ones(
 
 def test_parts_of_a_row_must_divide_it() -> None:
     groups = {"kind": "group_norm", "groups": 27}
-    options = method_options({"head": "momentum", "normalize": groups})
+    options = method_options({"head": "momentum", "learning_rate": 1, "normalize": groups})
     assert dimension_fault(options, 15_552) is None
     assert dimension_fault(options, 1280) == (
         "normalize.groups: 27 do not divide the 1280 features; write a divisor of them"
     )
     channels = {"kind": "channels", "channels": 243, "max_mean_norm": 1, "max_deviation_norm": 1}
-    options = method_options({"head": "momentum", "normalize": channels})
+    options = method_options({"head": "momentum", "learning_rate": 1, "normalize": channels})
     assert dimension_fault(options, 15_552) is None
     assert str(dimension_fault(options, 1280)).startswith("normalize.channels: 243 do not divide")

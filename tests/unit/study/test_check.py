@@ -295,15 +295,3 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
         check_study(study)
     assert (folder / "train.parquet").exists()
-
-
-def test_too_few_images_for_an_epsilon_are_warned_of_before_work() -> None:
-    few = changed("datasets.digits.subsample", {"per_class": 6}) | {"epsilons": [0.1, "inf"]}
-    (warning,) = check_study(load_study(few))
-    assert warning.startswith(
-        "datasets.digits: 60 images of 10 classes are too few for epsilon 0.1"
-    )
-    assert "would do)" in warning
-    assert check_study(load_study(few | {"epsilons": ["inf"]})) == []
-    ceiling = few | {"methods": {"ceiling": {"head": "nonprivate"}}}
-    assert check_study(load_study(ceiling)) == []

@@ -1,0 +1,58 @@
+"""Warns of datasets that are too small for an epsilon, where their sizes are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dpprobe.planner.words import too_few_warning
+from dpprobe.privacy.limits import INFINITE, LARGEST_EPSILON, SMALLEST_EPSILON
+from dpprobe.study.study import Study
+
+
+def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
+    """Says at which epsilons heads may do no better than naming the largest class.
+
+    Args:
+      study: checked by `check_study`.
+      dimensions: features of each backbone, None where not known. The fewest stand for all, the
+        most favourable; while one is not known, the fewest that were measured.
+
+    Returns:
+      At most a line a dataset.
+    """
+    epsilons = [
+        float(epsilon)
+        for epsilon in study.job_epsilons()
+        if epsilon != INFINITE and SMALLEST_EPSILON <= float(epsilon) <= LARGEST_EPSILON
+    ]
+    if not epsilons or not any(method.private for method in study.methods.values()):
+        return []
+    known = [dimension for dimension in dimensions if dimension is not None]
+    fewest = min(known) if known and len(known) == len(dimensions) else None
+    warnings = []
+    for name, dataset in study.datasets.items():
+        sizes = None if dataset.multi_label() else _sizes(study, name)
+        if sizes is None:
+            continue
+        n, classes = sizes
+        warning = too_few_warning(
+            n=n,
+            classes=classes,
+            dimension=fewest,
+            epsilons=epsilons,
+            delta=study.dataset_delta(name),
+        )
+        if warning:
+            warnings.append(f"datasets.{name}: {warning}")
+    return warnings
+
+
+def _sizes(study: Study, name: str) -> tuple[int, int] | None:
+    """Returns a dataset's units of privacy and classes; None where not known, or out of range."""
+    dataset = study.datasets[name]
+    rows = dataset.used_rows()
+    n = dataset.used_units() if study.dataset_unit(name) == "patient" else rows and rows[0]
+    classes = dataset.count_classes()
+    if n is None or classes is None or not 2 <= classes <= n:
+        return None
+    return n, classes
