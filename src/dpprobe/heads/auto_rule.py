@@ -1,7 +1,8 @@
 """The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
 
-The rule looks at no data. A change of what it chooses raises `RULE`: cells of another rule are then
-trained anew, and a bundle that names one is verified by the dpprobe that has it.
+The rule looks at no data. A change of what it chooses, of the chosen head's defaults as well,
+raises `RULE`: cells of another rule are then trained anew, and a bundle that names one is verified
+by the dpprobe that has it.
 
 How it was fixed: on the pairs of bench/accuracy.py that are for choosing, `momentum` on centred
 rows was the best head at small n and epsilon, and on whitened rows above n mu = 100 sqrt(d), mu
@@ -36,8 +37,6 @@ def choose(facts: DataFacts) -> dict[str, Any]:
         "head": "momentum",
         "normalize": "whitened" if whitens else "centred",
         "loss": "sigmoid" if facts.multi_label else "softmax",
-        "batch_size": "full",
-        "steps": 40,
     }
 
 
