@@ -31,6 +31,9 @@ METHODS: dict[str, MethodOptions] = {
     "momentum_centred": head(
         "momentum", **_FULL | {"max_grad_norm": 0.5}, learning_rate=0.1, normalize="centred"
     ),
+    "momentum_whitened": head(
+        "momentum", **_FULL | {"max_grad_norm": 0.5}, learning_rate=0.1, normalize="whitened"
+    ),
     "adam_layer_norm": head("adam", **_FULL, learning_rate=0.01, normalize="layer_norm"),
     "exact_sgd": head("sgd", **_FULL, learning_rate=0.1, engine="exact"),
     "sampled_sgd": head("sgd", **_BATCHES, learning_rate=0.1),
