@@ -183,20 +183,21 @@ def _lines(selection: Selection, table: Table, reach: float) -> tuple[Array, Arr
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first of them. There w is
     below its chord, being convex, and w of a line is convex too and above its tangent. So
     w(z) - m w(T(z)) is at most the larger of two numbers: what it is at the first z, and at the
-    second with the tangent's value in place of w(T(z)).
+    second with the tangent's value in place of w(T(z)). Where the tangent falls to w(1) in between,
+    that place is the second z: from there on w(T(z)) is at least w(1), and w falls.
     """
     log_weight, rate = _weight(selection)
     # Where neither the steepest line nor w has moved.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3 * reach), reach, _PLACES)])
     slopes, worst = _trade_off(table, z)
-    at, most = log_weight(z), log_weight(np.ones(1))[0]
-    step = np.minimum(rate(worst[:-1]) * slopes[:-1] * np.diff(z), 1.0)
+    at, others, most = log_weight(z), log_weight(worst), log_weight(np.ones(1))[0]
+    steepness = rate(worst[:-1]) * slopes[:-1]
+    step = np.minimum(steepness * np.diff(z), -np.expm1(most - others[:-1]))
+    second = log_weight(z[:-1] + step / steepness)
     with np.errstate(divide="ignore"):
-        tangent = np.maximum(log_weight(worst[:-1]) + np.log1p(-step), most)
-    return np.exp(np.concatenate([at, at[1:]])), np.concatenate(
-        [at - log_weight(worst), at[1:] - tangent]
-    )
+        tangent = np.maximum(others[:-1] + np.log1p(-step), most)
+    return np.exp(np.concatenate([at, second])), np.concatenate([at - others, second - tangent])
 
 
 def _weight(selection: Selection) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:

@@ -209,6 +209,28 @@ def test_the_hinges_are_above_the_largest_line(kind: tuple[float, float], mu: fl
     assert bound.weights.min() >= 0
 
 
+@pytest.mark.parametrize("kind", [(10, 0.0), (3, 100.0), (10, math.inf)])
+@pytest.mark.parametrize("answer", [4.0, 7.5, 10.0])
+def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
+    kind: tuple[float, float], answer: float
+) -> None:
+    """Of randomised response T rises steeply to nearly 1, and has a corner there."""
+    true = 1 / (1 + math.exp(-answer))
+    profile = Profile(
+        deltas=lambda epsilons: np.maximum(true - np.exp(epsilons) * (1 - true), 0.0),
+        epsilon=lambda delta: math.log((true - delta) / (1 - true)),
+    )
+    selection = best_of(*kind)
+    bound = selection_price._bound(selection, Table.of(profile, DELTA), 1.0, 0.0)
+    z = math.exp(-answer) * np.linspace(0.9, 1.1, 4001)
+    worst = np.minimum(math.exp(answer) * z, 1 - math.exp(-answer) * (1 - z))
+    heights, others = weight(selection, z), weight(selection, worst)
+    for offset in np.linspace(0, bound.offsets[-1], 200):
+        line = (heights - math.exp(offset) * others).max()
+        hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
+        assert bound.weights @ hinges >= line * (1 - 1e-7) - 1e-7 * kind[0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mu", [0.02, 0.17, 1.0, 4.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
