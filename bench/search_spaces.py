@@ -36,8 +36,8 @@ from sklearn.datasets import load_digits
 from defaults import CHECKPOINT, DELTA, Features, accuracy, all_features
 from dpprobe import artifacts
 from dpprobe.heads.balance import fit_balanced
+from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import normalise
 from dpprobe.heads.scoring import products
 from dpprobe.heads.search_spaces import SPACES
 from dpprobe.heads.training_set import TrainingSet

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 
 from dpprobe.heads.normalisation import KINDS
+from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases

@@ -13,8 +13,9 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
+from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan

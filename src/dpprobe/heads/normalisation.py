@@ -2,7 +2,7 @@
 
 Looking at each row alone costs nothing. Whatever looks at several private rows is a release: it
 has a mechanism, a share of the head's budget, and its values are part of the published head.
-Nothing heavy is imported here; `dpprobe.heads.rows` does the work.
+Nothing heavy is imported here; `dpprobe.heads.normalised_rows` does the work.
 """
 
 from __future__ import annotations

@@ -11,14 +11,8 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import BLOCK_BYTES, TrainingSet, row_lengths
-from dpprobe.privacy.grid import GridSum
-from dpprobe.privacy.releases import Releases
-
-# A unit row in float32 may be this much longer than 1; what is released is shorter by so much.
-_MARGIN = 4 * 2.0**-24
 
 # A row this near to the centre, in its own length's units, is rounding alone.
 _LONGEST_SHIFT = 2.0**40
@@ -267,82 +261,3 @@ class Rows:
         shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
         self.affine = Affine(unit * shift, shift, centre)
         return distances * shift
-
-
-def normalise(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
-    """Returns the rows of a training set after a normalisation.
-
-    One that looks at each row alone is done once for all methods and seeds of a job. A priced one
-    is released anew by each fit, for one seed: so the rows are that seed's alone.
-    """
-    if not spec.priced:
-        return data.cached(spec, lambda: Rows(data, Transform(spec)))
-    assert len(releases.seeds) == 1, "a priced normalisation is released for one seed at a time"
-    if isinstance(spec, kinds.Channels):
-        return Rows(data, Transform(spec, _channel_statistics(data, spec, releases)))
-    assert isinstance(spec, kinds.AroundCentre), spec
-    centre = _centre(data, releases)
-    if isinstance(spec, kinds.Whitened):
-        from dpprobe.heads.whitening import whitened_rows  # imports this module
-
-        return whitened_rows(data, spec, centre, releases)
-    return Rows(data, Transform(spec, {CENTRE: centre}))
-
-
-def _centre(data: TrainingSet, releases: Releases) -> torch.Tensor:
-    """Returns the noisy sum of the unit rows over n, float32 [d].
-
-    A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
-    adds nothing: sensitivity 1. n is public. What is released is then shrunk by the part of its
-    squared length that noise is expected to have (James and Stein 1961, positive part), which costs
-    nothing: a centre that is noise alone would hide the classes.
-    """
-    total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
-    grid = releases.grid(1.0, data.n)
-    for start, block in data.blocks():
-        factors = unit_scale(data.lengths[start : start + len(block)]).double()
-        factors *= 1 - _MARGIN
-        if data.weights is not None:
-            factors *= data.weights[start : start + len(block)]
-        if data.device.type == "cpu":
-            in_steps = factors.div_(grid.step).numpy()
-            grid_rows.add(block.numpy(), in_steps, grid.whole, total.numpy())
-        else:
-            total += grid.units(block * factors[:, None]).sum(0)
-    noisy = releases.gaussian(CENTRE, GridSum(total[None], grid.step))[0]
-    square, noise = float(noisy.square().sum()), data.dimension * releases.deviation(CENTRE) ** 2
-    shrunk = noisy * max(0.0, 1 - noise / square) if noise > 0 else noisy
-    return (shrunk / data.n).to(torch.float32)
-
-
-def _channel_statistics(
-    data: TrainingSet, spec: kinds.Channels, releases: Releases
-) -> dict[str, torch.Tensor]:
-    """Returns the noisy means, and what distances to them are divided by: float32 [channels] each.
-
-    A row adds one clipped vector, times its weight, to each sum, and one that must not contribute
-    nothing: the sensitivities are the clipping norms. n is public. See `normalisation.Channels`.
-    """
-
-    def released(name: str, statistic: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        bound = releases.sensitivity(name) * (1 - _MARGIN)
-        grid = releases.grid(bound, data.n)
-        total = torch.zeros(spec.channels, dtype=torch.float64, device=data.device)
-        for start, block in data.blocks():
-            usable = data.lengths[start : start + len(block)].isfinite()
-            vectors = statistic(by_channel(block, spec.channels)).to(torch.float64)
-            norms = torch.linalg.vector_norm(vectors, dim=1)
-            factors = torch.where(usable, (bound / norms).clamp(max=1), 0.0)
-            if data.weights is not None:
-                factors *= data.weights[start : start + len(block)]
-            total += grid.units(vectors * factors[:, None]).sum(0)
-        return releases.gaussian(name, GridSum(total[None], grid.step))[0] / data.n
-
-    means = released(CHANNEL_MEANS, lambda block: block.mean(2, dtype=torch.float64))
-    centre = means.to(torch.float32)[:, None]
-    raw = released(CHANNEL_DEVIATIONS, lambda block: (block - centre).square_().mean(2).sqrt_())
-    deviations = raw.clamp(min=0).square_().add_(spec.floor).sqrt_()
-    return {
-        CHANNEL_MEANS: means.to(torch.float32),
-        CHANNEL_DEVIATIONS: deviations.to(torch.float32),
-    }

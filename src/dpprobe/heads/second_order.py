@@ -81,7 +81,7 @@ class Piece(NamedTuple):
 
 
 class RowBounds(Protocol):
-    """What rows are clipped to; see `second_order_options.RowOptions`."""
+    """The bounds of rows; see `second_order_options.RowOptions`."""
 
     @property
     def max_row_norm(self) -> float: ...

@@ -25,7 +25,8 @@ from dpprobe.heads.normalisation import (
     GroupNorm,
     Normalisation,
 )
-from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum

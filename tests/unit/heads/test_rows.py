@@ -13,7 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import CENTRE, Centred, GroupNorm, Normalisation, Normalize
-from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan

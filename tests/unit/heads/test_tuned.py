@@ -18,9 +18,10 @@ from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
+from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.search_space import Range
 from dpprobe.heads.training_set import TrainingSet

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from dpprobe.errors import DataError
 from dpprobe.heads import tuned
 from dpprobe.heads.normalisation import Centred, Channels, Normalisation
+from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform, normalise
+from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
 from dpprobe.privacy.grid import GridSum

@@ -17,7 +17,8 @@ from dpprobe.heads import feature_covariance, momentum
 from dpprobe.heads.dimension_limits import MOST_FEATURES, dimension_fault
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, SECOND_MOMENT, Whitened
-from dpprobe.heads.rows import Rows, normalise
+from dpprobe.heads.normalised_rows import normalise
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
