@@ -214,7 +214,7 @@ flatters it; "on other seeds" chooses it on half of the seeds and compares on th
 over all halves. Where `auto` trains the very head that is best, both have the same seeds and the
 regret is 0. Standard errors are over seeds alone; a test split of m rows has one of up to
 50 / sqrt(m) points. The mean over cells counts regrets below 0 as 0, that on other seeds does
-not."""
+not. A head without a row, a pair without a section and an empty field were not run."""
 
 ABLATION_NOTES = """\
 Points that each default brings: the head's accuracy with it, less that with the option as it was,
