@@ -29,8 +29,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from defaults import EPSILONS, Features, accuracy, gaussians
+from defaults import EPSILONS, accuracy
 from dpprobe import artifacts
+from pairs import gaussians
+from pairs_rows import Features
 
 RESULTS = Path(__file__).resolve().parent / "results" / "first_order_defaults.md"
 PAIRS = ("digits_mobilenet", "crops_mobilenet", "crops_scattering", "gauss100")

@@ -30,7 +30,6 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 
-import defaults
 from dpprobe import artifacts
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.options import MethodOptions
@@ -42,6 +41,8 @@ from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.versions import VERSIONS
 from learning_law import law_of
+from pairs import gaussians
+from pairs_rows import Features
 from planner_coverage import report_coverage
 
 CACHE = Path("data/bench_pairs")
@@ -74,7 +75,7 @@ class Set:
 
     name: str
     source: str
-    data: defaults.Features
+    data: Features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +134,10 @@ def public_set(folder: Path, name: str) -> Set | None:
     """Returns a pair's features; None where they are not there."""
     path = folder / f"{name}.safetensors"
     if name == "gauss10":
-        data = defaults.gaussians(10_000, 512, 10, 0.3)
+        data = gaussians(10_000, 512, 10, 0.3)
     elif path.exists():
         parts = load_file(path)
-        data = defaults.Features(**{key: parts[key] for key in defaults.Features._fields})
+        data = Features(**{key: parts[key] for key in Features._fields})
     else:
         print(f"{path}: not there; write it by bench/pairs.py", flush=True)
         return None

@@ -19,11 +19,13 @@ from typing import Any
 
 import torch
 
-from defaults import Features, accuracy, crops, digits
+from defaults import accuracy
 from dpprobe import artifacts
 from dpprobe.backbones import loading, scattering
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.projection import signs
+from pairs_images import crops, digits
+from pairs_rows import Features
 
 RESULTS = Path(__file__).resolve().parent / "results" / "projection.md"
 DIMENSION = 15_552

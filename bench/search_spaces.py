@@ -33,7 +33,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 
-from defaults import CHECKPOINT, DELTA, Features, accuracy, all_features
+from defaults import DELTA, accuracy, all_features
 from dpprobe import artifacts
 from dpprobe.heads.balance import fit_balanced
 from dpprobe.heads.normalised_rows import normalise
@@ -47,6 +47,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.selection import draw_runs
+from pairs_rows import CHECKPOINT, Features
 
 BASES: dict[str, dict[str, Any]] = {head: {"head": head} for head in SPACES} | {
     "sgd": {"head": "sgd", "batch_size": "full", "steps": 40, "normalize": "centred"}
@@ -191,7 +192,7 @@ def fits(
     test = rows.transform(data.test)
     counts, accuracies = [], []
     names = list(options.search)
-    for index, values in enumerate(itertools.product(*options.search.values())):  # type: ignore[arg-type]
+    for index, values in enumerate(itertools.product(*options.search.values())):
         method = options.trial(dict(zip(names, values, strict=True)))
         trial = releases.part(trial_plan(plan, method, selection), [seed + index + 1])
         weights = torch.from_numpy(fit_balanced(method, rows, trial).weights)

@@ -40,7 +40,7 @@ def rate(options: FirstOrderOptions, *, n: int = 1000, noise: float, **sizes: in
     """The rate of a fit on n rows of these sizes, with this noise multiplier."""
     epsilon = 1.0 if noise else math.inf
     plan = plan_for(options, n, noise, epsilon)
-    shape = {"rows": n, "dimension": 7, "classes": 4, **sizes}
+    shape: dict[str, Any] = {"rows": n, "dimension": 7, "classes": 4, **sizes}
     data = training_set(**shape)
     return rate_of(options, rows_of(data), Releases(plan, SEEDS, torch.device("cpu")))
 
@@ -252,7 +252,7 @@ def test_without_noise_a_correction_changes_nothing(cls: Any) -> None:
     for correction in (None, 0.3):
         options = cls(noise_correction=correction, steps=5, normalize="l2")
         weights.append(fit_heads(options, data, no_privacy(options, data.rows), SEEDS).weights)
-    np.testing.assert_array_equal(*weights)
+    np.testing.assert_array_equal(weights[0], weights[1])
     noisy = []
     for correction in (None, 0.3):
         options = cls(noise_correction=correction, steps=5, normalize="l2")
