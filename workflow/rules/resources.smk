@@ -41,10 +41,9 @@ def training_memory(wildcards, input, attempt):
 
     Whitened rows are a copy of them; `auto` may choose that.
     """
-    methods = [STUDY.methods[name] for name in head_methods(STUDY, wildcards.epsilon)]
     copies = 1 + any(
         method.head == "auto" or method.normalize.kind == "whitened"
-        for method in methods
+        for method in STUDY.methods.values()
     )
     features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
     return int((2000 + copies * features) * attempt)
