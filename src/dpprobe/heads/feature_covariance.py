@@ -36,12 +36,13 @@ from pydantic import Field
 from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.preconditioned_descent_options import FileInitOptions
-from dpprobe.heads.second_order_options import GRADIENTS, full_batch
+from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,
     Mechanism,
+    full_batch,
     split_budget,
 )
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dpprobe.errors import PrivacyError
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.balance import fit_balanced
+from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.heads.fitted import Fitted, Heads, Observe, Record
 from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.options import MethodOptions
@@ -48,6 +49,7 @@ def fit_heads(
       The trained heads, weights [seeds, classes, d + 1].
 
     Raises:
+      ConfigError: for more features than the method takes.
       PrivacyError: when the plan is not one for this method on this data, or when the noisy
         releases taken are not those priced.
     """
@@ -123,6 +125,8 @@ def _check(method: MethodOptions, data: TrainingSet, plan: Plan, seeds: Sequence
         )
     if len(set(seeds)) < len(seeds) or not seeds:
         raise PrivacyError(f"head {method.head}: seeds must be given, and differ from each other")
+    if fault := dimension_fault(method.trained, data.dimension):
+        raise ConfigError(fault)
     if data.multi_label and not method.multi_label:
         raise PrivacyError(
             f"head {method.head}: it takes one label a row, and rows here have several"

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.second_order_options import LabelSumOptions, SolverOptions, full_batch
-from dpprobe.privacy.plan import Mechanism, split_budget
+from dpprobe.heads.second_order_options import LabelSumOptions, SolverOptions
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +74,6 @@ def fit(
     from dpprobe.heads.history import history_without_loss
     from dpprobe.heads.second_order import (
         Design,
-        check_dimension,
         cross_moment,
         each_seed,
         ridge_of,
@@ -82,7 +81,6 @@ def fit(
         spectrum,
     )
 
-    check_dimension(rows, options.head)
     private, classes = releases.plan.private, rows.num_classes
     norm = 1.0 if rows.multi_label else math.sqrt(1 - 1 / classes) if classes > 1 else 1.0
     with torch.inference_mode():

@@ -38,11 +38,12 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.preconditioned_descent_options import PreconditionedDescentOptions
-from dpprobe.heads.second_order_options import GRADIENTS, full_batch
+from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
     SMALLEST_SENSITIVITY,
     Mechanism,
+    full_batch,
     split_budget,
 )
 

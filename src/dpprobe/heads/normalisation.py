@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from dpprobe.options import Options
-from dpprobe.privacy.plan import Mechanism, split_budget
+from dpprobe.privacy.plan import Mechanism, full_batch, split_budget
 
 CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
@@ -96,16 +96,7 @@ class AroundCentre(Priced):
     """
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        return (
-            Mechanism(
-                name=CENTRE,
-                released="sum of the rows, each scaled to unit norm",
-                sensitivity=1.0,
-                noise_multiplier=1.0,
-                sample_rate=1.0,
-                count=1,
-            ),
-        )
+        return (full_batch(CENTRE, "sum of the rows, each scaled to unit norm", 1.0),)
 
 
 class Centred(AroundCentre):
@@ -153,14 +144,7 @@ class Whitened(AroundCentre):
     )
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:
-        moment = Mechanism(
-            name=SECOND_MOMENT,
-            released="sum of the centred rows' outer products",
-            sensitivity=1.0,
-            noise_multiplier=1.0,
-            sample_rate=1.0,
-            count=1,
-        )
+        moment = full_batch(SECOND_MOMENT, "sum of the centred rows' outer products", 1.0)
         share = self.moment_share
         return split_budget([(1 - share, super().releases(n)), (share, (moment,))])
 
@@ -213,22 +197,15 @@ class Channels(Priced):
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
         return (
-            Mechanism(
-                name=CHANNEL_MEANS,
-                released="sum of the rows' channel means, each vector clipped",
-                sensitivity=self.max_mean_norm,
-                noise_multiplier=1.0,
-                sample_rate=1.0,
-                count=1,
+            full_batch(
+                CHANNEL_MEANS,
+                "sum of the rows' channel means, each vector clipped",
+                self.max_mean_norm,
             ),
-            Mechanism(
-                name=CHANNEL_DEVIATIONS,
-                released="sum of the rows' channel deviations from the released means, each "
-                "vector clipped",
-                sensitivity=self.max_deviation_norm,
-                noise_multiplier=1.0,
-                sample_rate=1.0,
-                count=1,
+            full_batch(
+                CHANNEL_DEVIATIONS,
+                "sum of the rows' channel deviations from the released means, each vector clipped",
+                self.max_deviation_norm,
             ),
         )
 

@@ -20,7 +20,6 @@ from dpprobe.heads.second_order import (
     Factors,
     Loss,
     Spectrum,
-    check_dimension,
     descend,
     gradient,
     ridge_of,
@@ -54,7 +53,6 @@ class Descent:
         scale: float = 1.0,
         record: Record | None,
     ) -> None:
-        check_dimension(rows, options.head)
         self.options, self.rows = options, rows
         self.design = Design(options, rows, private=releases.plan.private)
         self.curvature = options.curvature(rows.num_classes)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.second_order_options import LabelSumOptions, full_batch
-from dpprobe.privacy.plan import Mechanism
+from dpprobe.heads.second_order_options import LabelSumOptions
+from dpprobe.privacy.plan import Mechanism, full_batch
 
 if TYPE_CHECKING:
     import torch

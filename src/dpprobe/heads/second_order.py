@@ -35,7 +35,6 @@ import torch
 from scipy.linalg.blas import dgemm, dsyrk
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.kernels import grid_rows
 from dpprobe.heads.rows import Affine, Rows
 from dpprobe.heads.training_set import BLOCK_BYTES
@@ -326,16 +325,6 @@ def rounding_of(affine: Affine) -> torch.Tensor:
     It matters for rows next to the centre, whose difference to it is rounding for the most part.
     """
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
-
-
-def check_dimension(rows: Rows, head: str) -> None:
-    """Raises ConfigError where a matrix of the dimension's square is out of reach."""
-    if rows.dimension > MOST_FEATURES:
-        raise ConfigError(
-            f"head {head}: {rows.dimension} features; their second moment would take "
-            f"{8 * rows.dimension**2 / 1e9:.1f} GB and hours to decompose, and is allowed up to "
-            f"{MOST_FEATURES}; write head: momentum or sgd, or take a backbone of fewer features"
-        )
 
 
 def second_moment(

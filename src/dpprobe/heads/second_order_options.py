@@ -8,7 +8,6 @@ from pydantic import Field
 
 from dpprobe.heads.normalisation import Centred, Normalize
 from dpprobe.heads.options import MethodOptions
-from dpprobe.privacy.plan import Mechanism
 
 GRADIENTS = "gradients"
 SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
@@ -77,16 +76,4 @@ class SolverOptions(RowOptions):
         description="lambda, added to the released matrix before it is inverted. Where absent it "
         "is set from the noise, the dimension and the number of classes, all public; without noise "
         "from the dimension and the rows' mean square. 0 is none but for rounding.",
-    )
-
-
-def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
-    """Returns a release over all rows, of relative noise multiplier 1."""
-    return Mechanism(
-        name=name,
-        released=released,
-        sensitivity=sensitivity,
-        noise_multiplier=1.0,
-        sample_rate=1.0,
-        count=count,
     )

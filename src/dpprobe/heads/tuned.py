@@ -53,6 +53,7 @@ from dpprobe.privacy.plan import (
     Mechanism,
     Plan,
     Selection,
+    full_batch,
     split_budget,
 )
 
@@ -275,14 +276,7 @@ class Options(MethodOptions):
             if self.multi_label
             else "number of rows whose label a trial's head gets right"
         )
-        return Mechanism(
-            name=SCORE,
-            released=released,
-            sensitivity=1.0,
-            noise_multiplier=1.0,
-            sample_rate=1.0,
-            count=1,
-        )
+        return full_batch(SCORE, released, 1.0)
 
     def selection(self, n: int) -> Selection:
         names = tuple(mechanism.name for mechanism in self.releases(n))

@@ -30,9 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.errors import ConfigError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.dimension_limits import MOST_FEATURES
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.second_order import Design, Spectrum, second_moment, spectrum
 from dpprobe.heads.training_set import TrainingSet
@@ -64,15 +62,7 @@ def whitened_rows(
 
     Args:
       centre: as it was released, float32 [d].
-
-    Raises:
-      ConfigError: for more features than a matrix of their square can be decomposed of.
     """
-    if data.dimension > MOST_FEATURES:
-        raise ConfigError(
-            f"normalize: whitened: {data.dimension} features, and their second moment is allowed "
-            f"up to {MOST_FEATURES}; write normalize: centred"
-        )
     transform = Transform(spec, {kinds.CENTRE: centre})
     with torch.inference_mode():
         design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)

@@ -352,6 +352,18 @@ def _from_json(value: float | str | None) -> float | None:
     return None if value is None else float(value)
 
 
+def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
+    """Returns a release over all rows, of relative noise multiplier 1."""
+    return Mechanism(
+        name=name,
+        released=released,
+        sensitivity=sensitivity,
+        noise_multiplier=1.0,
+        sample_rate=1.0,
+        count=count,
+    )
+
+
 def split_budget(
     parts: Sequence[tuple[float, Sequence[Mechanism]]],
 ) -> tuple[Mechanism, ...]:

@@ -48,10 +48,9 @@ from scipy.stats import binom, norm
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.scoring import score_rows
-from dpprobe.heads.second_order_options import full_batch
 from dpprobe.privacy.entropy import Entropy
 from dpprobe.privacy.grid import Grid, GridSum
-from dpprobe.privacy.plan import Mechanism, Plan, split_budget
+from dpprobe.privacy.plan import Mechanism, Plan, full_batch, split_budget
 from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.statement import mechanism_values
 from dpprobe.results.bootstrap import CONFIDENCE

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dpprobe.errors import ConfigError
-from dpprobe.heads import second_order
+from dpprobe.heads import dimension_limits, second_order
 from dpprobe.heads.dimension_limits import MOST_FEATURES, SECOND_ORDER, dimension_fault
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.grid import GridSum
 
 
 @pytest.mark.parametrize("head", sorted(SECOND_ORDER))
@@ -49,11 +51,10 @@ def test_others_take_any_number(head: str) -> None:
         )
     ],
 )
-def test_heads_that_refuse_are_the_listed_ones(
+def test_heads_that_sum_outer_products_are_the_listed_ones(
     head: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert head in HEADS
-    monkeypatch.setattr(second_order, "MOST_FEATURES", 4)
     options = method_options({"head": head})
     rows = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     plan = calibrate(
@@ -65,11 +66,24 @@ def test_heads_that_refuse_are_the_listed_ones(
         cache=tmp_path,
     )
     data = TrainingSet(rows, torch.arange(30) % 2, 2)
+    summed: list[int] = []
+    second_moment = second_order.second_moment
+
+    def counted(design: second_order.Design, *args: Any) -> GridSum:
+        summed.append(design.rows.dimension)
+        return second_moment(design, *args)
+
+    monkeypatch.setattr(second_order, "second_moment", counted)
+    fit_heads(options, data, plan, [1])
+    assert bool(summed) == refused
+    monkeypatch.setattr(dimension_limits, "MOST_FEATURES", 4)
+    summed.clear()
     if refused:
-        with pytest.raises(ConfigError, match="5 features; their second moment"):
+        with pytest.raises(ConfigError, match=f"head {head}: 5 features.* write head: momentum"):
             fit_heads(options, data, plan, [1])
     else:
         fit_heads(options, data, plan, [1])
+    assert not summed
 
 
 def test_parts_of_a_row_must_divide_it() -> None:

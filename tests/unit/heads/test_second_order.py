@@ -11,10 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpprobe.errors import ConfigError
 from dpprobe.heads import second_order
 from dpprobe.heads.feature_covariance import Options
-from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
@@ -45,7 +43,6 @@ from tests.support.second_order_data import (
     accuracy,
     classes_of,
     fit,
-    plan_of,
     rows_of,
     with_unusable,
 )
@@ -475,18 +472,6 @@ def test_descend_averages_as_it_says(average: str, expected: float) -> None:
     assert float(result) == pytest.approx(expected)
     assert len(snapshots) == 3
     assert float(snapshots[-1]) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("head", ["least_squares", "newton", "feature_covariance"])
-def test_more_features_than_can_be_decomposed_are_refused(
-    head: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(second_order, "MOST_FEATURES", 11)
-    method = method_options({"head": head})
-    features, labels = classes_of(dimension=12)
-    data = TrainingSet(features, labels, 4)
-    with pytest.raises(ConfigError, match=f"head {head}: 12 features; .* write head: momentum"):
-        fit_heads(method, data, plan_of(method, data.rows, 5.0), [1])
 
 
 @pytest.mark.parametrize("private", [True, False])
