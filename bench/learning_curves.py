@@ -98,7 +98,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.coverage:
-        print(report_coverage(arguments.cache, arguments.coverage, DELTA))
+        print(report_coverage(arguments.cache, arguments.coverage))
         return
     torch.set_num_threads(1)
     curves = artifacts.read_json(FILE)["curves"] if FILE.exists() else []

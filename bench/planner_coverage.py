@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
-
 from dpprobe import artifacts
 from dpprobe.planner.predict import Setting, predict
+from pairs import PAIRS, Pair
+from pairs_rows import CHECKPOINT, CIFAR10, Files
+from pairs_scores import DELTA, Fit, Scores, planned
 
 RESULTS = Path(__file__).resolve().parent / "results" / "planner_coverage.md"
 HEAD = "auto"
 CEILING = "nonprivate"
+SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +35,11 @@ class Held:
         return statistics.mean(low <= accuracy <= high for accuracy in self.accuracies)
 
 
-def report_coverage(cache: Path, pairs: Sequence[str], delta: float) -> str:
+def report_coverage(cache: Path, pairs: Sequence[str]) -> str:
     """Writes the table of pairs and epsilons, and the part of fits within the range."""
-    results = [held for pair in pairs for held in held_results(cache, pair, delta)]
+    files = Files(cache=cache, checkpoint=CHECKPOINT, cifar10=CIFAR10, features=None)
+    scores = Scores(cache / "scores")
+    results = [held for pair in pairs for held in held_results(PAIRS[pair], files, scores)]
     lines = [
         "# The planner's range against what was measured",
         "",
@@ -67,36 +71,39 @@ def report_coverage(cache: Path, pairs: Sequence[str], delta: float) -> str:
     return text
 
 
-def held_results(cache: Path, pair: str, delta: float) -> list[Held]:
-    """Reads a pair's scores; none where `auto` or the ceiling was not run."""
-    path = cache / "scores" / f"{pair}.jsonl"
-    if not path.exists():
-        print(f"{path}: not there; write it by bench/accuracy.py", flush=True)
+def held_results(pair: Pair, files: Files, scores: Scores) -> list[Held]:
+    """Returns the range and the accuracies of each epsilon at which `auto` was run.
+
+    `auto` has the scores of the head that it chose, so they are looked up as bench/accuracy.py
+    does, with today's code.
+    """
+    if not pair.path(files).exists():
+        print(f"{pair.path(files)}: not there; write it by bench/pairs.py", flush=True)
         return []
-    scores = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    scores = [score for score in scores if score["accuracy"] is not None]
-    with safe_open(cache / f"{pair}.safetensors", framework="pt") as opened:
-        n, dimension = opened.get_slice("train").get_shape()
-        labels = opened.get_tensor("test_labels")
-    classes = int(labels.max()) + 1
-    ceilings = [score["accuracy"] / 100 for score in scores if score["head"] == CEILING]
-    measured: dict[float, list[float]] = {}
-    for score in scores:
-        if score["head"] == HEAD and score["epsilon"] != "inf":
-            measured.setdefault(float(score["epsilon"]), []).append(score["accuracy"] / 100)
-    if not ceilings or not measured:
-        print(f"{pair}: {HEAD} or {CEILING} was not run; run bench/accuracy.py", flush=True)
-        return []
+    ceilings = accuracies(scores, planned(pair, CEILING, {"head": CEILING}, math.inf, files))
     results = []
-    for epsilon, accuracies in sorted(measured.items()):
-        setting = Setting(n=n, dimension=dimension, classes=classes, epsilon=epsilon, delta=delta)
-        kept = predict(setting)
-        results.append(
-            Held(
-                pair=pair,
-                setting=setting,
-                range=kept.accuracy(chance=1 / classes, ceiling=statistics.mean(ceilings)),
-                accuracies=tuple(accuracies),
+    for epsilon in pair.epsilons:
+        measured = accuracies(scores, planned(pair, HEAD, {"head": HEAD}, epsilon, files))
+        if not ceilings or not measured:
+            print(
+                f"{pair.name}, epsilon {epsilon:g}: {HEAD} or {CEILING} was not run with this "
+                "code; run bench/accuracy.py",
+                flush=True,
             )
+            continue
+        setting = Setting(
+            n=pair.n, dimension=pair.dimension, classes=pair.classes, epsilon=epsilon, delta=DELTA
+        )
+        expected = predict(setting).accuracy(
+            chance=1 / pair.classes, ceiling=statistics.mean(ceilings)
+        )
+        results.append(
+            Held(pair=pair.name, setting=setting, range=expected, accuracies=tuple(measured))
         )
     return results
+
+
+def accuracies(scores: Scores, fit: Fit) -> list[float]:
+    """Returns the accuracies of a fit that are there, as fractions."""
+    known = (score.accuracy for score in scores.of(fit, range(SEEDS)))
+    return [accuracy / 100 for accuracy in known if accuracy is not None]
