@@ -139,6 +139,7 @@ class CellTask:
             ),
             private_choices=self.options.private_choices,
             priced_normalisation=self.options.normalize.priced,
+            released_priors=self.options.releases_priors,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
             chosen_from=self.options.chosen_from(self.facts),
