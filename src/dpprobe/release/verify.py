@@ -324,6 +324,10 @@ def _options(facts: BundleFacts) -> tuple[str, MethodOptions]:
         options.multi_label or not facts.multi_label,
         f"multi_label: head {options.head} with these options takes one label a row",
     )
+    _require(
+        (head.class_priors is not None) == options.releases_priors,
+        f"head.{CLASS_PRIORS}: there are some, or none, against what the options release",
+    )
     if isinstance(options, Tuned):
         _check_chosen(options, head.chosen)
     else:
@@ -670,6 +674,7 @@ def _head(folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan) 
             bool((priors > 0).all()) and math.isclose(float(priors.sum()), 1, rel_tol=1e-4),
             f"{CLASS_PRIORS}: not frequencies of classes, above 0 and of sum 1",
         )
+        _same(f"head.{CLASS_PRIORS}", priors.tolist(), list(facts.head.class_priors or ()))
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,
