@@ -25,10 +25,11 @@ Numbers = tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-# Of the noise on a count: one that lies below so many standard deviations counts as that many. The
-# class may have any number of rows below it, and a smaller prior would be a boost by noise.
-_FLOOR = 2.0
+# Both were chosen on public features (bench/balanced.py).
 DEFAULT_PRIOR_SHARE = 0.02
+# A count below so many standard deviations of its noise counts as that many: below it noise decides
+# which classes would be boosted, and without bound.
+PRIOR_FLOOR = 2.0
 
 
 def _absent(value: object) -> bool:
@@ -139,14 +140,17 @@ class BalanceOptions(MethodOptions):
         return split_budget([(self.prior_share, (counts,)), (1 - self.prior_share, others)])
 
 
-def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
+def released_priors(
+    counts: Sequence[float], deviation: float, *, floor: float = PRIOR_FLOOR
+) -> tuple[float, ...]:
     """Returns the classes' frequencies, of sum 1, from their noisy counts.
 
     Args:
       counts: as released, one a class.
       deviation: the standard deviation of the noise on each; 0 for none.
+      floor: the least count, in standard deviations of its noise; it is never below 1.
     """
-    least = max(1.0, _FLOOR * deviation)
+    least = max(1.0, floor * deviation)
     floored = [max(count, least) for count in counts]
     total = math.fsum(floored)
     return tuple(count / total for count in floored)
