@@ -54,8 +54,8 @@ class BalanceOptions(MethodOptions):
         None,
         exclude_if=_absent,
         description="How frequent classes are among the training rows: public, one number a "
-        "class; or `released`, counted with noise from a share of the head's budget. Their "
-        "logarithms are taken off the trained head's biases, so that it answers as if classes "
+        "class; or, of a linear head, `released`: counted with noise from a share of its budget. "
+        "Their logarithms are taken off the trained head's biases, so that it answers as if classes "
         "were equally frequent (logit adjustment). For loss: softmax.",
     )
     prior_share: float | None = Field(
