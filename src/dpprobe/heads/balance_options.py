@@ -55,8 +55,8 @@ class BalanceOptions(MethodOptions):
         exclude_if=_absent,
         description="How frequent classes are among the training rows: public, one number a "
         "class; or, of a linear head, `released`: counted with noise from a share of its budget. "
-        "Their logarithms are taken off the trained head's biases, so that it answers as if classes "
-        "were equally frequent (logit adjustment). For loss: softmax.",
+        "Their logarithms are taken off the trained head's biases, so that it answers as if "
+        "classes were equally frequent (logit adjustment). For loss: softmax.",
     )
     prior_share: float | None = Field(
         None,
