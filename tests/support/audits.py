@@ -34,6 +34,14 @@ METHODS: dict[str, MethodOptions] = {
     "momentum_whitened": head(
         "momentum", **_FULL | {"max_grad_norm": 0.5}, learning_rate=0.1, normalize="whitened"
     ),
+    "momentum_balanced": head(
+        "momentum",
+        **_FULL | {"max_grad_norm": 0.5},
+        learning_rate=0.1,
+        normalize="centred",
+        class_priors="released",
+        prior_share=0.2,
+    ),
     "adam_layer_norm": head("adam", **_FULL, learning_rate=0.01, normalize="layer_norm"),
     "exact_sgd": head("sgd", **_FULL, learning_rate=0.1, engine="exact"),
     "sampled_sgd": head("sgd", **_BATCHES, learning_rate=0.1),

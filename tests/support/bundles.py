@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpprobe.backbones.probe import take_probe
+from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
@@ -15,6 +16,7 @@ from dpprobe.release.choice import NO_CHOICE
 from dpprobe.release.statement import release_statement
 
 CLASSES = ("naevus", "melanoma", "keratosis")
+PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)
 LEDGER: dict[str, Any] = {
     "entry": 1,
     "releases": 1,
@@ -87,6 +89,7 @@ def write_example(
             options=method.model_dump(mode="json"),
             method="covariance",
             chosen=None,
+            class_priors=tuple(PRIORS.tolist()) if method.releases_priors else None,
             link=method.link_on(False),
         ),
     )
@@ -107,7 +110,8 @@ def write_example(
         ledger=LEDGER if ledger is None else ledger,
         left_out=left_out,
     )
-    write_bundle(folder, facts, weights=weights, arrays={}, statement=statement)
+    arrays = {CLASS_PRIORS: PRIORS} if method.releases_priors else {}
+    write_bundle(folder, facts, weights=weights, arrays=arrays, statement=statement)
     for name in ("README.md", "release.html"):
         (folder / name).write_text("written by other tests\n")
     write_sums(folder)

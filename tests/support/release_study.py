@@ -21,6 +21,7 @@ PROBE = {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}
 
 METHODS: dict[str, Any] = {
     "auto": {"head": "auto"},
+    "balanced": {"head": "auto", "balanced": True},
     "covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
     "steps": {"head": "sgd", "engine": "exact", "batch_size": 30, "steps": 5},
     "draws": {"head": "public_prototypes", "public_features": str(public_store(DIMENSION))},

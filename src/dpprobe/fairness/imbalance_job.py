@@ -32,8 +32,9 @@ from dpprobe.fairness.imbalance_record import (
     imbalance_path,
 )
 from dpprobe.features.store import FeatureStore
+from dpprobe.heads.balance_options import log_shifts
 from dpprobe.heads.first_order_options import FirstOrderOptions
-from dpprobe.heads.fitted import Heads
+from dpprobe.heads.fitted import CLASS_PRIORS, Heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Transform
 from dpprobe.privacy.limits import INFINITE
@@ -319,7 +320,9 @@ def read_heads(folder: Path, options: FirstOrderOptions) -> Heads:
     """Reads the heads of all seeds of a cell, as they were before priors were taken off."""
     tensors = load_file(folder / WEIGHTS_FILE)
     weights = tensors.pop("weights")
-    if shifts := options.bias_shifts():
+    released = tensors.pop(CLASS_PRIORS, None)
+    shifts = options.bias_shifts() if released is None else list(map(log_shifts, released.tolist()))
+    if shifts:
         weights[..., -1] -= np.asarray(shifts, dtype=np.float32)
     transforms = [
         Transform(options.normalize, {name: torch.from_numpy(a[s]) for name, a in tensors.items()})

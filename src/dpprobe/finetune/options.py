@@ -227,6 +227,10 @@ class Options(FirstOrderOptions):
                 f"normalize: {self.normalize.kind} releases statistics, which fine_tune has no "
                 "share for; write l2, layer_norm or none, or a probe with that normalisation"
             )
+        if self.releases_priors or (self.probe and self.probe.method.releases_priors):
+            raise ValueError(
+                "class_priors: released is for linear heads; write public numbers, or remove it"
+            )
         if self.tune == "head" and self.backbone_rate != 1:
             raise ValueError("backbone_rate says nothing to tune: head; remove it")
         if self.probe is not None:

@@ -1,23 +1,26 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
 **What is released, and who prices it.** What the chosen head releases, at its price, and nothing
-else. The choice is a function of n, the features' dimension, the number of classes, labels a row,
-epsilon, delta and the unit of privacy: all public, so that choosing costs nothing. The rule was
-fixed on public features, and its version stands in every record and statement.
+else; where `balanced` is asked for, its classes' counts are among that. The choice is a function of
+n, the features' dimension, the number of classes, labels a row, epsilon, delta and the unit of
+privacy: all public, so that choosing costs nothing. The rule was fixed on public features, and its
+version stands in every record and statement.
 
-A study writes `head: auto` alone. The dimension is known with the features, so the job that trains
-resolves the options: `rule` and `chosen` are then set, and all else asks the chosen head.
+A study writes `head: auto`, and `balanced: true` where each class is to count the same. The
+dimension is known with the features, so the job that trains resolves the options: `rule` and
+`chosen` are then set, and all else asks the chosen head.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.auto_rule import RULE, choose
+from dpprobe.heads.balance_options import DEFAULT_PRIOR_SHARE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.normalisation import NoNormalisation, Normalize
@@ -34,9 +37,16 @@ _NOT_CHOSEN = ("auto", "nonprivate", "tuned")
 
 
 class Options(MethodOptions):
-    """The head and options that a rule chooses; a study writes none."""
+    """The head and options that a rule chooses."""
 
     head: Literal["auto"] = "auto"
+    balanced: bool = Field(
+        False,
+        exclude_if=lambda value: not value,
+        description="Answer as if classes were equally frequent: for data where some classes are "
+        "rare and each counts the same. How frequent they are is released, at "
+        f"{100 * DEFAULT_PRIOR_SHARE:g} % of the budget. For rows of one label.",
+    )
     # Written by the rule, and left out of the schema of a study.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
@@ -52,6 +62,8 @@ class Options(MethodOptions):
             raise ValueError("chosen: by no rule; remove it")
         if self.chosen.head in _NOT_CHOSEN or self.chosen.head not in HEADS:
             raise ValueError(f"chosen: no rule chooses head {self.chosen.head}; remove it")
+        if self.balanced != self.chosen.releases_priors:
+            raise ValueError("balanced: it says that the chosen head releases its classes' counts")
         if "normalize" in self.model_fields_set and self.normalize != self.chosen.normalize:
             raise ValueError("normalize: it is the chosen head's; remove it")
         self.__dict__["normalize"] = self.chosen.normalize
@@ -74,7 +86,12 @@ class Options(MethodOptions):
                 f"head auto: rule {self.rule} is asked for, and this dpprobe has rule {RULE}; run "
                 "again"
             )
-        return type(self)(rule=RULE, chosen=method_options(choose(facts)))
+        if fault := self.class_fault(facts.classes, multi_label=facts.multi_label):
+            raise ConfigError(f"head auto: {fault}")
+        values = choose(facts)
+        if self.balanced:
+            values["class_priors"] = "released"
+        return type(self)(balanced=self.balanced, rule=RULE, chosen=method_options(values))
 
     @property
     def trained(self) -> MethodOptions:
@@ -93,10 +110,12 @@ class Options(MethodOptions):
         if self.trained.exact:
             return self
         exact = method_options({**self.trained.model_dump(mode="json"), "engine": "exact"})
-        return type(self)(rule=self.rule, chosen=exact)
+        return type(self)(balanced=self.balanced, rule=self.rule, chosen=exact)
 
     def chosen_from(self, facts: DataFacts) -> dict[str, Any]:
-        return {"rule": f"auto rule {self.rule}", "head": self.trained.head, **facts.to_dict()}
+        asked = {"balanced": True} if self.balanced else {}
+        said = {"rule": f"auto rule {self.rule}", "head": self.trained.head}
+        return {**said, **asked, **facts.to_dict()}
 
     def asked(self) -> dict[str, Any]:
         """Returns the options with today's rule: another one makes jobs run again."""
@@ -124,6 +143,15 @@ class Options(MethodOptions):
     @property
     def exact(self) -> bool:
         return self.chosen is None or self.chosen.exact
+
+    @property
+    def releases_priors(self) -> bool:
+        return self.balanced
+
+    def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
+        if self.balanced and multi_label:
+            return "balanced is for rows of one label, and rows here have several; remove it"
+        return None
 
     @property
     def audit_fault(self) -> str | None:

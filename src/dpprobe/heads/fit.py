@@ -84,6 +84,9 @@ def fit_heads(
         steps=fits[0].steps,
         history=history,
         chosen=tuple(choice for part in fits for choice in part.chosen),
+        priors=np.concatenate([part.priors for part in fits if part.priors is not None])
+        if fits[0].priors is not None
+        else None,
     )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dpprobe.heads.first_order_options import FirstOrderOptions
     from dpprobe.heads.rows import Transform
 
+# The name of released priors in files.
+CLASS_PRIORS = "class_priors"
 # Values of one thing, one a seed, by name.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
 # Called by a head with (step, weights [seeds, classes, d + 1]). The weights are the trainer's
@@ -35,12 +37,15 @@ class Fitted:
       history: one record a seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed what a search chose, JSON-compatible; empty where none was made.
+      priors: float32 [seeds, classes], the released frequencies of the classes that were taken off
+        the biases; None where none were released.
     """
 
     weights: npt.NDArray[np.float32]
     steps: int
     history: list[dict[str, Any]] = field(default_factory=list)
     chosen: tuple[Mapping[str, Any], ...] = ()
+    priors: npt.NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,7 @@ class Heads:
       weights: float32 [seeds, classes, d + 1], on normalised rows; the last column is the bias.
       seeds: what each head was trained with.
       transforms: for each seed, what is done to a feature row before the product.
-      steps, history, chosen: as in `Fitted`.
+      steps, history, chosen, priors: as in `Fitted`.
     """
 
     weights: npt.NDArray[np.float32]
@@ -60,15 +65,17 @@ class Heads:
     steps: int
     history: list[dict[str, Any]] = field(default_factory=list)
     chosen: tuple[Mapping[str, Any], ...] = ()
+    priors: npt.NDArray[np.float32] | None = None
 
     def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Returns the arrays of the transforms, [seeds, ...] each, by name."""
+        """Returns what was released beside the weights, [seeds, ...] each, by name."""
         import numpy as np  # heavy: planning imports this module
 
-        return {
+        arrays = {
             name: np.stack([transform.arrays[name].cpu().numpy() for transform in self.transforms])
             for name in self.transforms[0].arrays
         }
+        return arrays if self.priors is None else {**arrays, CLASS_PRIORS: self.priors}
 
 
 def finite_weights(weights: torch.Tensor, options: FirstOrderOptions) -> npt.NDArray[np.float32]:

@@ -116,6 +116,11 @@ class MethodOptions(Options, ABC):
         return None
 
     @property
+    def releases_priors(self) -> bool:
+        """True if the head releases its classes' frequencies, to answer as if they were equal."""
+        return False
+
+    @property
     def audit_fault(self) -> str | None:
         """The reason why an audit does not see all that a fit releases; None where it does."""
         return None

@@ -165,7 +165,11 @@ class Options(MethodOptions):
             )
         for values in self.corners():
             try:
-                self.trial(values)
+                if self.trial(values).releases_priors:
+                    raise ValueError(
+                        f"search: {_spelt(values)}: class_priors: released is not for a search; "
+                        "write public numbers, or remove it"
+                    )
             except ValidationError as error:
                 first = error.errors()[0]
                 reason = first["msg"].removeprefix("Value error, ")

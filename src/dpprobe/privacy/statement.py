@@ -171,6 +171,7 @@ def statement(
     private_choices: str | None,
     priced_normalisation: bool,
     engine_limits: str | None,
+    released_priors: bool = False,
     declared: Declared | None = None,
     network: bool = False,
     chosen_from: Mapping[str, Any] | None = None,
@@ -193,6 +194,7 @@ def statement(
       private_choices: what the head chose by looking at the private rows without a mechanism, in
         words; None where there is nothing.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
+      released_priors: True if the head released how frequent its classes are.
       engine_limits: what the engine falls short of; None where it computes what is stated.
         Where nothing is promised it is left out.
       network: True if a part of the backbone was trained with the head.
@@ -256,6 +258,7 @@ def statement(
             together=epsilon_all_heads,
             private_choices=private_choices,
             priced_normalisation=priced_normalisation,
+            released_priors=released_priors,
             network=network,
         )
         + (f" But {above}." if above else ""),
@@ -309,6 +312,7 @@ def _promise(
     together: float,
     private_choices: str | None,
     priced_normalisation: bool,
+    released_priors: bool,
     network: bool,
 ) -> str:
     if not plan.private and private_choices:
@@ -327,6 +331,8 @@ def _promise(
             f"{_clipped_without_noise(options)}."
         )
     beside = ["what its normalisation released"] if priced_normalisation else []
+    if released_priors:
+        beside.append("how frequent the classes are")
     if plan.selection:
         beside.append("the options and the noisy score of the trial they are from")
     kind, what = ("network", "trained parameters") if network else ("head", "weights")

@@ -1,7 +1,7 @@
 """The bundle: the folder of files that one release hands out. Its format, written and read.
 
     bundle.json         what the head takes and gives: classes, preprocessing, backbone, options
-    head.safetensors    weights [classes, d + 1], and what a normalisation released
+    head.safetensors    weights [classes, d + 1], what a normalisation released, and class priors
     privacy.json        the statement: what was promised, and all that is needed to price it again
     README.md           the model card
     release.html        one page for a privacy officer
@@ -89,6 +89,12 @@ class HeadFacts(Facts):
     chosen: dict[str, Any] | None = Field(
         description="What a priced search chose, with its noisy score; null where none was made."
     )
+    class_priors: tuple[float, ...] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="How frequent the classes are among the training images, as it was released; "
+        "the head answers as if they were equally frequent. Absent where none were released.",
+    )
     link: Literal["softmax", "sigmoid", "none"] = Field(
         description="What makes probabilities of scores; none: the scores are shown as they are."
     )
@@ -128,7 +134,7 @@ class Bundle:
       folder: where it lies.
       facts: bundle.json.
       weights: float32 [classes, d + 1] on normalised rows; the last column is the bias.
-      arrays: what the normalisation released, by name.
+      arrays: what was released beside the weights, by name.
       statement: privacy.json.
     """
 
@@ -151,7 +157,7 @@ def write_bundle(
 
     Args:
       weights: float32 [classes, d + 1].
-      arrays: what the normalisation released, without a dimension of seeds.
+      arrays: what was released beside the weights, without a dimension of seeds.
     """
     # heavy, as elsewhere here: a start of Snakemake imports this module
     import numpy as np

@@ -41,7 +41,7 @@ from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import check_classes
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan, fit_heads
-from dpprobe.heads.fitted import Heads
+from dpprobe.heads.fitted import CLASS_PRIORS, Heads
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.units import Units
 from dpprobe.options import resolve_path
@@ -564,6 +564,8 @@ class _Task:
     ) -> None:
         """Writes every file of the bundle but the signature."""
         store = self.stores[0]
+        arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
+        priors = arrays.get(CLASS_PRIORS)
         facts = BundleFacts(
             name=self.name,
             study=self.study.study,
@@ -577,6 +579,7 @@ class _Task:
                 options=published_options(self.method),
                 method=self.options.method,
                 chosen=dict(heads.chosen[0]) if heads.chosen else None,
+                class_priors=None if priors is None else tuple(priors.tolist()),
                 link=self.method.link_on(store.multi_label),
             ),
             card=CardFacts(**self.options.card.model_dump()),
@@ -608,7 +611,6 @@ class _Task:
             left_out=left_out(self.study.overlap),
             chosen_from=self.method.chosen_from(self.facts),
         )
-        arrays = {name: np.asarray(values[0]) for name, values in heads.arrays().items()}
         files.write_bundle(
             folder, facts, weights=heads.weights[0], arrays=arrays, statement=statement
         )

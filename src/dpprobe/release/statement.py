@@ -64,6 +64,7 @@ def release_statement(
         declared=Declared(study=study, files=named, hashes=hashes),
         private_choices=options.private_choices,
         priced_normalisation=options.normalize.priced,
+        released_priors=options.releases_priors,
         engine_limits=options.engine_limits,
         chosen_from=chosen_from,
     )

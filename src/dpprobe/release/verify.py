@@ -49,6 +49,7 @@ from dpprobe.heads.auto import Options as Auto
 from dpprobe.heads.auto_rule import RULE
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fit import check_plan
+from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.search_space import Range
@@ -323,6 +324,10 @@ def _options(facts: BundleFacts) -> tuple[str, MethodOptions]:
         options.multi_label or not facts.multi_label,
         f"multi_label: head {options.head} with these options takes one label a row",
     )
+    _require(
+        (head.class_priors is not None) == options.releases_priors,
+        f"head.{CLASS_PRIORS}: there are some, or none, against what the options release",
+    )
     if isinstance(options, Tuned):
         _check_chosen(options, head.chosen)
     else:
@@ -468,7 +473,7 @@ def _check_rule(
 
 def _rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
     facts = _data_facts(plan, bundle)
-    expected = Auto().resolved(facts).for_release()
+    expected = Auto(balanced=options.balanced).resolved(facts).for_release()
     _same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
     return f"rule {RULE} chooses these options, from public facts alone", True
 
@@ -646,6 +651,7 @@ def _head(folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan) 
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
         **_arrays(options.normalize, facts.dimension),
+        **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
     }
     size = 4 * sum(math.prod(shape) for shape in shapes.values())
     path = folder / HEAD_FILE
@@ -662,6 +668,13 @@ def _head(folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan) 
     for name, values in tensors.items():
         _require(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
         _require(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
+    if options.releases_priors:
+        priors = tensors[CLASS_PRIORS]
+        _require(
+            bool((priors > 0).all()) and math.isclose(float(priors.sum()), 1, rel_tol=1e-4),
+            f"{CLASS_PRIORS}: not frequencies of classes, above 0 and of sum 1",
+        )
+        _same(f"head.{CLASS_PRIORS}", priors.tolist(), list(facts.head.class_priors or ()))
     cell = {
         "dataset": facts.dataset,
         "backbone": facts.backbone.name,

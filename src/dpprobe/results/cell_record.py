@@ -124,7 +124,8 @@ class CellRecord(_Part):
       study_seed: the number that the cell's seeds derive from, with all else that it is made from.
       headline: the metric that stands for the cell.
       auc_labels: labels that have both values in the test split.
-      seeds: for each seed its `index`, its metrics and, after a search, what was `chosen`.
+      seeds: for each seed its `index`, its metrics and, where there are such, what a search has
+        `chosen` and the `class_priors` that were released.
       summary: of each scalar metric over the seeds.
       files: SHA-256 of each other file.
       seconds: of training all seeds; None where that would tell a random number of trials.

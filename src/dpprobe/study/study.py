@@ -204,8 +204,9 @@ class Study(Options):
         for name, method in self.methods.items():
             if isinstance(method, auto.Options) and method.rule is not None:
                 raise ValueError(
-                    f"methods.{name}: head auto takes no options: its rule chooses by the data's "
-                    "facts; remove rule and chosen, or write the chosen head with its options"
+                    f"methods.{name}: head auto takes no options but balanced: its rule chooses "
+                    "by the data's facts; remove rule and chosen, or write the chosen head with "
+                    "its options"
                 )
         for fault in imbalance_faults(self.imbalance, self.datasets):
             raise ValueError(f"imbalance.{fault}")

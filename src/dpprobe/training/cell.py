@@ -31,6 +31,7 @@ from dpprobe.disk import when_there_is_room
 from dpprobe.errors import ConfigError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
@@ -139,6 +140,7 @@ class CellTask:
             ),
             private_choices=self.options.private_choices,
             priced_normalisation=self.options.normalize.priced,
+            released_priors=self.options.releases_priors,
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
             chosen_from=self.options.chosen_from(self.facts),
@@ -313,6 +315,9 @@ class CellTask:
         ]
         for seed, chosen in zip(seeds, contents.chosen, strict=bool(contents.chosen)):
             seed["chosen"] = dict(chosen)
+        if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
+            for seed, each in zip(seeds, priors, strict=True):
+                seed[CLASS_PRIORS] = each.tolist()
         summary = metrics.summarise(
             seeds,
             correct=metrics.hits(contents.scores[0], labels, link=link),

@@ -149,7 +149,7 @@ def test_a_method_s_width_is_kept_where_its_options_ask_for_it() -> None:
     assert (shape.dimension, shape.num_classes) == (900, 10)
 
 
-@pytest.mark.parametrize("name", ["least_squares", "momentum_centred"])
+@pytest.mark.parametrize("name", ["least_squares", "momentum_balanced"])
 def test_a_patient_of_two_images_uses_up_the_promise_and_no_more(name: str) -> None:
     plan = replace(plan_of(METHODS[name], N), unit="patient")
     box = audited(METHODS[name], plan, Path(), runs=40).white_box

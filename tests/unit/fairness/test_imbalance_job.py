@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from scipy.special import softmax
 
 from dpprobe.fairness.imbalance_job import one_against_rest, read_heads
+from dpprobe.heads.balance_options import log_shifts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.registry import method_options
 from dpprobe.results.cell_record import WEIGHTS_FILE
@@ -48,3 +49,16 @@ def test_gradients_are_taken_where_training_ended(tmp_path: Path) -> None:
     released[..., -1] += np.asarray(options.bias_shifts(), dtype=np.float32)
     save_file({"weights": released}, tmp_path / WEIGHTS_FILE)
     np.testing.assert_allclose(read_heads(tmp_path, options).weights, trained, atol=1e-6)
+
+
+def test_released_priors_are_put_back_on_their_seed_s_head(tmp_path: Path) -> None:
+    options = method_options({"head": "sgd", "steps": 3, "class_priors": "released"})
+    assert isinstance(options, FirstOrderOptions)
+    trained = np.random.default_rng(0).normal(size=(2, 2, 4)).astype(np.float32)
+    priors = np.array([[0.9, 0.1], [0.6, 0.4]], dtype=np.float32)
+    released = trained.copy()
+    released[..., -1] += np.asarray(list(map(log_shifts, priors.tolist())), dtype=np.float32)
+    save_file({"weights": released, "class_priors": priors}, tmp_path / WEIGHTS_FILE)
+    heads = read_heads(tmp_path, options)
+    np.testing.assert_allclose(heads.weights, trained, atol=1e-6)
+    assert not heads.transforms[0].arrays

@@ -136,6 +136,44 @@ def test_a_study_s_auto_is_undecided_and_says_so_where_something_needs_the_head(
             read()
 
 
+BALANCED = AUTO | {"balanced": True}
+SHARE = {"class_priors": "released", "prior_share": 0.02}
+
+
+@given(facts=FACTS)
+@settings(max_examples=100, deadline=None)
+def test_balanced_is_the_same_choice_and_a_release_of_the_frequencies(facts: DataFacts) -> None:
+    method = method_options(BALANCED)
+    if facts.multi_label:
+        with pytest.raises(ConfigError, match="balanced is for rows of one label"):
+            method.resolved(facts)
+        return
+    options, plain = method.resolved(facts), method_options(AUTO).resolved(facts)
+    values, others = options.model_dump(mode="json"), plain.model_dump(mode="json")
+    assert values.pop("balanced") is True
+    assert {name: values["chosen"].pop(name) for name in SHARE} == SHARE
+    assert values == others
+    counts, *rest = options.mechanisms(facts.n)
+    assert counts.name == "class_counts"
+    assert tuple(rest) == plain.mechanisms(facts.n)
+    assert method_options(options.model_dump(mode="json")) == options
+    released = options.for_release()
+    assert released.exact
+    assert released.releases_priors
+    assert released.model_dump()["balanced"] is True
+    assert options.chosen_from(facts) == (plain.chosen_from(facts) or {}) | {"balanced": True}
+
+
+def test_balanced_is_asked_for_and_by_default_is_not() -> None:
+    assert method_options(BALANCED).asked() == method_options(AUTO).asked() | {"balanced": True}
+    off = method_options(AUTO | {"balanced": False})
+    assert off == method_options(AUTO)
+    assert off.asked() == {"head": "auto", "normalize": "none", "rule": 1, "chosen": None}
+    assert not method_options(AUTO).resolved(SMALL).releases_priors
+    assert method_options(BALANCED).resolved(SMALL).class_fault(3, multi_label=False) is None
+    assert load_study({**STUDY, "methods": {"auto": BALANCED}}).methods["auto"].undecided
+
+
 def test_other_heads_are_what_they_are() -> None:
     method = method_options({"head": "sgd"})
     assert not method.undecided
@@ -186,6 +224,8 @@ def test_a_new_rule_is_another_request_and_another_identity(
         ({"rule": 1, "chosen": {"head": "auto"}}, "no rule chooses head auto"),
         ({"rule": 1, "chosen": {"head": "nonprivate"}}, "no rule chooses head nonprivate"),
         ({"rule": 1, "chosen": {"head": "sgd"}, "normalize": "l2"}, "it is the chosen head's"),
+        ({"balanced": True, "rule": 1, "chosen": {"head": "sgd"}}, "releases its classes' counts"),
+        ({"balanced": "yes please"}, "balanced"),
     ],
 )
 def test_options_that_auto_does_not_have(values: dict[str, Any], fault: str) -> None:
@@ -232,17 +272,21 @@ def plan_of(method: Any, facts: DataFacts, cache: Path) -> Any:
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, math.inf])
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("unit", ["image", "patient"])
+@pytest.mark.parametrize("asked", [AUTO, BALANCED])
 def test_a_fit_is_the_chosen_head_s_bit_for_bit(
-    epsilon: float, multi_label: bool, unit: str, tmp_path: Path
+    epsilon: float, multi_label: bool, unit: str, asked: dict[str, Any], tmp_path: Path
 ) -> None:
+    if asked is BALANCED and multi_label:
+        return  # refused
     units = Units.of([f"p{row // 2}" for row in range(120)]) if unit == "patient" else None
     data = rows(multi_label, units)
     facts = replace(SMALL, n=data.n, epsilon=epsilon, multi_label=multi_label, unit=unit)
-    method = method_options(AUTO).resolved(facts)
+    method = method_options(asked).resolved(facts)
     plan = plan_of(method, facts, tmp_path)
     check_plan(method, plan)
     fitted = fit_heads(method, data, plan, [3, 4])
-    same = fit_heads(method_options(auto_rule.choose(facts)), data, plan, [3, 4])
+    chosen = auto_rule.choose(facts) | (SHARE if asked is BALANCED else {})
+    same = fit_heads(method_options(chosen), data, plan, [3, 4])
     np.testing.assert_array_equal(fitted.weights, same.weights)
     assert np.isfinite(fitted.weights).all()
     assert [t.spec for t in fitted.transforms] == [t.spec for t in same.transforms]

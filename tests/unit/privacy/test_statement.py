@@ -68,6 +68,7 @@ def state(epsilon: float = 1.0, **changes: Any) -> dict[str, Any]:
     head = method_options(values["options"])
     values["private_choices"] = head.private_choices
     values["priced_normalisation"] = head.normalize.priced
+    values["released_priors"] = head.releases_priors
     values["engine_limits"] = head.engine_limits
     return statement(values.pop("plan"), **values)
 
@@ -89,6 +90,16 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
     # Of a composition with sampled steps nobody can say exactly what each part costs.
     assert [item["budget_share"] for item in values["mechanisms"]] == [None, None]
     assert values["selection"] is None
+
+
+def test_released_frequencies_are_under_the_promise() -> None:
+    said = "The weights of any one of the heads, with {}are (1, 1e-05)-differentially private"
+    momentum = {"head": "momentum", "class_priors": "released", "normalize": "l2"}
+    words = "how frequent the classes are, "
+    assert said.format(words) in state(options=momentum)["promise"]
+    centred = state(options={**momentum, "normalize": "centred"})["promise"]
+    assert said.format(f"what its normalisation released and {words}") in centred
+    assert "frequent" not in state()["promise"]
 
 
 def test_what_is_promised_and_what_is_not() -> None:

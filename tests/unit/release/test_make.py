@@ -392,6 +392,22 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> Non
     assert "chooses these options" in details["rule of auto"]
 
 
+def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder: Path) -> None:
+    output = release(folder, study(folder, method="balanced"))
+    read = bundle.read_bundle(output)
+    priors = read.facts.head.class_priors
+    assert priors is not None
+    assert np.array_equal(np.asarray(priors, np.float32), read.arrays["class_priors"])
+    assert np.allclose(priors, 1 / 3, atol=0.2), "300 rows of three classes, counted with noise"
+    assert "class_counts" in {item["name"] for item in read.statement["mechanisms"]}
+    assert "and how frequent the classes are, are" in read.statement["promise"]
+    assert "as if its classes were equally frequent" in (output / "README.md").read_text()
+    report = verify(output)
+    assert report.passed
+    details = {check.name: check.detail for check in report.checks}
+    assert "chooses these options" in details["rule of auto"]
+
+
 def test_a_first_order_head_that_auto_chooses_is_released_exactly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

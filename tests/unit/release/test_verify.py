@@ -149,6 +149,57 @@ def test_other_heads_pass(
     assert failed(verify(folder)) == []
 
 
+BALANCED = {
+    "head": "momentum", "engine": "exact", "normalize": "l2", "class_priors": "released",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def with_priors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_example(tmp_path_factory.mktemp("priors") / "bundle", options=BALANCED)
+    documented(folder)
+    return folder
+
+
+def test_released_priors_pass(with_priors: Path) -> None:
+    assert failed(verify(with_priors)) == []
+
+
+@pytest.mark.parametrize(
+    ("tensor", "stated"),
+    [
+        ([0.7, 0.25, 0.05], [0.5, 0.25, 0.25]),
+        ([0.7, 0.25, 0.05], None),
+        ([0.7, 0.25, 0.5], [0.7, 0.25, 0.5]),
+        ([1.2, -0.25, 0.05], [1.2, -0.25, 0.05]),
+        ([0.75, 0.25], [0.75, 0.25]),
+        (None, [0.7, 0.25, 0.05]),
+    ],
+)
+def test_priors_that_are_not_what_was_released_fail(
+    with_priors: Path, tmp_path: Path, tensor: list[float] | None, stated: list[float] | None
+) -> None:
+    folder = Path(shutil.copytree(with_priors, tmp_path / "copy"))
+
+    def put(tensors: dict[str, Any]) -> None:
+        del tensors["class_priors"]
+        if tensor is not None:
+            tensors["class_priors"] = np.array(tensor, np.float32)
+
+    def state(values: dict[str, Any]) -> None:
+        numbers = None if stated is None else np.array(stated, np.float32).tolist()
+        values["head"]["class_priors"] = numbers
+
+    with_tensors(folder, put)
+    edited(folder, FACTS_FILE, state)
+    assert failed(verify(folder))
+
+
+def test_a_head_that_releases_no_priors_states_none(bundle: Path) -> None:
+    edited(bundle, FACTS_FILE, lambda values: values["head"].update(class_priors=[0.5, 0.3, 0.2]))
+    assert "options" in failed(verify(bundle))
+
+
 LEFT_OUT = {"backbone": "vit", "threshold": 0.95, "public": ["seen", "more"]}
 
 

@@ -155,14 +155,17 @@ def test_numbers_for_other_classes_are_refused_before_any_job(
     )
 
 
-def test_weights_of_classes_are_refused_for_rows_of_several_labels(
+def test_balance_of_classes_is_refused_for_rows_of_several_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     weights = {"head": "sgd", "loss": "sigmoid", "class_weights": [1.0] * 10}
-    study = load_study(changed("methods", {"sgd": weights}))
+    auto = {"head": "auto", "balanced": True}
+    study = load_study(changed("methods", {"sgd": weights, "auto": auto}))
     monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
-    with pytest.raises(ConfigError, match="sgd on datasets.digits: class_weights are for rows of"):
+    with pytest.raises(ConfigError) as caught:
         check_study(study)
+    assert "sgd on datasets.digits: class_weights are for rows of" in str(caught.value)
+    assert "auto on datasets.digits: balanced is for rows of one label" in str(caught.value)
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:

@@ -206,6 +206,24 @@ def test_what_a_search_chose_is_kept_beside_its_seed(run: Run) -> None:
     assert statement["epsilon_realised"] <= 4
 
 
+def test_released_priors_are_kept_beside_their_seed(run: Run) -> None:
+    values = {"head": "momentum", "steps": 3, "class_priors": "released"}
+    methods = {"balanced": method_options(values)}
+    run.train(methods=methods)
+    first = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
+    assert np.allclose(first, 1 / 3, atol=0.2)
+    assert first[0] != first[1]
+    run.train(methods=methods, seeds=3)
+    grown = [seed["class_priors"] for seed in run.record("balanced")["seeds"]]
+    assert grown[:2] == first
+    assert len(grown) == 3
+    tensors = load_file(run.cell("balanced") / "heads.safetensors")
+    np.testing.assert_array_equal(tensors["class_priors"], np.asarray(grown, np.float32))
+    statement = json.loads((run.cell("balanced") / "privacy.json").read_text())
+    assert "how frequent the classes are" in statement["promise"]
+    assert statement["mechanisms"][0]["name"] == "class_counts"
+
+
 def test_a_second_job_keeps_every_cell(run: Run, fits: list[tuple[str, int]]) -> None:
     run.train()
     before = {method: run.contents(method) for method in METHODS}

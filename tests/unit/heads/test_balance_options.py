@@ -1,0 +1,326 @@
+"""Released frequencies of classes: what a unit adds, what noise there is, what it costs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.heads.balance import count_classes
+from dpprobe.heads.balance_options import (
+    CLASS_COUNTS,
+    DEFAULT_PRIOR_SHARE,
+    BalanceOptions,
+    log_shifts,
+    released_priors,
+)
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.units import Units
+from dpprobe.privacy import accountants
+from dpprobe.privacy.calibration import calibrate
+from dpprobe.privacy.entropy import SystemEntropy
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.releases import Releases
+from tests.support.second_order_data import classes_of, plan_of, rows_of
+
+HEADS: dict[str, dict[str, Any]] = {
+    "sgd, sampled": {"head": "sgd", "batch_size": 50, "steps": 4, "learning_rate": 0.5},
+    "momentum": {"head": "momentum", "steps": 3},
+    "momentum, whitened": {"head": "momentum", "normalize": "whitened", "steps": 3},
+    "momentum, exact": {"head": "momentum", "engine": "exact", "steps": 3},
+    "adam": {"head": "adam", "steps": 3},
+    "newton": {"head": "newton", "steps": 2},
+    "feature_covariance": {"head": "feature_covariance", "normalize": "l2", "steps": 2},
+}
+ROWS, CLASSES = 60, 4
+LABELS = torch.tensor([0] * 30 + [1] * 20 + [2] * 9 + [3])
+
+
+def options(name: str, **values: Any) -> BalanceOptions:
+    method = method_options({**HEADS[name], "class_priors": "released", **values})
+    assert isinstance(method, BalanceOptions)
+    return method
+
+
+class Watching:
+    """Keeps the class counts before and after their noise."""
+
+    def __init__(self) -> None:
+        self.sums: list[torch.Tensor] = []
+        self.outputs: list[torch.Tensor] = []
+
+    def released(self, name: str, _seed: int, sums: torch.Tensor, draw: Any) -> torch.Tensor:
+        output: torch.Tensor = draw()
+        if name == CLASS_COUNTS:
+            self.sums.append(sums.clone())
+            self.outputs.append(output)
+        return output
+
+    def sampler(self, _seed: int, sampler: Any) -> Any:
+        return sampler
+
+
+def counted(
+    method: MethodOptions, features: torch.Tensor, units: Units | None = None
+) -> torch.Tensor:
+    """The sums that a fit releases as class counts, before their noise."""
+    data = TrainingSet(features.clone(), LABELS, CLASSES, units=units)
+    watching = Watching()
+    fit_heads(method, data, plan_of(method, data.n, 1.0), [1], observer=watching)
+    (sums,) = watching.sums
+    return sums
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_row_adds_one_to_the_count_of_its_class_and_a_null_row_nothing(name: str) -> None:
+    features, _ = classes_of(ROWS)
+    whole = counted(options(name), features)
+    torch.testing.assert_close(whole, torch.bincount(LABELS, minlength=CLASSES).double())
+    for row in (0, 29, 30, 59):
+        without = features.clone()
+        without[row] = math.nan
+        change = whole - counted(options(name), without)
+        assert change.tolist() == [float(label == LABELS[row]) for label in range(CLASSES)]
+        assert float(change.norm()) <= options(name).mechanisms(ROWS)[0].sensitivity == 1
+
+
+@pytest.mark.parametrize("name", ["momentum", "momentum, whitened", "newton"])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_a_unit_adds_at_most_one_however_many_rows_it_has(name: str, size: int) -> None:
+    """Units of rows of one class and of several, each removed in turn."""
+    features, _ = classes_of(ROWS)
+    units = Units.of([f"{row // size:02d}" for row in range(ROWS)])
+    whole = counted(options(name), features, units)
+    assert float(whole.sum()) == pytest.approx(units.count, abs=1e-5)
+    longest = 0.0
+    for unit in range(units.count):
+        without = features.clone()
+        without[unit * size : (unit + 1) * size] = math.nan
+        change = whole - counted(options(name), without, units)
+        assert float(change.norm()) <= 1
+        assert float(change.abs().sum()) <= 1
+        longest = max(longest, float(change.norm()))
+    assert longest > 0.999, "a unit of one class adds nearly 1"
+
+
+def test_counts_are_of_rows_before_class_weights() -> None:
+    features, _ = classes_of(ROWS)
+    weighted = options("momentum", class_weights=[1, 0.5, 0.25, 0.1])
+    assert torch.equal(counted(weighted, features), counted(options("momentum"), features))
+
+
+@pytest.mark.parametrize("noise", [3.0, 40.0])
+def test_the_noise_on_counts_is_the_plan_s(noise: float) -> None:
+    features, _ = classes_of(ROWS)
+    method = options("newton", normalize="l2")
+    plan = plan_of(method, ROWS, noise)
+    watching = Watching()
+    seeds = range(600)
+    releases = Releases(plan, seeds, torch.device("cpu"), observer=watching)
+    priors = count_classes(rows_of(features, LABELS, CLASSES), releases)
+    assert priors.shape == (600, CLASSES)
+    noises = torch.stack(watching.outputs) - torch.stack(watching.sums)
+    deviation = plan.mechanism(CLASS_COUNTS).noise_multiplier
+    # 2,400 draws: the standard deviation's own is 1.4 %, the mean's 2 % of it
+    assert float(noises.std()) == pytest.approx(deviation, rel=0.07)
+    assert abs(float(noises.mean())) < 0.1 * deviation
+    across = torch.corrcoef(noises.T)
+    assert float((across - torch.eye(CLASSES)).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("share", [0.005, 0.02, 0.3])
+def test_counts_have_their_share_and_the_others_divide_the_rest_as_before(
+    name: str, share: float
+) -> None:
+    counts, *others = options(name, prior_share=share).mechanisms(1000)
+    assert (counts.name, counts.sensitivity, counts.count) == (CLASS_COUNTS, 1.0, 1)
+    assert counts.sample_rate == 1
+
+    def cost(items: Any) -> float:
+        return math.fsum(i.count * (i.sample_rate / i.noise_multiplier) ** 2 for i in items)
+
+    assert cost([counts]) / cost([counts, *others]) == pytest.approx(share)
+    assert others == list(method_options(HEADS[name]).mechanisms(1000))
+
+
+@pytest.mark.parametrize("name", ["sgd, sampled", "momentum, whitened", "newton"])
+def test_the_counts_are_priced(name: str, tmp_path: Path) -> None:
+    """The plan with its counts costs what is promised; the rest of it alone costs less."""
+    method = options(name, prior_share=0.2)
+    plan = calibrate(
+        method.mechanisms(ROWS), n=ROWS, epsilon=1.0, delta=1e-4, accountant="pld", cache=tmp_path
+    )
+    assert 0.99 <= accountants.epsilon(plan.mechanisms, 1e-4, "pld") <= 1.0
+    others = [item for item in plan.mechanisms if item.name != CLASS_COUNTS]
+    assert accountants.epsilon(others, 1e-4, "pld") < 0.97
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS, CLASSES)
+    assert fit_heads(method, data, plan, [1, 2]).weights.shape[0] == 2
+    with pytest.raises(PrivacyError, match="class_counts"):
+        fit_heads(method, data, plan_of(method_options(HEADS[name]), ROWS, 1.0), [1])
+    with pytest.raises(PrivacyError, match="the plan is not this method's"):
+        fit_heads(method_options(HEADS[name]), data, plan, [1])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_is_the_plain_one_but_for_its_biases(name: str) -> None:
+    """At the noise that the balanced plan has: counts change nothing of the other releases."""
+    features, _ = classes_of(ROWS)
+    method, plain = options(name), method_options(HEADS[name])
+    plan = plan_of(method, ROWS, 0.5)
+    alone = Plan(
+        mechanisms=plan.mechanisms[1:], n=ROWS, epsilon=1.0, delta=1e-5, accountant="pld",
+        realised_epsilon=1.0,
+    )  # fmt: skip
+    data = TrainingSet(features, LABELS, CLASSES)
+    balanced, before = fit_heads(method, data, plan, [1, 2]), fit_heads(plain, data, alone, [1, 2])
+    np.testing.assert_array_equal(balanced.weights[..., :-1], before.weights[..., :-1])
+    assert balanced.priors is not None
+    assert before.priors is None
+    expected = [log_shifts(priors) for priors in balanced.priors.tolist()]
+    moved = balanced.weights[..., -1] - before.weights[..., -1]
+    np.testing.assert_allclose(moved, expected, atol=1e-5)
+    assert not np.array_equal(balanced.priors[0], balanced.priors[1]), "each seed has its noise"
+    assert np.array_equal(balanced.arrays()["class_priors"], balanced.priors)
+    assert "class_priors" not in before.arrays()
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_without_noise_it_is_the_exact_frequencies(name: str) -> None:
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS, CLASSES)
+    method = options(name)
+    public = method_options({**HEADS[name], "class_priors": [30, 20, 9, 1]})
+    released = fit_heads(method, data, plan_of(method, ROWS, 0.0), [1, 2])
+    known = fit_heads(public, data, plan_of(public, ROWS, 0.0), [1, 2])
+    np.testing.assert_allclose(released.weights, known.weights, atol=1e-6)
+    assert released.priors is not None
+    np.testing.assert_allclose(released.priors[1], np.array([30, 20, 9, 1]) / 60, rtol=1e-6)
+
+
+def test_the_history_is_of_the_head_that_leaves() -> None:
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS, CLASSES)
+    method = options("momentum", normalize="l2")
+    seen: list[torch.Tensor] = []
+    fitted = fit_heads(
+        method, data, plan_of(method, ROWS, 0.5), [1, 2],
+        record=lambda _step, weights, _transform: seen.append(weights.clone()),
+    )  # fmt: skip
+    np.testing.assert_allclose(seen[-1].numpy(), fitted.weights, rtol=1e-6)
+
+
+def test_a_release_counts_exactly(tmp_path: Path) -> None:
+    features, _ = classes_of(ROWS)
+    method = options("momentum, exact")
+    plan = calibrate(
+        method.mechanisms(ROWS), n=ROWS, epsilon=2.0, delta=1e-4, accountant="pld", cache=tmp_path
+    )
+    data = TrainingSet(features, LABELS, CLASSES)
+    assert method.exact
+    heads = fit_heads(method, data, plan, [0], entropy=SystemEntropy())
+    assert heads.priors is not None
+    assert np.isfinite(heads.weights).all()
+
+
+def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path: Path) -> None:
+    features, _ = classes_of(ROWS)
+    data = TrainingSet(features, LABELS.clamp(max=2), CLASSES)
+    method = options("momentum", normalize="l2")
+    without = fit_heads(method, data, plan_of(method, ROWS, 0.0), [1]).priors
+    assert without is not None
+    assert without[0, 3] == pytest.approx(1 / 61), "as if it had one row"
+    plan = calibrate(
+        method.mechanisms(ROWS), n=ROWS, epsilon=0.01, delta=1e-6, accountant="pld", cache=tmp_path
+    )
+    heads = fit_heads(method, data, plan, range(20))
+    assert heads.priors is not None
+    assert np.isfinite(heads.weights).all()
+    # noise alone, whose counts are at most a few standard deviations: no class is boosted by much
+    assert heads.priors.max() / heads.priors.min() < 3
+
+
+@pytest.mark.parametrize(
+    ("counts", "deviation", "expected"),
+    [
+        ([60, 30, 10], 0.0, [0.6, 0.3, 0.1]),
+        ([60, 30, 10], 10.0, [60 / 110, 30 / 110, 20 / 110]),
+        ([60, 30, -500], 10.0, [60 / 110, 30 / 110, 20 / 110]),
+        ([-3, -5, 1], 100.0, [1 / 3] * 3),
+        ([9, 0, 0], 0.0, [9 / 11, 1 / 11, 1 / 11]),
+    ],
+)
+def test_counts_below_two_deviations_of_their_noise_count_as_those(
+    counts: list[float], deviation: float, expected: list[float]
+) -> None:
+    assert released_priors(counts, deviation) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"class_priors": "counted"}, "class_priors"),
+        ({"prior_share": 0}, "greater than 0"),
+        ({"prior_share": 1}, "less than 1"),
+        ({"loss": "sigmoid"}, "for loss: softmax"),
+        ({"class_priors": [1, 2], "prior_share": 0.1}, "write that, or remove it"),
+    ],
+)
+def test_options_that_make_no_sense(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options("momentum", **values)
+
+
+def test_rows_of_several_labels_are_refused() -> None:
+    fault = options("momentum").class_fault(4, multi_label=True)
+    assert fault is not None
+    assert "one label" in fault
+    assert options("momentum").class_fault(30, multi_label=False) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (
+            {
+                "head": "tuned", "base": {"head": "sgd", "class_priors": "released"},
+                "search": {"learning_rate": [0.1, 1.0]},
+            },
+            "not for a search",
+        ),
+        (
+            {"head": "fine_tune", "tune": "head", "steps": 2, "class_priors": "released"},
+            "for linear heads",
+        ),
+        (
+            {
+                "head": "fine_tune", "tune": "head", "steps": 2,
+                "probe": {"method": {"head": "momentum", "class_priors": "released"}},
+            },
+            "for linear heads",
+        ),
+    ],
+)  # fmt: skip
+def test_methods_that_would_not_release_them(method: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        method_options(method)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_is_written_reads_again_and_is_as_before_without(name: str) -> None:
+    written = options(name).model_dump(mode="json")
+    assert written["class_priors"] == "released"
+    assert written["prior_share"] == DEFAULT_PRIOR_SHARE
+    assert method_options(written) == options(name)
+    assert options(name).counted_classes is None
+    plain = method_options(HEADS[name]).model_dump(mode="json")
+    assert not {"class_priors", "prior_share"} & set(plain)
