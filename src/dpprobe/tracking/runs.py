@@ -62,6 +62,7 @@ SCALARS = {
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
+    "macro_accuracy": ("macro_accuracy", "accuracy"),
 }
 # Of the gap between the best and the worst group of an attribute.
 GAP_PARTS = (
