@@ -112,9 +112,7 @@ def _every(seeds: int) -> str:
 
 
 def cautions(grid: Grid, bests: Sequence[Best], dataset: str) -> Iterator[str]:
-    """Yields what a reader of a dataset's results has to know, whole sentences."""
-    if dataset in grid.reasons:
-        yield grid.reasons[dataset]
+    """Yields what would mislead a reader of a dataset's results, whole sentences."""
     if lines := never_predicted_lines(grid, dataset):
         yield f"Never predicted: {'; '.join(lines)}."
     if lines := falls(grid, bests, dataset):

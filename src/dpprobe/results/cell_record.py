@@ -228,6 +228,11 @@ class Measure(_Part):
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
+    def least_title(self) -> str:
+        """The words for the worst class by what is known of classes: recall, or AUC of a label."""
+        return "least AUC of a label" if self.multi_label else "least recall of a class"
+
+    @property
     def title(self) -> str:
         """The name for a sentence or an axis, such as "AUC" or "mean AUC over 13 of 14 labels"."""
         name = HEADLINES[self.headline]

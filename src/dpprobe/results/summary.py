@@ -162,7 +162,7 @@ class Entry:
       halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
       constant: the accuracy of always giving the most frequent answer; None where not known.
       least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
-        the lowest AUC of a label, and whose it is; None where not known.
+        the lowest AUC of a label, and whose it is; None where not known. least_title says which.
       never: for each class that seeds never predict, how many of them.
       test_units: test rows, or patients.
       patients: True if each test patient counts once, and test rows are drawn by patients.
@@ -186,6 +186,7 @@ class Entry:
     constant: float | None = None
     least: float | None = None
     least_class: str | None = None
+    least_title: str = ""
     never: Mapping[str, int] = field(default_factory=dict)
     test_units: int = 0
     patients: bool = False
@@ -292,6 +293,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             constant=_percent(first.constant_accuracy),
             least=_percent(first.least),
             least_class=first.least_class,
+            least_title=shown[key[0]].least_title,
             never=Counter(
                 label for names in rows.never_predicted if names is not None for label in names
             ),

@@ -20,6 +20,7 @@ from sklearn.metrics import (
 from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
+from dpprobe.results.intervals import wilson
 from dpprobe.results.metrics import (
     ROW_BOOTSTRAP,
     ROW_CLASSES,
@@ -33,7 +34,6 @@ from dpprobe.results.metrics import (
     summarise,
     training_metrics,
 )
-from dpprobe.results.intervals import wilson
 
 
 def _scores(seed: int, *, rows: int = 300, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
