@@ -30,7 +30,7 @@ CHOICE = (
     "The best one was chosen by the test results of all, which its own epsilon does not cover: "
     "publishing it costs at most what publishing all heads of all private cells of its row does."
 )
-CONSOLE_WIDTH = 110
+CONSOLE_WIDTH = 100
 CONSTANT = "accuracy of the most frequent answer"
 PATIENTS = (
     "Where the dataset names patients each counts once, an image of a patient with m test images "
@@ -74,7 +74,7 @@ def accuracy_table(grid: Grid) -> Table:
     note = (
         f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
         f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
-        "ends) where it is not symmetric; in brackets a 95 % interval over seeds and test rows "
+        f"ends) where it is not symmetric; in brackets a 95 % interval over seeds and {grid.tested} "
         f"together ({_row_intervals(grid)}). "
         "A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."

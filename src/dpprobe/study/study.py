@@ -283,6 +283,11 @@ class Study(Options):
         whole = {name: options.catalog or name for name, options in self.datasets.items()}
         return whole | self.papers.datasets
 
+    def paper_names(self) -> set[str]:
+        """Returns the names of its datasets that a catalog entry or `papers.datasets` gives."""
+        catalog = {options.catalog for options in self.datasets.values() if options.catalog}
+        return catalog | set(self.papers.datasets.values())
+
     def text_backbones(self) -> tuple[str, ...]:
         """Returns the backbones that read text, so that they classify without training."""
         return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)

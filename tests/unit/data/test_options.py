@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpprobe.data.options import headline_metric
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
@@ -24,7 +24,9 @@ def test_delta_does_not_decide_the_split_tables() -> None:
 
 
 def test_the_metric_of_a_dataset_fits_its_labels() -> None:
-    def metric_of(metric: str | None, classes: int | None, *, multi_label: bool = False) -> str:
+    def metric_of(
+        metric: Headline | None, classes: int | None, *, multi_label: bool = False
+    ) -> str:
         return headline_metric(metric, num_classes=classes, multi_label=multi_label)
 
     assert metric_of(None, 2) == "accuracy"
@@ -38,7 +40,7 @@ def test_the_metric_of_a_dataset_fits_its_labels() -> None:
     assert metric_of("accuracy", 14, multi_label=True) == "accuracy"
     study = load_study(changed("datasets.digits.metric", "auc"))
     with pytest.raises(
-        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write accuracy"
+        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write macro_accuracy"
     ):
         check_study(study)
     with pytest.raises(ConfigError, match=r"datasets\.digits\.metric"):
