@@ -74,8 +74,8 @@ def accuracy_table(grid: Grid) -> Table:
     note = (
         f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
         f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
-        f"ends) where it is not symmetric; in brackets a 95 % interval over seeds and {grid.tested} "
-        f"together ({_row_intervals(grid)}). "
+        "ends) where it is not symmetric; in brackets a 95 % interval over seeds and "
+        f"{grid.tested} together ({_row_intervals(grid)}). "
         "A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )

@@ -50,7 +50,7 @@ SCALAR_METRICS = (
     "mean_average_precision",
 )
 # The metrics that may stand for a cell in tables and figures, as people write them.
-HEADLINES: dict[Headline, str] = {
+HEADLINES = {
     "accuracy": "accuracy",
     "auc": "AUC",
     "macro_accuracy": "macro accuracy",

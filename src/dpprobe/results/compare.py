@@ -91,8 +91,8 @@ def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None
         return None
     for entry in (first, second):
         if len(entry.values) > 1:
-            freedom = len(entry.values) - 1
-            parts.append((float(np.var(entry.values, ddof=1)) / len(entry.values), freedom))
+            variance = float(np.var(entry.values, ddof=1)) / len(entry.values)
+            parts.append((variance, len(entry.values) - 1))
     total = math.fsum(variance for variance, _ in parts)
     freedom = total**2 / math.fsum(variance**2 / degrees for variance, degrees in parts)
     return float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(total)

@@ -51,8 +51,9 @@ def headline_reason(record: CellRecord) -> str | None:
             f"The metric is {title}, for no class has more than {IMBALANCED:g} times the test "
             f"images of another ({largest:,} to {smallest:,})."
         )
+    first, *_, second = record.class_names
     means = {
-        "auc": "the chance that an image of the second class scores above one of the first",
+        "auc": f"the chance that a {second} image scores above a {first} one",
         "macro_accuracy": "the mean of the classes' accuracies, each class counted alike",
     }
     return (

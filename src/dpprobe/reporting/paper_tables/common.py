@@ -208,7 +208,7 @@ def scaled_cell(mean: float, low: float | None, high: float | None, metric: str)
 
 def metric_name(name: str) -> str:
     """Writes a metric's name."""
-    return HEADLINES.get(name, name)
+    return HEADLINES.get(name, HEADLINES["accuracy"])
 
 
 def epsilon_cell(value: Any) -> TableCell:
