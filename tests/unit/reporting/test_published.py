@@ -11,6 +11,8 @@ import pytest
 from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.reporting import published
+from dpprobe.study.load import load_study
+from tests.support.small_study import changed
 
 FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
 BERRADA, LAW = "berrada_2023", "representation_law"
@@ -219,3 +221,23 @@ def test_the_bibliography_has_every_citation() -> None:
         assert f"@misc{{{key}," in text
         assert citation.authors.split(", ")[0] in text
     assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize(
+    ("papers", "shown"),
+    [
+        ({}, set()),
+        ({"datasets": {"cifar10": "cifar10"}}, {"cifar10"}),
+        ({"datasets": {"cifar10": "nobody_published_it"}}, set()),
+    ],
+)
+def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
+    papers: dict[str, Any], shown: set[str]
+) -> None:
+    """A dataset of one's own that is only called as a published one is none."""
+    study = changed("papers", papers)
+    study["datasets"] = {"cifar10": study["datasets"]["digits"]}
+    assert load_study(study).paper_names() & published.published_datasets() == shown
+    study["datasets"] = {"mine": {"catalog": "cifar10"}}
+    study["papers"] = {}
+    assert load_study(study).paper_names() & published.published_datasets() == {"cifar10"}
