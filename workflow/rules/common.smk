@@ -1093,7 +1093,7 @@ def study_tables():
 
 
 def shown_paper_tables():
-    """The papers' tables where the study has a dataset of theirs, by its catalog entry or `papers.datasets`."""
+    """The papers' tables where the study has a dataset of theirs."""
     shown = STUDY.paper_names() & published_datasets()
     return list(rules.write_paper_tables.output) if shown else []
 

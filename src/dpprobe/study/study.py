@@ -284,9 +284,8 @@ class Study(Options):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names of its datasets that a catalog entry or `papers.datasets` gives."""
-        catalog = {options.catalog for options in self.datasets.values() if options.catalog}
-        return catalog | set(self.papers.datasets.values())
+        """Returns the names in the published results that its datasets, or the wholes of parts, have."""
+        return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
         """Returns the backbones that read text, so that they classify without training."""

@@ -224,20 +224,18 @@ def test_the_bibliography_has_every_citation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("papers", "shown"),
+    ("name", "dataset", "papers", "shown"),
     [
-        ({}, set()),
-        ({"datasets": {"cifar10": "cifar10"}}, {"cifar10"}),
-        ({"datasets": {"cifar10": "nobody_published_it"}}, set()),
+        ("lesions", {}, {}, set()),
+        ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
+        ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
+        ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
+        ("cifar10", {}, {}, {"cifar10"}),
     ],
 )
 def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
-    papers: dict[str, Any], shown: set[str]
+    name: str, dataset: dict[str, Any], papers: dict[str, Any], shown: set[str]
 ) -> None:
-    """A dataset of one's own that is only called as a published one is none."""
     study = changed("papers", papers)
-    study["datasets"] = {"cifar10": study["datasets"]["digits"]}
+    study["datasets"] = {name: dataset or study["datasets"]["digits"]}
     assert load_study(study).paper_names() & published.published_datasets() == shown
-    study["datasets"] = {"mine": {"catalog": "cifar10"}}
-    study["papers"] = {}
-    assert load_study(study).paper_names() & published.published_datasets() == {"cifar10"}
