@@ -19,21 +19,23 @@ if __name__ == "__main__":
 
         study, results = run_study(snakemake.config), Path(snakemake.output[0]).parent
         params, resources = snakemake.params, Path(snakemake.scriptdir).parent / "resources"
-        # The tables' files are inputs, so the records that they were made from are there too.
-        run = Run.of_study(
-            study,
-            metrics=[path.with_name(METRICS_FILE) for path in paths("statements")],
-            zero_shot=[
-                results / "zero_shot" / dataset / backbone / "metrics.json"
-                for dataset in study.datasets
-                for backbone in study.text_backbones()
-            ],
-            few_shot=[
-                results / "few_shot" / dataset / f"{backbone}.json"
-                for dataset in study.datasets
-                for backbone in study.few_shot_backbones()
-            ],
-        )
+        # Where the papers' tables are inputs, the records that they were made from are there too.
+        run = None
+        if any(path.parent.name == "papers" for path in paths("tables")):
+            run = Run.of_study(
+                study,
+                metrics=[path.with_name(METRICS_FILE) for path in paths("statements")],
+                zero_shot=[
+                    results / "zero_shot" / dataset / backbone / "metrics.json"
+                    for dataset in study.datasets
+                    for backbone in study.text_backbones()
+                ],
+                few_shot=[
+                    results / "few_shot" / dataset / f"{backbone}.json"
+                    for dataset in study.datasets
+                    for backbone in study.few_shot_backbones()
+                ],
+            )
         write_report(
             Path(snakemake.output[0]),
             Sources(

@@ -12,9 +12,19 @@ import pyarrow as pa
 from safetensors.numpy import save_file
 
 from dpprobe.artifacts import fingerprint, write_json, write_table
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
-from dpprobe.results.metrics import Link, evaluate, hits, ranked_labels, summarise
+from dpprobe.results.halves import half_values
+from dpprobe.results.metrics import (
+    Link,
+    constant_accuracy,
+    evaluate,
+    hits,
+    ranked_labels,
+    summarise,
+)
+from dpprobe.results.units import class_counts
 from dpprobe.training.contents import HISTORY
 
 TEST_ROWS = 200
@@ -34,15 +44,19 @@ def write_cell(
     quality: float = 2.0,
     class_names: Sequence[str] = ("zero", "one", "two", "three"),
     multi_label: bool = False,
-    headline: str | None = None,
+    headline: Headline | None = None,
     patients: int | None = None,
+    shares: Sequence[float] | None = None,
+    rows: int = TEST_ROWS,
     note: str = "",
 ) -> Path:
     """Writes one cell's folder below `root` and returns its metrics.json.
 
     Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
     `multi_label` each label is there in three rows of ten, save a label named "absent"; the test
-    rows are of so many `patients`, each of as many rows, where they are known. `note`
+    rows are of so many `patients`, each of as many rows, where they are known. `shares` are how
+    frequent classes are in the test split, equally where absent; the headline is the usual one of
+    such classes where none is given. `note`
     enters the content hash, so that another note makes a changed cell.
     """
     head = "nonprivate" if method == "nonprivate" else "sgd"
@@ -50,21 +64,34 @@ def write_cell(
     identity = [dataset, backbone, method, epsilon]
     classes = len(class_names)
     generator = np.random.default_rng(int(fingerprint(identity)[:8], 16))
-    rows = np.random.default_rng(int(fingerprint(dataset)[:8], 16))  # those of all its cells
-    labels = rows.integers(classes, size=TEST_ROWS)
+    drawn = np.random.default_rng(int(fingerprint(dataset)[:8], 16))  # those of all its cells
+    labels = drawn.integers(classes, size=rows)
+    if shares is not None:
+        labels = drawn.choice(classes, size=rows, p=shares)
     present = np.eye(classes)[labels]
     if multi_label:
-        present = (rows.random((TEST_ROWS, classes)) < 0.3).astype(np.float64)
+        present = (drawn.random((rows, classes)) < 0.3).astype(np.float64)
         present[:, [name == "absent" for name in class_names]] = 0.0
         labels = present.astype(np.uint8)
     link: Link = "sigmoid" if multi_label else "softmax"
     signal = quality / (1 + 0.5 / epsilon_value(epsilon))
     vary = head != "nonprivate"
-    scores = generator.normal(size=(seeds if vary else 1, TEST_ROWS, classes))
-    scores = np.broadcast_to(scores, (seeds, TEST_ROWS, classes)) + signal * present
-    units = None if patients is None else np.arange(TEST_ROWS) % patients
+    scores = generator.normal(size=(seeds if vary else 1, rows, classes))
+    scores = np.broadcast_to(scores, (seeds, rows, classes)) + signal * present
+    units = None if patients is None else np.arange(rows) % patients
+    shown: Headline = headline or headline_metric(
+        None,
+        num_classes=classes,
+        multi_label=multi_label,
+        test_counts=() if shares is None else class_counts(labels, classes),
+    )
     records = [
-        {"index": i, **evaluate(scores[i], labels, link=link, units=units)} for i in range(seeds)
+        {
+            "index": i,
+            **evaluate(scores[i], labels, link=link, units=units),
+            "halves": half_values(shown, scores[i], labels, link=link, units=units),
+        }
+        for i in range(seeds)
     ]
     correct = hits(scores[0], labels, link=link)
     summary = summarise(records, correct=correct, labels=labels, scores=scores[0], units=units)
@@ -76,7 +103,7 @@ def write_cell(
     save_file({"weights": weights}, folder / "heads.safetensors")
     record: dict[str, Any] = {
         "format": "dpprobe-cell",
-        "format_version": 3,
+        "format_version": 4,
         "cell": {"dataset": dataset, "backbone": backbone, "method": method, "epsilon": epsilon},
         "head": head,
         "private": private,
@@ -87,7 +114,7 @@ def write_cell(
         "realised_epsilon": 0.996 * epsilon_value(epsilon) if private else None,
         "options": {"head": head, "normalize": "none"}
         | ({} if head == "nonprivate" else {"batch_size": 32, "learning_rate": 0.1}),
-        "rows": {"train": TRAIN_ROWS, "test": TEST_ROWS},
+        "rows": {"train": TRAIN_ROWS, "test": rows},
         "units": None if patients is None else {"train": 5 * patients, "test": patients},
         "unit": "image" if patients is None else "patient",
         "n": TRAIN_ROWS,
@@ -96,7 +123,10 @@ def write_cell(
         "dimension": DIMENSION,
         "class_names": list(class_names),
         "multi_label": multi_label,
-        "headline": headline or ("auc" if multi_label else "accuracy"),
+        "headline": shown,
+        "metric_named": headline is not None,
+        "test_counts": class_counts(labels, classes),
+        "constant_accuracy": constant_accuracy(labels, units=units),
         "auc_labels": len(ranked_labels(labels, classes)),
         "seeds": records,
         "summary": summary,

@@ -37,7 +37,11 @@ from dpprobe.fairness.imbalance_record import (
     imbalance_path,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_token
-from dpprobe.reporting.published import PAPER_TABLES, published_digest
+from dpprobe.reporting.published import (
+    PAPER_TABLES,
+    published_datasets,
+    published_digest,
+)
 from dpprobe.release.bundle import BUNDLE_FILES
 from dpprobe.results.cell_record import (
     CEILING_HEAD,
@@ -1086,6 +1090,12 @@ def study_tables():
         "<results>/tables/accuracy.md",
         *of_all_datasets(table_paths),
     ]
+
+
+def shown_paper_tables():
+    """The papers' tables where the study has a dataset of theirs."""
+    shown = STUDY.paper_names() & published_datasets()
+    return list(rules.write_paper_tables.output) if shown else []
 
 
 def study_figures():

@@ -61,7 +61,7 @@ rule write_study_run:
         report="<results>/report.html",
         summaries=rules.summaries.input,
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
-        tables=lambda wildcards: [*study_tables(), *rules.write_paper_tables.output],
+        tables=lambda wildcards: [*study_tables(), *shown_paper_tables()],
         # One writer at a time: SQLite makes the others wait, and a new database takes only one.
         datasets=expand("<results>/tracking/{dataset}.json", dataset=STUDY.datasets),
         store=runs_again("_study"),

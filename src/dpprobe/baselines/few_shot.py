@@ -18,7 +18,7 @@ import torch
 
 from dpprobe.artifacts import write_json, write_table
 from dpprobe.baselines.records import FEW_SHOT_FORMAT, FEW_SHOT_FORMAT_VERSION
-from dpprobe.data.options import headline_metric
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.devices import resolve_device
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
@@ -30,7 +30,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.results import metrics
-from dpprobe.results.units import count_units, unit_codes
+from dpprobe.results.units import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 
@@ -86,7 +86,7 @@ class Task:
     seeds: int
     study_seed: int
     memory_mb: int = 16000
-    metric: str | None = None
+    metric: Headline | None = None
 
 
 def few_shot(
@@ -115,7 +115,10 @@ def few_shot(
     if stores[0].class_names != stores[1].class_names:
         raise DataError(f"{test}: classes differ from {train}; delete both, run again")
     shown = headline_metric(
-        task.metric, num_classes=stores[1].num_classes, multi_label=stores[1].multi_label
+        task.metric,
+        num_classes=stores[1].num_classes,
+        multi_label=stores[1].multi_label,
+        test_counts=class_counts(stores[1].labels, stores[1].num_classes),
     )
     probe = _Probe(task, stores, resolve_device(device))
     results, records = [], []

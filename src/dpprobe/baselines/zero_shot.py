@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from dpprobe.artifacts import write_json, write_table
 from dpprobe.baselines.records import ZERO_SHOT_FORMAT, ZERO_SHOT_FORMAT_VERSION
-from dpprobe.data.options import headline_metric
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import read_text_embeddings
 from dpprobe.results import metrics
-from dpprobe.results.units import count_units, unit_codes
+from dpprobe.results.units import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
 
@@ -40,7 +40,7 @@ def zero_shot(
     predictions: Path,
     dataset: str,
     backbone: str,
-    metric: str | None = None,
+    metric: Headline | None = None,
     seed: int = 0,
 ) -> None:
     """Scores a test split by the text embeddings of its classes.
@@ -79,7 +79,12 @@ def zero_shot(
         tested, summary = (
             {name: part[name] for name in RANKED if name in part} for part in (tested, summary)
         )
-    shown = headline_metric(metric, num_classes=store.num_classes, multi_label=store.multi_label)
+    shown = headline_metric(
+        metric,
+        num_classes=store.num_classes,
+        multi_label=store.multi_label,
+        test_counts=class_counts(labels, store.num_classes),
+    )
     if ranked:
         shown = "auc"  # an accuracy needs a threshold, which a model without a bias has none of
     if shown not in summary:

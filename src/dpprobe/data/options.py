@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
@@ -30,6 +30,10 @@ class Limit(Options):
 
 
 Prompts = str | tuple[str, ...]
+Headline = Literal["accuracy", "auc", "macro_accuracy"]
+# Above this ratio of the largest class's test rows to the smallest's, accuracy is no headline: a
+# head that knows nothing but which class is frequent is right in two rows of three and more.
+IMBALANCED = 2.0
 # Options of a dataset that do not decide its tables, only whether they are accepted.
 DATASET_NOTES = frozenset(
     {
@@ -65,11 +69,12 @@ class DatasetOptions(Options, ABC):
         description="Take a delta above 1 / (training rows) of this dataset, with a warning; as "
         "the study says where absent.",
     )
-    metric: Literal["accuracy", "auc"] | None = Field(
+    metric: Headline | None = Field(
         None,
-        description="What tables and figures show. Absent, accuracy where a row has one label, auc "
-        "(the mean over labels) where it may have several. auc needs two classes or several "
-        "labels a row.",
+        description="What tables and figures show. Absent: auc (the mean over labels) where a row "
+        "may have several labels; accuracy where it has one and no class has more than twice the "
+        "test rows of another; else auc of two classes and macro_accuracy (the mean over classes) "
+        "of more. auc needs two classes or several labels a row, macro_accuracy one label a row.",
     )
 
     catalog: str | None = Field(
@@ -294,25 +299,49 @@ def _without(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
 
 
 def headline_metric(
-    metric: str | None, *, num_classes: int | None, multi_label: bool
-) -> Literal["accuracy", "auc"]:
+    metric: Headline | None,
+    *,
+    num_classes: int | None,
+    multi_label: bool,
+    test_counts: Sequence[int] = (),
+) -> Headline:
     """Returns the metric that stands for a cell in tables and figures.
 
     Args:
       metric: the dataset's choice.
       num_classes: None where it is not known yet; the choice is then believed.
+      test_counts: the test rows of each class, where they are known.
 
     Raises:
-      ConfigError: for auc with one label a row and other than two classes.
+      ConfigError: for auc with one label a row and other than two classes, and for macro_accuracy
+        with several labels.
     """
     if metric is None:
-        return "auc" if multi_label else "accuracy"
+        if multi_label:
+            return "auc"
+        if imbalance(test_counts) <= IMBALANCED:
+            return "accuracy"
+        return "auc" if num_classes == 2 else "macro_accuracy"
     if metric == "auc" and not multi_label and num_classes not in (2, None):
         raise ConfigError(
             f"metric: auc with {num_classes} classes and one label a row is not defined; "
-            "write accuracy"
+            "write macro_accuracy or accuracy"
         )
-    return "auc" if metric == "auc" else "accuracy"
+    if metric == "macro_accuracy" and multi_label:
+        raise ConfigError(
+            "metric: macro_accuracy is of one label a row, and rows here may have several; "
+            "write auc or accuracy"
+        )
+    return metric
+
+
+def imbalance(counts: Sequence[int]) -> float:
+    """Returns how many times the rows of the smallest class the largest has; 1 for one class.
+
+    Classes without rows are left out.
+    """
+    present = [count for count in counts if count]
+    return max(present) / min(present) if present else 1.0
 
 
 def check_several_labels(*, declared: bool, actual: bool) -> None:

@@ -20,7 +20,7 @@ from dpprobe.fairness.groups import (
 )
 from dpprobe.fairness.measures import Drawn, Head, Layout, Resamples, Ways
 from dpprobe.fairness.record import ALL_LABELS, GROUP_METRICS, Compared, Gap, Minimum
-from dpprobe.results.metrics import wilson
+from dpprobe.results.intervals import wilson
 
 # Metrics that need units with each label of their mean; AUC needs units without it as well.
 OF_LABELS = ("auc", "recall")

@@ -19,7 +19,8 @@ from scipy.special import expit, logit
 from dpprobe.fairness.imbalance_record import BreakDown, Estimate, Law, Ranged, RareCell
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.metrics import SAME, wilson
+from dpprobe.results.intervals import wilson
+from dpprobe.results.metrics import SAME
 
 # A reference with less recall has not learnt the class either: its half says nothing.
 _LEAST_REFERENCE = 0.1

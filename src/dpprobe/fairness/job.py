@@ -331,7 +331,8 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            headline=first.headline,
+            # groups are not compared by macro_accuracy
+            headline="auc" if first.headline == "auc" else "accuracy",
             rows=len(self.rows.labels),
             units=self.rows.count if self.rows.named_units else None,
             resamples=self.resamples.count,

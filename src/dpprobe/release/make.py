@@ -194,11 +194,12 @@ class _Task:
     def metric(self) -> Literal["accuracy", "auc"]:
         chosen = self.options.evaluate.metric if self.options.evaluate else None
         store = self.stores[0]
-        return headline_metric(
+        metric = headline_metric(
             chosen or self.dataset.metric,
             num_classes=store.num_classes,
             multi_label=store.multi_label,
         )
+        return "auc" if metric == "auc" else "accuracy"  # those that have a mechanism
 
     @cached_property
     def plan(self) -> Plan:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
 from dpprobe.privacy.limits import ABOVE_NOTE
 from dpprobe.reporting import tables
+from dpprobe.reporting.headline import headline_lines
 from dpprobe.reporting.tables import (
     BLANK,
     PLUS_MINUS,
@@ -22,10 +24,14 @@ from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid, rounded_up
 
 NAME = "accuracy"
+# Of a cell, in the table for programs.
+NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
     "The best one was chosen by the test results of all, which its own epsilon does not cover: "
     "publishing it costs at most what publishing all heads of all private cells of its row does."
 )
+CONSOLE_WIDTH = 100
+CONSTANT = "accuracy of the most frequent answer"
 PATIENTS = (
     "Where the dataset names patients each counts once, an image of a patient with m test images "
     "1/m, and intervals are over patients"
@@ -68,8 +74,9 @@ def accuracy_table(grid: Grid) -> Table:
     note = (
         f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
         f"interval over seeds (Student's t, cut at 0 and 100), {PLUS_MINUS} half of it, or (its "
-        "ends) where it is not symmetric; in brackets a 95 % interval "
-        f"({_row_intervals(grid)}). A difference on the same test rows is surer than the brackets. "
+        "ends) where it is not symmetric; in brackets a 95 % interval over seeds and "
+        f"{grid.tested} together ({_row_intervals(grid)}). "
+        "A difference on the same test rows is surer than the brackets. "
         f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
     )
     if grid.above:
@@ -94,7 +101,14 @@ def accuracy_table(grid: Grid) -> Table:
             *(Column(title=title) for title in ("epsilon", *map(" + ".join, grid.columns))),
         ),
         rows=rows,
-        notes=[note],
+        notes=[
+            note,
+            *(
+                f"{dataset}: {' '.join(lines)}"
+                for dataset in grid.measures
+                if (lines := headline_lines(grid, dataset))
+            ),
+        ],
     )
 
 
@@ -120,9 +134,10 @@ def numbers_table(grid: Grid) -> Table:
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
     titles = ["dataset", "epsilon", "delta", *marked, *(["metric"] if named else [])]
+    titles += [CONSTANT]
     for column in grid.columns:
         name = " + ".join(column)
-        titles += [name, *(f"{name} {end}" for end in ("low", "high", "rows low", "rows high"))]
+        titles += [name, *(f"{name} {part}" for part in NUMBERS)]
         titles += [f"{name} unpriced"] if column[1] in unpriced else []
     rows = []
     for row in grid.rows:
@@ -136,15 +151,26 @@ def numbers_table(grid: Grid) -> Table:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
         above = [str(delta is not None and row[0] in grid.above).lower()] if marked else []
-        rows.append(make_row(row[0], f"{row[1]:g}", delta_text, *above, *metric, *numbers))
+        head = [row[0], f"{row[1]:g}", delta_text, *above, *metric, _constant(grid, row)]
+        rows.append(make_row(*head, *numbers))
     return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
 
 
+def _constant(grid: Grid, row: tuple[str, float]) -> str:
+    """Writes the accuracy of the most frequent answer; blank where it is not known."""
+    entries = (grid.get(row, column) for column in grid.columns)
+    known = (entry.constant for entry in entries if entry and entry.constant is not None)
+    return next((f"{value:.3f}" for value in known), "")
+
+
 def _numbers(entry: Entry | None) -> list[str]:
-    """Returns mean and ends of intervals, blank where there are none."""
+    """Returns mean, ends of intervals and the least of a class, blank where there are none."""
     if entry is None:
-        return [""] * 5
-    values = (entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high)
+        return [""] * (1 + len(NUMBERS))
+    values = (
+        entry.mean, entry.low, entry.high, entry.rows_low, entry.rows_high,
+        entry.both_low, entry.both_high, entry.least,
+    )  # fmt: skip
     return ["" if value is None else f"{value:.3f}" for value in values]
 
 
@@ -181,15 +207,12 @@ def _console_block(grid: Grid, dataset: str) -> str:
     title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
     shown = [e for row in rows for column in columns if (e := grid.get(row, column))]
     tested = "test patients, who count once each" if shown[0].patients else "test rows"
-    notes = [f"95 % intervals: {PLUS_MINUS} or (ends) over seeds; [ends] over {tested}"]
-    reaches = [e.rows_reach for e in shown if e.over_seeds and e.rows_reach]
-    if reaches:
-        alone = "test patients" if shown[0].patients else "test rows"
-        notes.append(f"Where seeds vary, {alone} alone: up to {max(reaches):.1f} points to a side")
+    notes = [f"95 % intervals over seeds and {tested}: {PLUS_MINUS} or [ends]"]
     notes += [ABOVE_NOTE] if dataset in grid.above else []
     notes += [LEFT_OUT] if measure.partial else []
     notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []
-    return "\n".join([title, *notes, "", *lines])
+    told = [textwrap.fill(line, CONSOLE_WIDTH) for line in headline_lines(grid, dataset)]
+    return "\n".join([title, *notes, "", *lines, *(["", *told] if told else [])])
 
 
 def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -201,12 +224,15 @@ def _console_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _text(entry: Entry) -> str:
-    return " ".join(filter(None, (_mean(entry), over_seeds(entry), over_rows(entry))))
+    return " ".join(filter(None, (_mean(entry), over_seeds(entry), over_both(entry))))
 
 
 def _short_text(entry: Entry) -> str:
-    """Writes the mean and one interval: a terminal has no room for both."""
-    return f"{_mean(entry)} {over_seeds(entry) or over_rows(entry)}".rstrip()
+    """Writes the mean and the interval over all: a terminal has no room for two."""
+    if entry.both_low is None or entry.both_high is None:
+        return f"{_mean(entry)} {over_seeds(entry)}".rstrip()
+    text = interval_text(entry.mean, entry.both_low, entry.both_high)
+    return f"{_mean(entry)} {text if text.startswith(PLUS_MINUS) else over_both(entry)}"
 
 
 def _mean(entry: Entry) -> str:
@@ -220,11 +246,11 @@ def over_seeds(entry: Entry) -> str:
     return interval_text(entry.mean, entry.low, entry.high)
 
 
-def over_rows(entry: Entry) -> str:
-    """Writes the ends of the interval over test rows; nothing where there is none."""
-    if entry.rows_low is None or entry.rows_high is None:
+def over_both(entry: Entry) -> str:
+    """Writes the ends of the interval over seeds and test rows; nothing where there is none."""
+    if entry.both_low is None or entry.both_high is None:
         return ""
-    return f"[{entry.rows_low:.1f}, {entry.rows_high:.1f}]"
+    return f"[{entry.both_low:.1f}, {entry.both_high:.1f}]"
 
 
 def _row_intervals(grid: Grid) -> str:

@@ -331,6 +331,11 @@ def read() -> Published:
     return parse(resources.read_yaml(FILE))
 
 
+def published_datasets() -> set[str]:
+    """Returns the names of the datasets that published numbers are of."""
+    return {number.dataset for number in read().numbers if number.dataset}
+
+
 def published_digest() -> str:
     """Returns a hash of the published numbers, so that figures and tables follow their changes."""
     return sha256_file(resources.RESOURCES / "published.yaml")

@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar
 
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from dpprobe.results.cell_record import CellRecord, Measure
+from dpprobe.results.compare import Comparison, compare
+from dpprobe.results.held_out import HeldOut, held_out
 from dpprobe.results.summary import Choice, Entry, Grid
 
 
@@ -20,7 +22,8 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one epsilon, chosen by its test result.
 
-    Its own epsilon does not cover that choice: `choice` has what does.
+    Its own epsilon does not cover that choice: `choice` has what does. Nor is its mean what to
+    expect of it: `held_out` has that, None where nothing was chosen or too little is known.
     """
 
     dataset: str
@@ -32,11 +35,49 @@ class Best:
     ceiling: Entry | None  # of the same backbone
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
+    held_out: HeldOut | None = None
+
+    @property
+    def value(self) -> float:
+        """The result in percent, without the luck of the choice where that can be told."""
+        return self.entry.mean if self.held_out is None else self.held_out.value
+
+    @property
+    def luck(self) -> float:
+        """The percentage points that the choice adds to the best cell's mean."""
+        return self.entry.mean - self.value
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of the 95 % interval of `value`, over seeds and test rows.
+
+        It is the best cell's, stretched by what the choice adds.
+        """
+        low = self.entry.both_low
+        return None if low is None else max(0.0, low - max(0.0, self.luck))
+
+    @property
+    def high(self) -> float | None:
+        """The upper end likewise."""
+        high = self.entry.both_high
+        return None if high is None else min(100.0, high - min(0.0, self.luck))
+
+    @property
+    def uncorrected(self) -> bool:
+        """True if it is the best of several and its mean is all that is known."""
+        return self.choice.candidates > 1 and self.held_out is None
 
     @property
     def gap(self) -> float | None:
         """Percentage points below the ceiling."""
-        return None if self.ceiling is None else self.ceiling.mean - self.entry.mean
+        return None if self.ceiling is None else self.ceiling.mean - self.value
+
+    @property
+    def beside_ceiling(self) -> Comparison | None:
+        """The result minus the ceiling, with its interval."""
+        if self.ceiling is None:
+            return None
+        return compare(self.entry, self.ceiling).moved(-self.luck)
 
 
 class _Result(Protocol):
@@ -91,11 +132,22 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             ),
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             choice=grid.choices[dataset, epsilon],
+            held_out=_held_out(
+                [item[2] for item in private if item[0] == (dataset, epsilon)], entry
+            ),
         )
         for (dataset, epsilon), (backbone, method), entry in _best_of_each(
             private, key=lambda item: item[0], result=lambda item: item[2]
         )
     ]
+
+
+def _held_out(entries: Sequence[Entry], best: Entry) -> HeldOut | None:
+    return held_out(
+        [entry.mean for entry in entries],
+        [entry.halves for entry in entries],
+        next(index for index, entry in enumerate(entries) if entry is best),
+    )
 
 
 def best_private_cells(

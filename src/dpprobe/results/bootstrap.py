@@ -17,22 +17,6 @@ RESAMPLES = 2000
 _BLOCK_BYTES = 8 * 2**20  # of resamples at a time: what a cache holds is quickest
 
 
-def bootstrap_classes(correct: np.ndarray, labels: np.ndarray, *, seed: int) -> tuple[float, float]:
-    """Computes the percentile interval of macro_accuracy when the test rows are drawn again.
-
-    A row matters only through its class and whether it is right, so a resample of n rows is one
-    multinomial draw of n over those 2 K cells: the exact bootstrap, without touching rows.
-    """
-    cells = np.bincount(2 * labels + correct.astype(np.int64), minlength=2 * int(labels.max()) + 2)
-    generator = np.random.Generator(np.random.Philox(seed))
-    drawn = generator.multinomial(len(correct), cells / cells.sum(), size=RESAMPLES)
-    drawn = drawn.reshape(RESAMPLES, -1, 2)
-    right, total = drawn[:, :, 1], drawn.sum(axis=2)
-    present = total > 0
-    recall = np.divide(right, total, out=np.zeros(right.shape), where=present)
-    return _percentiles(recall.sum(axis=1) / present.sum(axis=1))
-
-
 def _percentiles(values: np.ndarray) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
     return float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))

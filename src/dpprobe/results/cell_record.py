@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dpprobe.artifacts import write_json
+from dpprobe.data.options import Headline
 from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
 from dpprobe.heads.facts import DataFacts
@@ -23,7 +24,9 @@ from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 
 CELL_FORMAT: Final = "dpprobe-cell"
-CELL_FORMAT_VERSION: Final = 3
+CELL_FORMAT_VERSION: Final = 4
+# Version 3 is read too, so that its heads are kept; a job writes it anew as today's.
+READ_VERSIONS: Final = (3, 4)
 
 METRICS_FILE = "metrics.json"
 STATEMENT_FILE = "privacy.json"
@@ -47,7 +50,11 @@ SCALAR_METRICS = (
     "mean_average_precision",
 )
 # The metrics that may stand for a cell in tables and figures, as people write them.
-HEADLINES = {"accuracy": "accuracy", "auc": "AUC"}
+HEADLINES = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "macro_accuracy": "macro accuracy",
+}
 CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
 
 
@@ -96,6 +103,8 @@ class MetricSummary(_Part):
         the metric does not vary over seeds they are those over test rows.
       rows_low, rows_high: the ends of the 95 % interval over test rows, `rows_interval` the way it
         was made; None where there is none.
+      both_low, both_high: the ends of the 95 % interval over seeds and test rows together,
+        `both_interval` the way it was made; None where there is none over test rows.
       count: the number of seeds.
     """
 
@@ -108,6 +117,9 @@ class MetricSummary(_Part):
     rows_low: float | None
     rows_high: float | None
     rows_interval: str | None
+    both_low: float | None = None
+    both_high: float | None = None
+    both_interval: str | None = None
 
 
 class CellRecord(_Part):
@@ -122,17 +134,20 @@ class CellRecord(_Part):
       unit: of privacy, "image" or "patient". n: the number of training units.
       accountant: that priced the cell, as the study names it; None without a guarantee.
       study_seed: the number that the cell's seeds derive from, with all else that it is made from.
-      headline: the metric that stands for the cell.
+      headline: the metric that stands for the cell; metric_named: True if the study named it.
+      test_counts: rows of the test split by class, those with each label where rows have several.
+      constant_accuracy: of always giving the test split's most frequent answer.
       auc_labels: labels that have both values in the test split.
-      seeds: for each seed its `index`, its metrics and, where there are such, what a search has
-        `chosen` and the `class_priors` that were released.
+      seeds: for each seed its `index`, its metrics, the `halves` of its headline (`halves.py`),
+        the classes `never_predicted` and, where there are such, what a search has `chosen` and the
+        `class_priors` that were released.
       summary: of each scalar metric over the seeds.
       files: SHA-256 of each other file.
       seconds: of training all seeds; None where that would tell a random number of trials.
     """
 
     format: Literal["dpprobe-cell"] = CELL_FORMAT
-    format_version: Literal[3] = CELL_FORMAT_VERSION
+    format_version: Literal[3, 4] = CELL_FORMAT_VERSION
     cell: CellName
     head: str
     private: bool
@@ -151,7 +166,10 @@ class CellRecord(_Part):
     dimension: int
     class_names: list[str]
     multi_label: bool
-    headline: Literal["accuracy", "auc"]
+    headline: Headline
+    metric_named: bool = False
+    test_counts: list[int] | None = None
+    constant_accuracy: float | None = None
     auc_labels: int
     seeds: list[dict[str, Any]]
     summary: dict[str, MetricSummary]
@@ -200,7 +218,7 @@ class CellRecord(_Part):
 class Measure(_Part):
     """The headline metric of a dataset, and the labels in its mean."""
 
-    headline: Literal["accuracy", "auc"]
+    headline: Headline
     multi_label: bool = False
     labels: int = 0  # that enter the mean, of `num_classes`
     num_classes: int = 0
@@ -209,6 +227,11 @@ class Measure(_Part):
     def partial(self) -> bool:
         """True if labels are left out of the mean: those with one value in all test rows."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
+
+    @property
+    def least_title(self) -> str:
+        """The words for the worst class by what is known of classes: recall, or AUC of a label."""
+        return "least AUC of a label" if self.multi_label else "least recall of a class"
 
     @property
     def title(self) -> str:
@@ -248,7 +271,7 @@ def parse_cell(text: bytes) -> CellRecord:
     except ValueError:
         raise ValueError("not valid JSON") from None
     named = values if isinstance(values, Mapping) else {}
-    if (named.get("format"), named.get("format_version")) != (CELL_FORMAT, CELL_FORMAT_VERSION):
+    if named.get("format") != CELL_FORMAT or named.get("format_version") not in READ_VERSIONS:
         raise ValueError(f"not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}")
     try:
         return CellRecord.model_validate(values)

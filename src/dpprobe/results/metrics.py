@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit, log_softmax, ndtri, stdtrit
+from scipy.special import expit, log_softmax, stdtrit
 
 from dpprobe.errors import DataError
 from dpprobe.results.bootstrap import (
@@ -29,9 +29,9 @@ from dpprobe.results.bootstrap import (
     Runs,
     Share,
     bootstrap,
-    bootstrap_classes,
 )
 from dpprobe.results.cell_record import SCALAR_METRICS
+from dpprobe.results.intervals import over_classes, together, wilson
 from dpprobe.results.units import row_weights
 
 Link = Literal["softmax", "sigmoid", "none"]
@@ -45,9 +45,12 @@ TOP5_ABOVE = 10  # top-5 accuracy is reported only where there are more classes 
 SEED_INTERVAL = "t over seeds"
 ROW_PROPORTION, ROW_BOOTSTRAP = "Wilson over test rows", "bootstrap over test rows"
 UNIT_PROPORTION, UNIT_BOOTSTRAP = "Wilson over test patients", "bootstrap over test patients"
+ROW_CLASSES = "Agresti-Coull over each class's test rows"
+UNIT_CLASSES = "Agresti-Coull over each class's test patients"
 # Shares of the test rows; accuracy only with one label a row.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
-# A percentile bootstrap of fewer units is too narrow; of two it sees three results in all.
+# A percentile bootstrap of fewer units, or rows of the rarer of two classes, is too narrow; of two
+# it sees three results in all.
 FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
 
@@ -79,7 +82,8 @@ def evaluate(
     Returns:
       With one label a row: accuracy, macro_accuracy (mean recall of the classes present),
       expected_calibration_error (link softmax), per_class_recall (K values, None for a class with
-      no test row), top5_accuracy where K > 10, real_accuracy where there are accepted labels
+      no test row), never_predicted (the classes that some test rows have and no row is predicted
+      to have), top5_accuracy where K > 10, real_accuracy where there are accepted labels
       (ReaL: Beyer et al. 2020, "Are we done with ImageNet?"), and auc, of the second class
       against the first, where K = 2 and both have test rows. Equal scores rank in the order of
       the classes, so that top-1 is argmax.
@@ -109,6 +113,7 @@ def evaluate(
     if link == "softmax":
         result["expected_calibration_error"] = calibration_error(scores, correct, units=units)
     result["per_class_recall"] = [None if np.isnan(value) else float(value) for value in recall]
+    result["never_predicted"] = np.setdiff1d(labels, scores.argmax(axis=1)).tolist()
     if classes > TOP5_ABOVE:
         result["top5_accuracy"] = _share(np.less(rank, 5), weights)
     if accepted is not None:
@@ -116,6 +121,23 @@ def evaluate(
     if classes == 2 and _both(labels == 1):
         result["auc"] = _ranking(_margin(scores), labels == 1, weights)[0]
     return result
+
+
+def constant_accuracy(labels: np.ndarray, *, units: np.ndarray | None = None) -> float:
+    """Computes the accuracy of always giving the most frequent answer; of each label, with several.
+
+    Args:
+      labels, units: as of `evaluate`.
+    """
+    weights = row_weights(units)
+    if labels.ndim == 1:
+        return float(np.bincount(labels, weights=weights).max() / _total(labels, weights))
+    having = np.average(labels != 0, axis=0, weights=weights)
+    return float(np.maximum(having, 1 - having).mean())
+
+
+def _total(labels: np.ndarray, weights: np.ndarray | None) -> float:
+    return float(len(labels) if weights is None else weights.sum())
 
 
 def _share(right: np.ndarray, weights: np.ndarray | None) -> float:
@@ -339,13 +361,16 @@ def summarise(
 ) -> dict[str, dict[str, Any]]:
     """Computes mean, standard deviation and 95 % intervals of each scalar metric, all in [0, 1].
 
-    Two things are uncertain, and each has its interval. Over seeds, where a metric varies over
-    them: Student's t for the mean, cut at 0 and 1. Over test rows, whether or not seeds vary: of
-    `PROPORTIONS` Wilson's interval (1927) at the mean over seeds, which has a width also where all
-    rows are right; of macro_accuracy, auc and the accuracy over labels a percentile bootstrap over
-    the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. A resample in which
-    a class or a label lacks one of its values leaves it out of the mean, as `evaluate` does. A
-    bootstrap in which no resample differs says nothing, and is left out.
+    Two things are uncertain, and each has its interval, decided for each metric by itself. Over
+    seeds, where the metric varies over them: Student's t for the mean, cut at 0 and 1. Over test
+    rows, whether or not seeds vary: of `PROPORTIONS` Wilson's interval (1927) at the mean over
+    seeds, which has a width also where all rows are right; of macro_accuracy that of
+    `intervals.over_classes`; of auc and the accuracy over labels a percentile bootstrap over the
+    rows of the first seed, moved to the mean over seeds and cut at 0 and 1. A resample in which a
+    label lacks one of its values leaves it out of the mean, as `evaluate` does. A bootstrap that
+    reaches 0 or 1, and the auc of two classes of which one has fewer than `FEWEST_DRAWN` rows,
+    give way to Wilson's interval, as with units below. The third interval, over both, adds the two
+    errors (`intervals.together`); of one seed it is that over test rows.
 
     With several rows a unit the second interval is over units. All these metrics, `PROPORTIONS`
     too, have a bootstrap that draws units with all their rows: a unit's rows are no independent
@@ -366,7 +391,8 @@ def summarise(
     Returns:
       metric -> mean, std (ddof = 1; None for one seed), count; rows_low, rows_high, rows_interval:
       the interval over test rows or units, None without one; low, high, interval: that over seeds,
-      or the one over test rows where the metric does not vary over seeds.
+      or the one over test rows where the metric does not vary over seeds; both_low, both_high,
+      both_interval: that over both, None without one over test rows.
     """
     count = len(records)
     if count == 0:
@@ -382,9 +408,9 @@ def summarise(
         first = {name: float(values[0]) for name, values in columns.items()}
         if units is None or row_weights(units) is None:
             names = (
-                (ROW_PROPORTION, ROW_BOOTSTRAP)
+                (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
                 if units is None
-                else (UNIT_PROPORTION, UNIT_BOOTSTRAP)
+                else (UNIT_PROPORTION, UNIT_BOOTSTRAP, UNIT_CLASSES)
             )
             over_rows = _over_rows(means, first, correct, labels, scores, names=names, seed=seed)
         else:
@@ -402,26 +428,38 @@ def _over_rows(
     labels: np.ndarray | None,
     scores: np.ndarray | None,
     *,
-    names: tuple[str, str],
+    names: tuple[str, str, str],
     seed: int,
 ) -> dict[str, _Interval]:
-    """Computes the intervals over independent rows, by the names of Wilson's and the bootstrap's.
+    """Computes the intervals over independent rows, by the names of the three kinds.
 
     Args:
       means, first: each metric's mean over seeds and its value for the first, as in the next one.
     """
-    resampled: dict[str, tuple[float, float]] = {}
-    if correct.ndim == 1 and labels is not None:
-        resampled = {"macro_accuracy": bootstrap_classes(correct, labels, seed=seed)}
-    if "auc" in means or correct.ndim == 2:
-        resampled |= bootstrap(_drawable(correct, labels, scores), len(correct), seed=seed)
+    rows = np.arange(len(correct))
+    drawable = _drawable(correct, labels, scores)
+    resampled = bootstrap(drawable, len(correct), seed=seed) if drawable else {}
     over_rows: dict[str, _Interval] = {}
     for name, mean in means.items():
         if name in PROPORTIONS and not (name == "accuracy" and correct.ndim == 2):
             over_rows[name] = (*wilson(mean, len(correct)), names[0])
-        elif name in resampled and resampled[name][0] < resampled[name][1]:
-            over_rows[name] = (*_moved(resampled[name], mean, first[name]), names[1])
+        elif name == "macro_accuracy" and labels is not None:
+            over_rows[name] = (*over_classes(mean, correct, labels), names[2])
+        elif name in drawable:
+            counted = _counted_units(name, labels, scores, rows)
+            ends = resampled.get(name, (0.0, 1.0))
+            # a mean over many labels is no worse for one that few rows have
+            if _inside(ends) and (correct.ndim == 2 or counted >= FEWEST_DRAWN):
+                over_rows[name] = (*_moved(ends, mean, first[name]), names[1])
+            else:
+                over_rows[name] = (*wilson(mean, counted), names[0])
     return over_rows
+
+
+def _inside(ends: tuple[float, float]) -> bool:
+    """True if a bootstrap's ends differ, and lie within 0 and 1 and not on them."""
+    low, high = ends
+    return SAME < low < high - SAME < 1 - 2 * SAME
 
 
 def _over_units(
@@ -439,12 +477,12 @@ def _over_units(
     resampled = bootstrap(drawable, int(units.max()) + 1, seed=seed)
     over_units: dict[str, _Interval] = {}
     for name in means.keys() & drawable.keys():
-        low, high = resampled.get(name, (0.0, 1.0))
-        inside = SAME < low < high - SAME < 1 - 2 * SAME
-        if units.max() + 1 >= FEWEST_DRAWN and inside:
-            over_units[name] = (*_moved((low, high), means[name], first[name]), UNIT_BOOTSTRAP)
+        counted = _counted_units(name, labels, scores, units)
+        ends = resampled.get(name, (0.0, 1.0))
+        drawn = counted if name == "auc" and correct.ndim == 1 else units.max() + 1
+        if drawn >= FEWEST_DRAWN and _inside(ends):
+            over_units[name] = (*_moved(ends, means[name], first[name]), UNIT_BOOTSTRAP)
         else:
-            counted = _counted_units(name, labels, scores, units)
             over_units[name] = (*wilson(means[name], counted), UNIT_PROPORTION)
     return over_units
 
@@ -482,16 +520,6 @@ def _counted_units(
     return float(np.mean(having**-0.5) ** -2)
 
 
-def wilson(share: float, rows: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Computes Wilson's score interval of a share of `rows` independent rows."""
-    z = float(ndtri((1 + confidence) / 2))
-    shrunk = 1 + z**2 / rows
-    centre = (share + z**2 / (2 * rows)) / shrunk
-    half = z / shrunk * math.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
-    # At the ends rounding would leave the share outside.
-    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
-
-
 def _mean(values: np.ndarray) -> float:
     """Returns the mean over seeds; of values that differ in last bits at most, the first."""
     return float(values[0] if np.ptp(values) <= SAME else values.mean())
@@ -507,10 +535,23 @@ def _entry(values: np.ndarray, mean: float, over_rows: _Interval | None) -> dict
     if std:
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * std / count**0.5
         low, high, interval = max(0.0, mean - half), min(1.0, mean + half), SEED_INTERVAL
+    both: tuple[float | None, float | None, str | None] = rows_low, rows_high, rows_interval
+    if std and over_rows and low is not None and high is not None:
+        ends = together(mean, (low, high), over_rows[:2])
+        both = (*ends, f"{SEED_INTERVAL}, {rows_interval}")
     return {
         "mean": mean, "std": std, "low": low, "high": high, "count": count, "interval": interval,
         "rows_low": rows_low, "rows_high": rows_high, "rows_interval": rows_interval,
+        "both_low": both[0], "both_high": both[1], "both_interval": both[2],
     }  # fmt: skip
+
+
+def drawable_of(
+    metric: str, scores: np.ndarray, labels: np.ndarray, *, link: Link, units: np.ndarray
+) -> Drawable | None:
+    """Returns a metric of drawn units, numbered from 0 without gaps; None where it has no value."""
+    correct = hits(scores, labels, link=link)
+    return _drawable(correct, labels, scores, units).get(metric)
 
 
 def _drawable(

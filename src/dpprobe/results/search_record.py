@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from dpprobe.data.options import Headline
 from dpprobe.finetune.search import NOT_PRICED, Trial
 from dpprobe.records import Part, Record
 from dpprobe.results.cell_record import CellName
@@ -38,7 +39,7 @@ class SearchRecord(Record):
     cell: CellName
     fingerprint: str
     device: str
-    metric: Literal["accuracy", "auc"]
+    metric: Headline
     seed: int
     held_out: HeldOut
     best: Trial

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,13 @@ from dpprobe.results.cell_record import (
     read_cell,
 )
 from dpprobe.results.choice import choice_price
+from dpprobe.results.headline import headline_reason, least_class
 from dpprobe.results.metrics import SEED_INTERVAL
 
+ENDS = (
+    "low", "high", "interval", "rows_low", "rows_high", "rows_interval",
+    "both_low", "both_high", "both_interval",
+)  # fmt: skip
 SCHEMA = pa.schema(
     [
         ("study", pa.string()),
@@ -51,6 +57,8 @@ SCHEMA = pa.schema(
         ("num_classes", pa.int64()),
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
+        ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
+        ("constant_accuracy", pa.float64()),  # of always giving the most frequent answer
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
@@ -65,8 +73,18 @@ SCHEMA = pa.schema(
                 (f"{name}_rows_low", pa.float64()),
                 (f"{name}_rows_high", pa.float64()),
                 (f"{name}_rows_interval", pa.string()),
+                (f"{name}_both_low", pa.float64()),
+                (f"{name}_both_high", pa.float64()),
+                (f"{name}_both_interval", pa.string()),
             )
         ),
+        # Of the cell: its worst class, or label by AUC, and the mean over seeds of its value.
+        ("least", pa.float64()),
+        ("least_class", pa.string()),
+        # Of the seed: classes with test rows that no row is predicted to have; the headline on
+        # both halves of each split of the test rows, one after the other, as `halves` makes them.
+        ("never_predicted", pa.list_(pa.string())),
+        ("half_values", pa.list_(pa.float64())),
         # Of all private cells of the dataset and epsilon: their number, and what choosing costs.
         ("candidates", pa.int64()),
         ("choice_epsilon", pa.float64()),
@@ -139,6 +157,14 @@ class Entry:
     Attributes:
       low, high: over seeds, or over test rows where the seeds do not vary; `interval` says which.
       rows_low, rows_high: over test rows; `rows_interval` says how they were made.
+      both_low, both_high: over seeds and test rows together, likewise.
+      values: of each seed.
+      halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
+      constant: the accuracy of always giving the most frequent answer; None where not known.
+      least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
+        the lowest AUC of a label, and whose it is; None where not known. least_title says which.
+      never: for each class that seeds never predict, how many of them.
+      test_units: test rows, or patients.
       patients: True if each test patient counts once, and test rows are drawn by patients.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
@@ -152,6 +178,17 @@ class Entry:
     rows_low: float | None = None
     rows_high: float | None = None
     rows_interval: str | None = None
+    both_low: float | None = None
+    both_high: float | None = None
+    both_interval: str | None = None
+    values: tuple[float, ...] = ()
+    halves: np.ndarray | None = field(default=None, compare=False, repr=False)
+    constant: float | None = None
+    least: float | None = None
+    least_class: str | None = None
+    least_title: str = ""
+    never: Mapping[str, int] = field(default_factory=dict)
+    test_units: int = 0
     patients: bool = False
     seeds: int
     private: bool
@@ -197,6 +234,7 @@ class Grid:
     above: frozenset[str]  # datasets whose delta is above 1/n
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
+    reasons: dict[str, str]  # of each dataset: its headline metric, and why
 
     @property
     def patients(self) -> bool:
@@ -234,12 +272,13 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     """
     table = read_summaries(paths).to_pandas()
     entries = {}
+    reasons: dict[str, str] = {}
     shown: dict[str, Measure] = {}
     for key, rows in table.groupby(["dataset", "epsilon", "backbone", "method"], sort=False):
         first = rows.iloc[0]
         name = first.headline
-        known = not np.isnan(first[f"{name}_low"])
-        tested = not np.isnan(first[f"{name}_rows_low"])
+        if first.headline_reason:
+            reasons[key[0]] = first.headline_reason
         shown[key[0]] = Measure(
             headline=name,
             multi_label=bool(first.multi_label),
@@ -248,13 +287,18 @@ def read_grid(paths: Sequence[Path]) -> Grid:
         )
         entries[key] = Entry(
             mean=100 * float(rows[name].mean()),
-            low=100 * float(first[f"{name}_low"]) if known else None,
-            high=100 * float(first[f"{name}_high"]) if known else None,
-            interval=first[f"{name}_interval"] if known else None,
-            rows_low=100 * float(first[f"{name}_rows_low"]) if tested else None,
-            rows_high=100 * float(first[f"{name}_rows_high"]) if tested else None,
-            rows_interval=first[f"{name}_rows_interval"] if tested else None,
+            **{part: _percent(first[f"{name}_{part}"]) for part in ENDS},
+            values=tuple(100 * rows[name]),
+            halves=_halves(rows.half_values),
+            constant=_percent(first.constant_accuracy),
+            least=_percent(first.least),
+            least_class=first.least_class,
+            least_title=shown[key[0]].least_title,
+            never=Counter(
+                label for names in rows.never_predicted if names is not None for label in names
+            ),
             patients=not np.isnan(first.test_units),
+            test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -274,6 +318,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             if delta_above(delta, n)
         ),
         measures=shown,
+        reasons=reasons,
         choices={
             (str(dataset), float(epsilon)): Choice(
                 candidates=int(rows.candidates.iloc[0]),
@@ -288,8 +333,24 @@ def read_grid(paths: Sequence[Path]) -> Grid:
     )
 
 
+def _percent(value: Any) -> Any:
+    """Returns a fraction in percent, and a word as it is; None for what is missing."""
+    if isinstance(value, str):
+        return value
+    return None if value is None or math.isnan(value) else 100 * float(value)
+
+
+def _halves(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
+    """Returns the seeds' values on halves in percent, [seeds, splits, 2]; None without them."""
+    known = [value for value in values if value is not None and len(value)]
+    if not known:
+        return None
+    return 100 * np.stack(known).astype(np.float64).reshape(len(known), -1, 2)
+
+
 def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
     cell = record.cell
+    least = least_class(record)
     shared = {
         "study": study,
         **cell.model_dump(exclude={"epsilon"}),
@@ -310,20 +371,34 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "num_classes": len(record.class_names),
         "multi_label": record.multi_label,
         "headline": record.headline,
+        "headline_reason": headline_reason(record),
+        "constant_accuracy": record.constant_accuracy,
+        "least": least.value if least else None,
+        "least_class": least.name if least else None,
         "auc_labels": record.auc_labels,
         **{
             f"{name}_{part}": getattr(record.summary[name], part)
             for name in HEADLINES
             if name in record.summary
-            for part in ("low", "high", "interval", "rows_low", "rows_high", "rows_interval")
+            for part in ENDS
         },
         "fingerprint": record.fingerprint,
         "content_hash": record.content_hash,
     }
     return [
-        {**shared, "seed_index": seed["index"], **{name: seed.get(name) for name in SCALAR_METRICS}}
+        {
+            **shared,
+            "seed_index": seed["index"],
+            **{name: seed.get(name) for name in SCALAR_METRICS},
+            "never_predicted": _class_names(record, seed.get("never_predicted")),
+            "half_values": [value for pair in seed.get("halves", ()) for value in pair],
+        }
         for seed in record.seeds
     ]
+
+
+def _class_names(record: CellRecord, indices: Sequence[int] | None) -> list[str] | None:
+    return None if indices is None else [record.class_names[index] for index in indices]
 
 
 def rounded_up(loss: float) -> float:

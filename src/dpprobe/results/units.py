@@ -7,6 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 
+def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
+    """Counts the rows of each class, or those that have each label where rows have several."""
+    counts = labels.sum(axis=0) if labels.ndim == 2 else np.bincount(labels, minlength=num_classes)
+    return [int(count) for count in counts]
+
+
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
     """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
 

@@ -284,6 +284,10 @@ class Study(Options):
         whole = {name: options.catalog or name for name, options in self.datasets.items()}
         return whole | self.papers.datasets
 
+    def paper_names(self) -> set[str]:
+        """Returns the names that its datasets, or the wholes of parts, have in published results."""
+        return {*self.published_names().values(), *self.part_names().values()}
+
     def text_backbones(self) -> tuple[str, ...]:
         """Returns the backbones that read text, so that they classify without training."""
         return tuple(name for name, backbone in self.backbones.items() if backbone.reads_text)

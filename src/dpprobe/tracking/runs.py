@@ -24,8 +24,10 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.limits import INFINITE, delta_above
 from dpprobe.reporting.confusion_matrix import confusion_svg
 from dpprobe.reporting.fairness_table import shown_metric
+from dpprobe.reporting.headline import beside_words, ceiling_words, chosen_words
 from dpprobe.results import confusion
 from dpprobe.results.best_private import best_private
+from dpprobe.results.cautions import never_predicted
 from dpprobe.results.cell_record import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
@@ -33,6 +35,7 @@ from dpprobe.results.cell_record import (
     CellName,
     CellRecord,
 )
+from dpprobe.results.headline import least_class
 from dpprobe.results.metrics import THRESHOLDS
 from dpprobe.results.summary import Grid, rounded_up
 from dpprobe.tracking.store import first_line
@@ -44,6 +47,7 @@ OUTSIDE = (
 )
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
+TAG_LENGTH = 2000  # of a list of classes
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
 CHOICE = "/choice_epsilon_eps_"  # likewise: what publishing the best one costs
 BEST = "/best_private_eps_"  # of a study's metric, between dataset and epsilon
@@ -62,6 +66,7 @@ SCALARS = {
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
+    "macro_accuracy": ("macro_accuracy", "accuracy"),
 }
 # Of the gap between the best and the worst group of an attribute.
 GAP_PARTS = (
@@ -144,6 +149,10 @@ def cell_run(
         if name != "head" and value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
             params[f"option_{name}" if name in params else name] = text
+    never = ", ".join(
+        record.class_names[index]
+        for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
+    )[:TAG_LENGTH]
     statement = read_json(path.with_name(STATEMENT_FILE))
     drawn_names = _drawn_names(record)
     gaps = _fairness_metrics(fairness, cell) if fairness else []
@@ -169,6 +178,7 @@ def cell_run(
             "private": str(record.guaranteed).lower(),
             "guarantee": guarantee,
             **({"delta_above_one_over_n": "true"} if above else {}),
+            **({"never_predicted": never} if never else {}),
             "cell_fingerprint": record.fingerprint,
             "release": "not for release" if statement["mode"] == "benchmark" else statement["mode"],
         },
@@ -261,13 +271,17 @@ def study_run(
     metrics, sentences = [], []
     for best in best_private(grid, {}):
         name = f"{best.dataset}{BEST}{best.epsilon}"
-        metrics.append((name, _rounded(best.entry.mean / 100), 0))
+        metrics.append((name, _rounded(best.value / 100), 0))
         if best.gap is not None:
             metrics.append((f"{best.dataset}/gap_eps_{best.epsilon}", _rounded(best.gap / 100), 0))
         sentences.append(
             f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
-            f"{best.entry.mean:.1f} % by {best.method} on {best.backbone}"
+            f"{best.value:.1f} % by {best.method} on {best.backbone}"
         )
+        told = (beside_words(best.entry), chosen_words(best), ceiling_words(best))
+        sentences[-1] += "".join(f"; {text}" for text in told if text)
+        if never := never_predicted(best.entry):
+            sentences[-1] += f"; never predicted: {never}"
         if best.choice.epsilon is not None:
             metrics.append((f"{best.dataset}{CHOICE}{best.epsilon}", best.choice.epsilon, 0))
             sentences[-1] += (
@@ -399,8 +413,11 @@ def _cell_metrics(record: CellRecord) -> list[MetricValue]:
         entry = record.summary.get(name)
         if entry is not None:
             values[title] = entry.mean
-            parts = ("std", "low", "high", "rows_low", "rows_high")
+            parts = ("std", "low", "high", "rows_low", "rows_high", "both_low", "both_high")
             values |= {f"{title}_{part}": getattr(entry, part) for part in parts}
+    values["test/constant_accuracy"] = record.constant_accuracy
+    if (least := least_class(record)) is not None:
+        values["test/least_label_auc" if record.multi_label else "test/least_recall"] = least.value
     values["privacy/epsilon_target"] = record.cell.epsilon_value
     realised = record.realised_epsilon
     values["privacy/epsilon_realised"] = None if realised is None else rounded_up(realised)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpprobe.artifacts import (
     PARTIAL_SUFFIX,
@@ -26,6 +26,7 @@ from dpprobe.artifacts import (
     sync,
     write_json,
 )
+from dpprobe.data.options import Headline
 from dpprobe.differences import Difference, first_difference
 from dpprobe.disk import when_there_is_room
 from dpprobe.errors import ConfigError
@@ -39,6 +40,7 @@ from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, statement
 from dpprobe.results import metrics
 from dpprobe.results.cell_record import (
+    CELL_FORMAT_VERSION,
     METRICS_FILE,
     PAYLOAD_FILES,
     STATEMENT_FILE,
@@ -49,7 +51,8 @@ from dpprobe.results.cell_record import (
     disagreement,
     parse_cell,
 )
-from dpprobe.results.units import count_units, unit_codes
+from dpprobe.results.halves import half_values
+from dpprobe.results.units import class_counts, count_units, unit_codes
 from dpprobe.training.contents import CellContents, read_contents, write_contents
 from dpprobe.training.deciding import facts_of_plan
 from dpprobe.training.features import JobFeatures
@@ -71,7 +74,7 @@ class CellTask:
       epsilon_all_heads: of publishing the heads of all seeds together.
       near_duplicates: the counts of the check against public data, or "not run".
       train: features of the training rows.
-      headline: the metric that the cell is shown by.
+      headline: the metric that the cell is shown by; metric_named: True if the study names it.
       published, staged: the cell's folder, and the one that it is finished in.
       identity: all that decides the cell's contents; its fingerprint and seeds derive from it.
       study: the study's name, for the privacy statement.
@@ -86,7 +89,8 @@ class CellTask:
     epsilon_all_heads: float
     near_duplicates: Mapping[str, Any] | str
     train: FeatureStore
-    headline: Literal["accuracy", "auc"]
+    headline: Headline
+    metric_named: bool
     published: Path
     staged: Path
     identity: Mapping[str, Any]
@@ -159,7 +163,9 @@ class CellTask:
                 record
                 and self._disagreement(record) is None
                 and [seed["index"] for seed in record.seeds] == list(range(self.seeds))
+                and record.format_version == CELL_FORMAT_VERSION
                 and record.headline == self.headline
+                and record.metric_named == self.metric_named
                 and read_json(folder / STATEMENT_FILE) == self.statement
             ):
                 return folder
@@ -287,6 +293,11 @@ class CellTask:
             class_names=list(features.class_names),
             multi_label=features.multi_label,
             headline=self.headline,
+            metric_named=self.metric_named,
+            test_counts=class_counts(features.test_labels, len(features.class_names)),
+            constant_accuracy=metrics.constant_accuracy(
+                features.test_labels, units=features.test_units
+            ),
             auc_labels=len(features.ranked),
             seeds=seeds,
             summary=summary,
@@ -308,6 +319,13 @@ class CellTask:
                     labels,
                     link=link,
                     accepted=features.test_accepted,
+                    units=features.test_units,
+                ),
+                "halves": half_values(
+                    self.headline,
+                    contents.scores[position],
+                    labels,
+                    link=link,
                     units=features.test_units,
                 ),
             }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import sha256_file
-from dpprobe.data.options import headline_metric
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.features.overlap_record import read_near_duplicates
 from dpprobe.features.store import FeatureStore
@@ -21,6 +21,7 @@ from dpprobe.heads.units import Units
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Patients, Plan
 from dpprobe.results.cell_record import CellName
+from dpprobe.results.units import class_counts
 from dpprobe.study.study import Study
 from dpprobe.training.cell import CellTask
 from dpprobe.training.deciding import decide, facts_of
@@ -54,7 +55,7 @@ class Job:
     memory_mb: int
     unit: str = "image"
     patients: Mapping[str, int | None] | None = None
-    metric: str | None = None
+    metric: Headline | None = None
 
     @classmethod
     def of(cls, study: Study, wildcards: Any, params: Any, **rest: Any) -> Job:
@@ -254,6 +255,7 @@ def cell_task(
     if device != "cpu":
         identity["device"] = device
     published = name.folder(cells)
+    test_counts = class_counts(test.labels, test.num_classes)
     return CellTask(
         name=name,
         options=options,
@@ -265,8 +267,12 @@ def cell_task(
         near_duplicates=near_duplicates,
         train=train,
         headline=headline_metric(
-            job.metric, num_classes=train.num_classes, multi_label=train.multi_label
+            job.metric,
+            num_classes=train.num_classes,
+            multi_label=train.multi_label,
+            test_counts=test_counts,
         ),
+        metric_named=job.metric is not None,
         published=published,
         staged=published.with_name(f".{published.name}.staged"),
         identity=identity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpprobe.data.options import headline_metric
+from dpprobe.data.options import Headline, headline_metric
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
@@ -24,10 +24,23 @@ def test_delta_does_not_decide_the_split_tables() -> None:
 
 
 def test_the_metric_of_a_dataset_fits_its_labels() -> None:
-    def metric_of(metric: str | None, classes: int | None, *, multi_label: bool = False) -> str:
+    def metric_of(
+        metric: Headline | None, classes: int | None, *, multi_label: bool = False
+    ) -> str:
         return headline_metric(metric, num_classes=classes, multi_label=multi_label)
 
     assert metric_of(None, 2) == "accuracy"
+    for classes, counts, expected in (
+        (2, (300, 150), "accuracy"), (2, (301, 150), "auc"), (3, (301, 200, 150), "macro_accuracy"),
+        (3, (300, 200, 0), "accuracy"), (2, (300, 0), "accuracy"), (2, (2, 1), "accuracy"),
+    ):  # fmt: skip
+        shown = headline_metric(None, num_classes=classes, multi_label=False, test_counts=counts)
+        assert shown == expected, counts
+    for named in ("accuracy", "macro_accuracy"):
+        kept = headline_metric(named, num_classes=2, multi_label=False, test_counts=(9, 1))
+        assert kept == named, "what a study names stays"
+    with pytest.raises(ConfigError, match="macro_accuracy is of one label a row"):
+        metric_of("macro_accuracy", 14, multi_label=True)
     assert metric_of(None, 14, multi_label=True) == "auc"
     assert (
         metric_of("auc", 2)
@@ -38,7 +51,7 @@ def test_the_metric_of_a_dataset_fits_its_labels() -> None:
     assert metric_of("accuracy", 14, multi_label=True) == "accuracy"
     study = load_study(changed("datasets.digits.metric", "auc"))
     with pytest.raises(
-        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write accuracy"
+        ConfigError, match=r"datasets\.digits: metric: auc with 10 classes .* write macro_accuracy"
     ):
         check_study(study)
     with pytest.raises(ConfigError, match=r"datasets\.digits\.metric"):

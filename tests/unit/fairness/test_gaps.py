@@ -9,7 +9,7 @@ from dpprobe.fairness.comparison import gap_of, measure
 from dpprobe.fairness.gaps import Groups, counted, interval, smallest_deviation
 from dpprobe.fairness.measures import Resamples
 from dpprobe.fairness.record import Gap
-from dpprobe.results.metrics import wilson
+from dpprobe.results.intervals import wilson
 from tests.support.fairness_rows import compare, head, made_rows
 
 TRIALS = 250

@@ -22,7 +22,7 @@ from dpprobe.fairness.imbalance import (
     retained,
 )
 from dpprobe.fairness.imbalance_record import ImbalanceRecord, RareCell
-from dpprobe.results.metrics import wilson
+from dpprobe.results.intervals import wilson
 from tests.support.imbalance_records import imbalance_record, lawful_cells, rare_cell
 
 # Estimates

@@ -47,7 +47,8 @@ def test_entries_are_mean_and_both_intervals_in_percent(tmp_path: Path) -> None:
     accuracy = read_json(cell)["summary"]["accuracy"]
     *_, row = _markdown(tmp_path, tmp_path / "digits.parquet")
     half = 50 * (accuracy["high"] - accuracy["low"])
-    ends = f"[{100 * accuracy['rows_low']:.1f}, {100 * accuracy['rows_high']:.1f}]"
+    ends = f"[{100 * accuracy['both_low']:.1f}, {100 * accuracy['both_high']:.1f}]"
+    assert accuracy["both_low"] < min(accuracy["low"], accuracy["rows_low"])
     assert row[2] == f"{100 * accuracy['mean']:.1f} ± {half:.1f} {ends}"
 
 
@@ -141,8 +142,8 @@ def test_console_shows_the_same_numbers(tmp_path: Path, summary: Path) -> None:
     _, _, *rows = _markdown(tmp_path, summary)
     for row in rows:
         for cell in row[2:]:
-            shown = cell.strip("*")
-            assert (shown if "±" not in shown else shown.split(" [")[0]) in text
+            mean, _, ends = cell.strip("*").partition(" ")
+            assert f"{mean} ± " in text or f"{mean} {ends[ends.find('[') :]}" in text
     lines = text.splitlines()
     assert "digits" in lines[0]
     assert "1e-05" in lines[0]
@@ -171,7 +172,9 @@ def test_another_metric_is_named_beside_each_dataset(tmp_path: Path, summary: Pa
     record = read_json(tmp_path / "cells/chest/pixels/sgd/eps-1/metrics.json")
     expected = 100 * record["summary"]["auc"]["mean"]
     assert float(found[4]["pixels + sgd"]) == pytest.approx(expected, abs=1e-3)
-    note = (tmp_path / "t.md").read_text().splitlines()[-1]
+    (note,) = [
+        line for line in (tmp_path / "t.md").read_text().splitlines() if line.startswith("Test")
+    ]
     assert note.startswith("Test accuracy or mean AUC over 2 of 3 labels in percent")
     assert note.endswith("Labels that all test rows have, or none has, are left out of the mean.")
 
@@ -196,11 +199,10 @@ def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
         [tmp_path / "digits.parquet"], csv=tmp_path / "t.csv", markdown=tmp_path / "t.md"
     )
     note = (tmp_path / "t.md").read_text()
-    assert "a 95 % interval (bootstrap over test patients)" in note
+    assert "over seeds and test patients together (bootstrap over test patients)" in note
     assert "Where the dataset names patients each counts once" in note
     console = format_console([tmp_path / "digits.parquet"])
-    assert "[ends] over test patients, who count once each" in console
-    assert "Where seeds vary, test patients alone" in console
+    assert "over seeds and test patients, who count once each: ± or [ends]" in console
     assert "test rows" not in console
 
 

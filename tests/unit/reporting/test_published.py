@@ -11,6 +11,8 @@ import pytest
 from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.reporting import published
+from dpprobe.study.load import load_study
+from tests.support.small_study import changed
 
 FOUNDATION, MEHTA = "foundation_features", "mehta_2022"
 BERRADA, LAW = "berrada_2023", "representation_law"
@@ -219,3 +221,21 @@ def test_the_bibliography_has_every_citation() -> None:
         assert f"@misc{{{key}," in text
         assert citation.authors.split(", ")[0] in text
     assert text.count("{") == text.count("}")
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "papers", "shown"),
+    [
+        ("lesions", {}, {}, set()),
+        ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
+        ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
+        ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
+        ("cifar10", {}, {}, {"cifar10"}),
+    ],
+)
+def test_the_papers_tables_are_of_studies_with_a_dataset_of_theirs(
+    name: str, dataset: dict[str, Any], papers: dict[str, Any], shown: set[str]
+) -> None:
+    study = changed("papers", papers)
+    study["datasets"] = {name: dataset or study["datasets"]["digits"]}
+    assert load_study(study).paper_names() & published.published_datasets() == shown

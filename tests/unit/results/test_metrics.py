@@ -20,8 +20,10 @@ from sklearn.metrics import (
 from dpprobe.errors import DataError
 from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
+from dpprobe.results.intervals import wilson
 from dpprobe.results.metrics import (
     ROW_BOOTSTRAP,
+    ROW_CLASSES,
     ROW_PROPORTION,
     SEED_INTERVAL,
     calibration_error,
@@ -31,7 +33,6 @@ from dpprobe.results.metrics import (
     ranked_labels,
     summarise,
     training_metrics,
-    wilson,
 )
 
 
@@ -139,7 +140,7 @@ def test_one_seed_has_an_interval_over_test_rows_close_to_the_binomial_one() -> 
     assert entry["high"] - entry["low"] == pytest.approx(2 * half, rel=0.08)
     assert entry["low"] < entry["mean"] < entry["high"]
     assert (entry["interval"], entry["std"], entry["count"]) == (ROW_PROPORTION, None, 1)
-    assert summary["macro_accuracy"]["interval"] == ROW_BOOTSTRAP
+    assert summary["macro_accuracy"]["interval"] == ROW_CLASSES
     assert summary["expected_calibration_error"]["interval"] is None
 
 
@@ -172,9 +173,10 @@ def test_without_rows_one_seed_has_no_interval() -> None:
 
 
 def test_the_bootstrap_is_seeded() -> None:
-    correct, labels = np.arange(50) % 5 < 3, np.arange(50) % 7
+    scores, labels = _scores(4, rows=50, classes=2)
+    correct = hits(scores, labels)
     runs = [
-        summarise([{"macro_accuracy": 0.6}], correct=correct, labels=labels, seed=seed)
+        summarise([{"auc": 0.6}], correct=correct, labels=labels, scores=scores, seed=seed)
         for seed in (1, 1, 2)
     ]
     assert runs[0] == runs[1] != runs[2]
@@ -185,6 +187,7 @@ def test_the_bootstrap_is_seeded() -> None:
 def test_metrics_are_fractions(rows: int, classes: int, seed: int) -> None:
     result = evaluate(*_scores(seed, rows=rows, classes=classes))
     recall = [value for value in result.pop("per_class_recall") if value is not None]
+    assert set(result.pop("never_predicted")) <= set(range(classes))
     assert all(0.0 <= value <= 1.0 for value in [*result.values(), *recall])
 
 
@@ -223,9 +226,9 @@ def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
     assert (entry["rows_low"], entry["rows_high"]) == wilson(right / 3, 3)
     assert entry["rows_high"] - entry["rows_low"] > 0.5, "all right says little of a fourth row"
     for name in ("macro_accuracy", "auc"):
-        if right in (0, 3):  # every resample is the same
-            assert summary[name]["rows_interval"] is None
-            assert summary[name]["low"] is None
+        low, high = summary[name]["both_low"], summary[name]["both_high"]
+        assert high - low > 0.5, "also where every resample is the same"
+        assert low <= summary[name]["mean"] <= high
 
 
 def test_one_class_has_no_auc_and_a_macro_accuracy_over_itself() -> None:
@@ -247,10 +250,10 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
     mean = (records[0]["accuracy"] + records[1]["accuracy"]) / 2
     assert (entry["rows_low"], entry["rows_high"]) == pytest.approx(wilson(mean, 300))
     alone = summarise(records[:1], correct=hits(scores, labels), labels=labels, scores=scores)
-    for name in ("macro_accuracy", "auc"):
+    for name, kind in (("macro_accuracy", ROW_CLASSES), ("auc", ROW_BOOTSTRAP)):
         moved = summary[name]["mean"] - alone[name]["mean"]
         assert summary[name]["interval"] == SEED_INTERVAL
-        assert summary[name]["rows_interval"] == ROW_BOOTSTRAP
+        assert summary[name]["rows_interval"] == kind
         assert summary[name]["rows_low"] == pytest.approx(alone[name]["rows_low"] + moved)
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
 

@@ -19,8 +19,10 @@ from sklearn.metrics import (
 from dpprobe.errors import DataError
 from dpprobe.results.metrics import (
     ROW_BOOTSTRAP,
+    ROW_CLASSES,
     ROW_PROPORTION,
     UNIT_BOOTSTRAP,
+    UNIT_CLASSES,
     UNIT_PROPORTION,
     Link,
     calibration_error,
@@ -63,7 +65,11 @@ def _summary(
 
 def _plain(summary: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """A summary without the words by which intervals over patients differ from those over rows."""
-    words = {UNIT_PROPORTION: ROW_PROPORTION, UNIT_BOOTSTRAP: ROW_BOOTSTRAP}
+    words = {
+        UNIT_PROPORTION: ROW_PROPORTION,
+        UNIT_BOOTSTRAP: ROW_BOOTSTRAP,
+        UNIT_CLASSES: ROW_CLASSES,
+    }
     return {
         name: {key: words.get(value, value) for key, value in entry.items()}
         for name, entry in summary.items()
@@ -179,7 +185,7 @@ def test_patients_of_one_image_change_no_bit(
     over_patients = _summary(scores, labels, units, link)
     assert _plain(over_patients) == _summary(scores, labels, None, link)
     kinds = {entry["rows_interval"] for entry in over_patients.values()}
-    assert kinds <= {UNIT_PROPORTION, UNIT_BOOTSTRAP, None}
+    assert kinds <= {UNIT_PROPORTION, UNIT_BOOTSTRAP, UNIT_CLASSES, None}
     assert row_weights(units) is None
 
 

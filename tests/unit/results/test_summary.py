@@ -76,7 +76,7 @@ def test_a_cell_given_twice_is_refused(tmp_path: Path) -> None:
     [
         ("{", "not valid JSON"),
         ("[1]", "not a dpprobe-cell record"),
-        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 3"),
+        ('{"format": "dpprobe-cell", "format_version": 1}', "of version 4"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:

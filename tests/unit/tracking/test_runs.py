@@ -16,8 +16,9 @@ from mlflow.utils.validation import _validate_metric_name
 from dpprobe.artifacts import read_json, write_json, write_table, write_text
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
+from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import read_cell
-from dpprobe.results.summary import rounded_up
+from dpprobe.results.summary import read_grid, rounded_up, summarise_cells
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.tracking.runs import (
     OUTSIDE,
@@ -335,12 +336,13 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert study.artifacts(run) == [
         "report.html", "tables/accuracy.md", "tables/papers/table_2.md",
     ]  # fmt: skip
-    means = [
-        read_json(study.root / f"cells/digits/{b}/sgd/eps-0.5/metrics.json")["summary"]
-        for b in ("pixels", "scattering")
-    ]
-    best = max(each["accuracy"]["mean"] for each in means)
-    assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(best, rel=1e-3)
+    cells = sorted((study.root / "cells").rglob("metrics.json"))
+    summarise_cells(cells, study.root / "again.parquet", study="study")
+    best = best_private(read_grid([study.root / "again.parquet"]), {})[0]
+    assert run.data.metrics["digits/best_private_eps_0.5"] == pytest.approx(
+        best.value / 100, rel=1e-3
+    )
+    assert best.value < best.entry.mean, "without the luck of the choice"
     assert {"digits/gap_eps_0.5", "digits/gap_eps_2"} <= set(run.data.metrics)
     price = run.data.metrics["digits/choice_epsilon_eps_0.5"]
     assert price > 0.5

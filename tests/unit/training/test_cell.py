@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from dpprobe.artifacts import write_json
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
@@ -181,12 +182,48 @@ def test_another_metric_needs_no_training(
     train(tmp_path, calibration=calibration, metric="auc")
     after = record_of(cell)
     assert after["headline"] == "auc"
+    halves = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
+    assert halves[0] != halves[len(before["seeds"])], "of the metric that is shown"
     assert after["seeds"] == before["seeds"]
     assert after["content_hash"] != before["content_hash"]
     assert (cell / "heads.safetensors").read_bytes() == weights
     kept = (cell / "metrics.json").read_bytes()
     train(tmp_path, calibration=calibration, metric="auc")
     assert (cell / "metrics.json").read_bytes() == kept
+
+
+def test_a_record_of_version_3_is_written_anew_with_its_heads(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path, one_of(2), ("no", "yes"))
+    cell = train(tmp_path, calibration=calibration)
+    today, weights = record_of(cell), (cell / "heads.safetensors").read_bytes()
+    assert today["format_version"] == 4
+    old = record_of(cell) | {"format_version": 3}
+    for name in ("metric_named", "test_counts", "constant_accuracy"):
+        del old[name]
+    for entry in old["summary"].values():
+        for name in ("both_low", "both_high", "both_interval"):
+            del entry[name]
+    for seed in old["seeds"]:
+        del seed["halves"], seed["never_predicted"]
+    write_json(cell / "metrics.json", old)
+    monkeypatch.setattr("dpprobe.training.job.fit_heads", None)  # cannot be called
+    train(tmp_path, calibration=calibration)
+    assert record_of(cell) == today
+    assert (cell / "heads.safetensors").read_bytes() == weights
+
+
+def test_an_imbalanced_test_split_is_shown_by_its_auc(tmp_path: Path, calibration: Path) -> None:
+    labels = one_of(2)
+    labels["test"] = (np.arange(ROWS["test"]) % 5 == 0).astype(np.int64)
+    write_features(tmp_path, labels, ("no", "yes"))
+    record = record_of(train(tmp_path, calibration=calibration))
+    assert (record["headline"], record["metric_named"]) == ("auc", False)
+    assert record["test_counts"] == [sum(labels["test"] == 0), sum(labels["test"] == 1)]
+    assert record["constant_accuracy"] == pytest.approx(0.8, abs=0.01)
+    named = record_of(train(tmp_path, calibration=calibration, metric="accuracy"))
+    assert (named["headline"], named["metric_named"]) == ("accuracy", True)
 
 
 def test_an_auc_that_the_test_rows_do_not_have_is_refused(

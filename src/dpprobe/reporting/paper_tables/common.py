@@ -13,6 +13,7 @@ from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
 from dpprobe.results.best_private import best_result
+from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import unique
 from dpprobe.study.study import Study
@@ -207,7 +208,7 @@ def scaled_cell(mean: float, low: float | None, high: float | None, metric: str)
 
 def metric_name(name: str) -> str:
     """Writes a metric's name."""
-    return "AUC" if name == "auc" else "accuracy"
+    return HEADLINES.get(name, HEADLINES["accuracy"])
 
 
 def epsilon_cell(value: Any) -> TableCell:

@@ -11,12 +11,19 @@ from dpprobe.artifacts import read_json
 from dpprobe.data.table import DatasetInfo
 from dpprobe.errors import DataError
 from dpprobe.privacy.trade_off import per_hundred
-from dpprobe.reporting.accuracy_table import over_rows, over_seeds
+from dpprobe.reporting.headline import (
+    beside_words,
+    best_interval,
+    ceiling_words,
+    chosen_words,
+    tested_words,
+)
 from dpprobe.reporting.report import statements
 from dpprobe.reporting.report.origin import cell_command
 from dpprobe.reporting.report.sources import Origin
 from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
+from dpprobe.results.cautions import never_predicted
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Grid, rounded_up
@@ -25,14 +32,6 @@ from dpprobe.results.summary import Grid, rounded_up
 def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
     """Writes the parts of a headline."""
     measure = best.measure.title
-    gap = ""
-    if best.gap is not None and best.ceiling is not None:
-        points = f"{abs(best.gap):.1f}\u00a0points"
-        side = f"{points} below" if best.gap >= 0.05 else f"{points} above"
-        side = "level with" if abs(best.gap) < 0.05 else side
-        gap = (
-            f"{side} the non-private ceiling of the same backbone ({best.ceiling.mean:.1f}\u00a0%)"
-        )
     zero = ""
     if best.zero_shot is not None:
         backbone, metric, value = best.zero_shot
@@ -41,13 +40,15 @@ def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
             zero += f" {HEADLINES[metric]}"
     return {
         "dataset": best.dataset,
-        "value": f"{best.entry.mean:.1f}\u00a0%",
-        "spread": over_seeds(best.entry).replace(" ", "\u00a0"),
-        "rows": over_rows(best.entry).strip("[]").replace(", ", " to "),
-        "tested": "test patients" if best.entry.patients else "test rows",
+        "value": f"{best.value:.1f}\u00a0%",
+        "interval": best_interval(best),
+        "tested": tested_words(best.entry),
+        "beside": beside_words(best.entry),
+        "never": never_predicted(best.entry),
+        "chosen": chosen_words(best),
         "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
         "by": f"{best.method} on {best.backbone}",
-        "gap": gap,
+        "gap": ceiling_words(best),
         "zero_shot": zero,
         "untested": _untested(info),
     }
@@ -96,7 +97,7 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
     for key, rows in summary.groupby(keys, sort=False):
         first = rows.iloc[0]
         name = str(first.headline)
-        ends = ("low", "high", "rows_low", "rows_high")
+        ends = ("low", "high", "rows_low", "rows_high", "both_low", "both_high")
         values = {part: 100 * float(first[f"{name}_{part}"]) for part in ends}
         cells.append(
             {
@@ -105,6 +106,9 @@ def list_cells(summary: Any, shown: Sequence[Statement], origin: Origin) -> list
                 **values,
                 "over_seeds": first[f"{name}_interval"] == SEED_INTERVAL,
                 "over_rows": not math.isnan(values["rows_low"]),
+                "over_both": not math.isnan(values["both_low"]),
+                "least": None if math.isnan(first.least) else 100 * float(first.least),
+                "least_class": first.least_class or "",
                 "private": bool(first.private),
                 "realised": _number(first.realised_epsilon),
                 "allows": allows.get(key, ""),

@@ -15,7 +15,7 @@ from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
 from dpprobe.data.table import read_info
 from dpprobe.privacy.limits import INFINITE
-from dpprobe.reporting.accuracy_table import over_rows, over_seeds
+from dpprobe.reporting.headline import HELD_OUT, TOLD_APART, best_interval
 from dpprobe.reporting.html_page import content_policy
 from dpprobe.reporting.report import sections, statements
 from dpprobe.reporting.report.audits import read_audits
@@ -29,6 +29,7 @@ from dpprobe.reporting.report.origin import commands, provenance
 from dpprobe.reporting.report.plans import plan_origin, plan_parts
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
+from dpprobe.results.cautions import cautions
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import read_grid, read_summaries, rounded_up
 
@@ -105,6 +106,12 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         run=sections.what_was_run(origin.study, grid, infos, privacy, summary),
         bests=bests,
         candidates=statements.candidates(privacy, output.parent),
+        cautions=[
+            (name, grid.reasons.get(name, ""), list(cautions(grid, bests, name)))
+            for name in grid.measures
+        ],
+        told_apart=TOLD_APART,
+        held_out=HELD_OUT,
         has_zero_shot=bool(zero_shot),
         highlights=[
             sections.headline_parts(best, infos[best.dataset]) for best in highlights(bests)
@@ -162,8 +169,7 @@ def _environment(template: Path) -> Environment:
     )
     environment.filters["percent"] = lambda value: f"{value:.1f}"
     environment.filters["loss"] = lambda value: f"{rounded_up(value):g}"
-    environment.filters["over_seeds"] = over_seeds
-    environment.filters["over_rows"] = over_rows
+    environment.filters["best_interval"] = best_interval
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]

@@ -1,0 +1,123 @@
+"""The words of a headline: intervals, the ceiling, the choice, and what always answering would get.
+
+The report, the tables, the console and MLflow take them from here.
+"""
+
+from __future__ import annotations
+
+from dpprobe.results.best_private import Best, best_private
+from dpprobe.results.cautions import cautions
+from dpprobe.results.compare import PAIRED
+from dpprobe.results.metrics import SEED_INTERVAL
+from dpprobe.results.summary import Entry, Grid
+
+TOLD_APART = (
+    "Whether a result differs from its ceiling is told by a 95 % interval of the difference: "
+    "paired over test rows, since both were tested on the same ones, with the variance over seeds "
+    "added; where test rows are few, as if they had been tested on different ones, which is "
+    "conservative."
+)
+HELD_OUT = (
+    "The best of several cells has the highest mean partly by luck. Its result is therefore read "
+    "on halves of the test rows and of the seeds that took no part in choosing it; choosing by "
+    "half of the data, it is rather too low than too high."
+)
+
+
+def best_interval(best: Best) -> str:
+    """Writes the ends of the interval of the best result; nothing where there is none."""
+    if best.low is None or best.high is None:
+        return ""
+    return f"{best.low:.1f} to {best.high:.1f}"
+
+
+def tested_words(entry: Entry) -> str:
+    """Names what the interval is over."""
+    rows = "test patients" if entry.patients else "test rows"
+    return f"seeds and {rows}" if (entry.both_interval or "").startswith(SEED_INTERVAL) else rows
+
+
+def ceiling_words(best: Best) -> str:
+    """Writes where a result stands beside the non-private ceiling; nothing where there is none."""
+    beside = best.beside_ceiling
+    if best.ceiling is None or beside is None:
+        return ""
+    ceiling = f"the non-private ceiling of the same backbone ({best.ceiling.mean:.1f}\u00a0%)"
+    points = f"{abs(beside.difference):.1f}\u00a0points"
+    side = f"{points} {'below' if beside.difference < 0 else 'above'}"
+    if beside.low is None or beside.high is None:
+        return f"{side} {ceiling}; no interval tells whether that is more than noise"
+    if beside.apart:
+        return f"{side} {ceiling}"
+    how = "" if beside.way == PAIRED else ", taken as tested on other rows"
+    return (
+        f"not distinguishable from {ceiling}: the difference is {beside.difference:+.1f}\u00a0"
+        f"points, 95\u00a0% interval {beside.low:+.1f} to {beside.high:+.1f}{how}"
+    )
+
+
+def beside_words(entry: Entry) -> str:
+    """Writes the accuracy of always giving the most frequent answer, and the worst class."""
+    parts = []
+    if entry.constant is not None:
+        parts.append(f"always answering the most frequent has accuracy {entry.constant:.1f}\u00a0%")
+    if entry.least is not None:
+        parts.append(f"{entry.least_title} {entry.least:.1f}\u00a0% ({entry.least_class})")
+    return "; ".join(parts)
+
+
+def chosen_words(best: Best) -> str:
+    """Writes what choosing the best of several does to its mean; nothing where none was chosen."""
+    several = f"the best of {best.choice.candidates} private cells"
+    if best.uncorrected:
+        return (
+            f"{several}: its mean is too high by the luck of the choice, which too few test rows "
+            "leave unknown"
+        )
+    if best.held_out is None:
+        return ""
+    by = "test rows and seeds" if best.held_out.seeds else "test rows"
+    rest = "" if best.held_out.seeds else "; with one seed the luck of its noise stays in"
+    return (
+        f"{several}: its own mean is {best.entry.mean:.1f}\u00a0%, and "
+        f"{best.value:.1f}\u00a0% on {by} that did not choose it{rest}"
+    )
+
+
+def headline_lines(grid: Grid, dataset: str) -> list[str]:
+    """Writes sentences on a dataset's headline for the notes of a table.
+
+    They tell the metric and why, what always answering the most frequent would get, the worst
+    class of the best private cells, those cells on what did not choose them, and cautions.
+    """
+    bests = [best for best in best_private(grid, {}) if best.dataset == dataset]
+    lines = [grid.reasons[dataset]] if dataset in grid.reasons else []
+    constants = (
+        entry.constant
+        for key, entry in grid.entries.items()
+        if key[0] == dataset and entry.constant is not None
+    )
+    if (constant := next(constants, None)) is not None:
+        lines.append(f"Always answering the most frequent has accuracy {constant:.1f} %.")
+    if least := [best for best in bests if best.entry.least is not None]:
+        title = least[0].entry.least_title
+        values = ", ".join(
+            f"{best.entry.least:.1f} % ({best.entry.least_class}) at {best.epsilon}"
+            for best in least
+        )
+        lines.append(f"{title[:1].upper()}{title[1:]} of the best private cells: {values}.")
+    if chosen := [best for best in bests if best.held_out is not None]:
+        values = ", ".join(f"{best.value:.1f} % at {best.epsilon}" for best in chosen)
+        lines.append(f"The best private cells on what did not choose them: {values}.")
+    if beside := [best for best in bests if best.ceiling is not None]:
+        unclear = [best.epsilon for best in beside if not _apart(best)]
+        if unclear:
+            lines.append(
+                f"Not distinguishable from the non-private ceiling: at {', '.join(unclear)}."
+            )
+    return lines + list(cautions(grid, bests, dataset))
+
+
+def _apart(best: Best) -> bool:
+    beside = best.beside_ceiling
+    return beside is not None and beside.apart

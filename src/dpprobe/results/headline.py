@@ -1,0 +1,63 @@
+"""The metric that stands for a cell and the reason, its worst class, and what it never predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpprobe.data.options import IMBALANCED, imbalance
+from dpprobe.results.cell_record import CellRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Least:
+    """The class with the lowest recall, or the label with the lowest AUC, the mean over seeds."""
+
+    name: str
+    value: float
+
+
+def least_class(record: CellRecord) -> Least | None:
+    """Returns the worst class of a cell, of equals the first; None where no class was tested."""
+    name = "per_label_auc" if record.multi_label else "per_class_recall"
+    columns = [seed[name] for seed in record.seeds if name in seed]
+    if not columns:
+        return None
+    values = np.array(columns, dtype=np.float64).mean(axis=0)  # None becomes NaN
+    if np.isnan(values).all():
+        return None
+    worst = int(np.nanargmin(values))
+    return Least(name=record.class_names[worst], value=float(values[worst]))
+
+
+def headline_reason(record: CellRecord) -> str | None:
+    """Writes which metric stands for a cell, and why; None for a record of an older version."""
+    counts = record.test_counts
+    if counts is None:
+        return None
+    title = record.measure.title
+    if record.metric_named:
+        return f"The metric is {title}, as the study or the catalog says."
+    if record.multi_label:
+        return f"The metric is {title}, for an image may have several labels."
+    present = [count for count in counts if count]
+    if len(present) < 2:
+        return f"The metric is {title}, for the test images are of one class: little can be told."
+    largest, smallest = max(present), min(present)
+    ratio = f"{imbalance(counts):.1f} times"
+    if record.headline == "accuracy":
+        return (
+            f"The metric is {title}, for no class has more than {IMBALANCED:g} times the test "
+            f"images of another ({largest:,} to {smallest:,})."
+        )
+    first, *_, second = record.class_names
+    means = {
+        "auc": f"the chance that a {second} image scores above a {first} one",
+        "macro_accuracy": "the mean of the classes' accuracies, each class counted alike",
+    }
+    return (
+        f"The metric is {title}, {means[record.headline]}: the largest class has {ratio} the test "
+        f"images of the smallest ({largest:,} to {smallest:,}), so that accuracy would reward "
+        "always answering the largest."
+    )

@@ -1,0 +1,157 @@
+"""The headline of imbalanced data: its metric, what always answering gets, and warnings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpprobe.artifacts import read_json, write_json
+from dpprobe.reporting.headline import beside_words, ceiling_words, chosen_words, headline_lines
+from dpprobe.results.best_private import best_private
+from dpprobe.results.cautions import cautions, falls, never_predicted_lines
+from dpprobe.results.cell_record import read_cell
+from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.summary import Grid, read_grid, summarise_cells
+from tests.support.cell_files import write_cell
+
+LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
+
+
+def _grid(tmp_path: Path, *cells: Path) -> Grid:
+    summarise_cells(cells, tmp_path / "s.parquet", study="s")
+    return read_grid([tmp_path / "s.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("options", "headline", "words"),
+    [
+        ({}, "accuracy", "no class has more than 2 times"),
+        (LESIONS, "auc", "that a malignant image scores above a benign one: the largest class has"),
+        ({"shares": (0.6, 0.2, 0.1, 0.1)}, "macro_accuracy", "mean of the classes' accuracies"),
+        (LESIONS | {"headline": "accuracy"}, "accuracy", "as the study or the catalog says"),
+        ({"multi_label": True}, "auc", "may have several labels"),
+        ({"class_names": ("a", "b"), "shares": (1.0, 0.0)}, "accuracy", "are of one class"),
+        ({"class_names": [f"c{i}" for i in range(100)],
+          "shares": [0.109] + [0.009] * 99, "rows": 2000}, "macro_accuracy", "macro accuracy"),
+        ({"class_names": ("a", "b"), "rows": 3, "seeds": 1, "shares": (0.5, 0.5)},
+         "accuracy", "are of one class"),
+    ],
+)  # fmt: skip
+def test_the_metric_follows_the_test_split_and_says_why(
+    options: dict[str, Any], headline: str, words: str, tmp_path: Path
+) -> None:
+    record = read_cell(write_cell(tmp_path, **options))
+    grid = _grid(tmp_path, write_cell(tmp_path, **options))
+    (best,) = best_private(grid, {})
+    assert record.headline == best.measure.headline == headline
+    assert words in str(headline_reason(record))
+    assert grid.reasons["digits"] == headline_reason(record)
+    lines = headline_lines(grid, "digits")
+    assert lines[0] == grid.reasons["digits"]
+
+
+def _majority(path: Path, *, seeds: int) -> None:
+    """Changes a cell to one of which so many seeds answer the first class alone."""
+    values = read_json(path)
+    for seed in values["seeds"][:seeds]:
+        seed |= {"per_class_recall": [1.0, 0.0], "never_predicted": [1]}
+    write_json(path, values)
+
+
+def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS) for epsilon in ("0.5", "1", "8")
+    ]
+    for path, seeds in zip(cells, (3, 3, 1), strict=True):
+        values = read_json(path)
+        for seed in values["seeds"]:
+            seed["never_predicted"] = []
+        write_json(path, values)
+        _majority(path, seeds=seeds)
+    grid = _grid(tmp_path, *cells)
+    assert never_predicted_lines(grid, "digits") == [
+        "sgd on pixels never predicts malignant in all 3 seeds (epsilon 0.5, 1)",
+        "sgd on pixels never predicts malignant in 1 of 3 seeds (epsilon 8)",
+    ]
+    assert "Never predicted: sgd on pixels" in " ".join(cautions(grid, [], "digits"))
+    record = read_cell(cells[0])
+    least = least_class(record)
+    assert least is not None
+    assert (least.name, least.value) == ("malignant", 0.0)
+    best = best_private(grid, {})[0]
+    words = beside_words(best.entry)
+    share = 100 * max(record.test_counts or ()) / 660
+    assert f"always answering the most frequent has accuracy {share:.1f}" in words
+    assert "least recall of a class 0.0\u00a0% (malignant)" in words
+
+
+def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, class_names=[f"c{i}" for i in range(100)], rows=400)
+    values = read_json(path)
+    for seed in values["seeds"]:
+        seed["never_predicted"] = list(range(90))
+    write_json(path, values)
+    (line,) = never_predicted_lines(_grid(tmp_path, path), "digits")
+    assert line.count(",") < 10
+    assert "c4 and 85 more in all 3 seeds" in line
+
+
+def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, method="prototypes", epsilon=epsilon, quality=quality, rows=600)
+        for epsilon, quality in (("1", 4.0), ("2", 2.0), ("8", 0.5))
+    ]
+    grid = _grid(tmp_path, *cells)
+    (line,) = falls(grid, best_private(grid, {}), "digits")
+    means = {entry[1]: grid.entries[entry].mean for entry in grid.entries}
+    assert line == (
+        f"prototypes on pixels falls by {means[1.0] - means[8.0]:.1f} points from epsilon 1 "
+        f"({means[1.0]:.1f} %) to 8 ({means[8.0]:.1f} %), more than noise"
+    )
+    rising = [
+        write_cell(tmp_path, method="sgd", epsilon=epsilon, quality=2.0, rows=600)
+        for epsilon in ("0.5", "1", "2", "8")
+    ]
+    grid = _grid(tmp_path, *rising)
+    assert falls(grid, best_private(grid, {}), "digits") == []
+    assert "Falling" not in " ".join(cautions(grid, best_private(grid, {}), "digits"))
+
+
+def test_level_with_the_ceiling_is_not_above_it(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, epsilon="8", quality=2.1),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=2.0),
+        write_cell(tmp_path, epsilon="1", quality=0.2),
+    ]
+    low, high = best_private(_grid(tmp_path, *cells), {})
+    assert "points below the non-private ceiling" in ceiling_words(low)
+    words = ceiling_words(high)
+    assert words.startswith("not distinguishable from the non-private ceiling")
+    assert "above" not in words
+    assert "95\u00a0% interval" in words
+
+
+def test_the_best_of_equal_methods_is_shown_without_its_luck(tmp_path: Path) -> None:
+    cells = [write_cell(tmp_path, method=f"m{i}", seeds=4) for i in range(8)]
+    (best,) = best_private(_grid(tmp_path, *cells), {})
+    assert best.held_out is not None
+    assert best.value < best.entry.mean
+    assert best.luck == pytest.approx(best.entry.mean - best.value)
+    assert best.low is not None
+    assert best.high is not None
+    assert best.low < best.value < best.high
+    assert f"own mean is {best.entry.mean:.1f}" in chosen_words(best)
+    (alone,) = best_private(_grid(tmp_path, cells[0]), {})
+    assert (alone.value, alone.held_out, chosen_words(alone)) == (alone.entry.mean, None, "")
+
+
+def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"class_names": ("a", "b"), "rows": 3, "headline": "auc"}
+    cells = [write_cell(tmp_path, dataset="b", method=f"m{i}", **options) for i in range(3)]
+    (best,) = best_private(_grid(tmp_path, *cells), {})
+    assert best.uncorrected
+    assert "too high by the luck of the choice" in chosen_words(best)
+    assert np.isfinite(best.value)
