@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from PIL import ImageEnhance, ImageOps
 
-from dpprobe.data.table import open_image
+from dpprobe.data.image_files import open_image
 
 ROOT = Path(__file__).resolve().parents[1]
 CIFAR = ROOT.parent / "shared/data/cifar10/train.parquet"

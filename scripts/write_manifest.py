@@ -9,9 +9,11 @@ from dpprobe.logs import job_log
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         info = read_info(Path(snakemake.input.info))
+        train = snakemake.wildcards.split == "train"
         write_manifest(
             [Path(path) for path in snakemake.input.shards],
             Path(snakemake.output[0]),
-            rows=info.train_rows if snakemake.wildcards.split == "train" else info.test_rows,
+            rows=info.train_rows if train else info.test_rows,
             dataset_fingerprint=info.fingerprint,
+            copies=info.copies if train else None,
         )

@@ -68,8 +68,14 @@ def study(folder: Path, **release: Any) -> Study:
     )
 
 
-def write_features(folder: Path, *, shift: float = 0.0) -> None:
-    """Writes two small splits of three classes that can be told apart."""
+def write_features(
+    folder: Path, *, shift: float = 0.0, copies: dict[str, dict[str, int]] | None = None
+) -> None:
+    """Writes two small splits of three classes that can be told apart.
+
+    Args:
+      copies: among the training rows, as a manifest counts them.
+    """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
         labels = (np.arange(rows) % len(CLASSES)).astype(np.int64)
@@ -89,6 +95,7 @@ def write_features(folder: Path, *, shift: float = 0.0) -> None:
         write_manifest(
             [shard], folder / split / "manifest.json", rows=rows,
             dataset_fingerprint="secret-fingerprint",
+            copies=copies if split == "train" else None,
         )  # fmt: skip
 
 

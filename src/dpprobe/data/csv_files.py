@@ -6,20 +6,30 @@ rows, which differ where a quoted value spans lines.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from dpprobe.data.csv_options import ManifestOptions, SplitName
+from dpprobe.data.spelling import folded
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
     from _csv import Reader
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+DELIMITERS = (";", ",", "\t", "|")
+# How a file begins that Excel saved as Unicode text, and a workbook.
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+WORKBOOK = b"PK\x03\x04"
+_EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
+_AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
 
 def check_columns(options: ManifestOptions, split: SplitName) -> None:
@@ -60,9 +70,25 @@ def check_columns(options: ManifestOptions, split: SplitName) -> None:
 
 
 def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(
-        f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: name one of them"
-    )
+    known = list(known)
+    near = [name for name in known if folded(name) == folded(column)]
+    if near:
+        hint = f"write {near[0]!r}, as the file spells it"
+    elif character := _other_delimiter(known):
+        written = "\\t" if character == "\t" else character
+        hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
+    else:
+        hint = "name one of them"
+    return ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
+
+
+def _other_delimiter(names: Sequence[str]) -> str | None:
+    """Returns what divides the columns of a header that was not divided by anything."""
+    if len(names) != 1:
+        return None
+    counts = {character: names[0].count(character) for character in DELIMITERS}
+    most = max(counts, key=lambda character: counts[character])
+    return most if counts[most] else None
 
 
 def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, ...]:
@@ -72,7 +98,10 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
       ConfigError: when it is missing, cannot be read, or two columns have one name.
     """
     if not file.endswith(SUFFIXES):
-        raise ConfigError(f"{option}: {file}: write a file that ends in {', '.join(SUFFIXES)}")
+        raise ConfigError(
+            f"{option}: {file}: write a file that ends in {', '.join(SUFFIXES)} (of a "
+            f"workbook, {_EXCEL})"
+        )
     if not options.locate(file).is_file():
         raise ConfigError(
             f"{option}: no file {file} under root ({options.root}); correct it or put it there"
@@ -96,15 +125,47 @@ def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
     """
     path = options.locate(file)
     tabs = file.removesuffix(".gz").endswith(".tsv")
-    opened = gzip.open if file.endswith(".gz") else open
     reader = None
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        with _open(path) as raw:
+            _check_kind(file, raw.read(4))
+        with _open(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
             reader = csv.reader(
                 stream, delimiter=options.delimiter or ("\t" if tabs else ","), strict=True
             )
             yield reader
-    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf_8(file, path) from error
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
         line = reader.line_num + 1 if reader else 1
-        fault = "not UTF-8; save it as such" if isinstance(error, UnicodeDecodeError) else error
-        raise ConfigError(f"{file} line {line}: cannot be read ({fault}); replace it") from error
+        raise ConfigError(f"{file} line {line}: cannot be read ({error}); replace it") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _check_kind(file: str, begin: bytes) -> None:
+    """Refuses what is no text in UTF-8 by how it begins."""
+    if begin.startswith(UTF_16):
+        raise ConfigError(
+            f"{file} line 1: UTF-16, as Excel's Unicode text is; {_AS_UTF_8.format('UTF-16')}"
+        )
+    if begin.startswith(WORKBOOK):
+        raise ConfigError(f"{file}: a workbook or an archive, not text; {_EXCEL}")
+
+
+def _not_utf_8(file: str, path: Path) -> ConfigError:
+    """Returns the error of a file that is not UTF-8, with its first such line.
+
+    The reader is of no help there: it decodes many lines before it counts the first.
+    """
+    remedy = _AS_UTF_8.format("WINDOWS-1252")
+    with _open(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                fault = f"byte {line[error.start]:#04x} at place {error.start + 1}"
+                return ConfigError(f"{file} line {number}: not UTF-8 ({fault}); {remedy}")
+    return ConfigError(f"{file}: not UTF-8; {remedy}")

@@ -6,13 +6,20 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.options import Limit
 from dpprobe.data.path_template import template_parts
+from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.units import UnitOptions
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -51,6 +58,20 @@ class Group(Block):
         description="Ascending limits: [18, 40] makes <18, 18-39 and >=40 of the numbers, and "
         "leaves what is blank unknown.",
     )
+    ignore_case: bool = Field(
+        False, description="Take values that differ in case alone for one, in small letters."
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves `ignore_case` out where it is not written.
+
+        So tables that were made before there was such an option are still current.
+        """
+        values: dict[str, Any] = serialise(self)
+        if not self.ignore_case:
+            values.pop("ignore_case", None)
+        return values
 
     @field_validator("bins")
     @classmethod
@@ -150,7 +171,7 @@ class ManifestOptions(UnitOptions):
     group_columns: tuple[str, ...] | dict[str, str | Group] = Field(
         (),
         description="Columns that name subgroups; or a mapping of a group's name to its column, "
-        "or to {column, bins}.",
+        "or to {column, bins, ignore_case}.",
     )
     extract: dict[str, Extract] = Field(
         {}, description="Columns made of parts of others, such as a patient's number in a path."
@@ -216,6 +237,8 @@ class ManifestOptions(UnitOptions):
             )
         elif len(set(names)) != len(names):
             yield f"class_names: {', '.join(names)}: a name stands twice; remove it"
+        elif same := alike(names):
+            yield f"class_names: {in_words(same[0])} differ in case or spaces alone; remove one"
         if self.label_columns is None:
             if self.uncertain != "error":
                 yield "uncertain: only label_columns know uncertain labels; remove it"

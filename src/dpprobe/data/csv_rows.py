@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from dpprobe.data import split, table, units
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
 from dpprobe.data.path_template import fill_template, template_parts
+from dpprobe.data.spelling import folded
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -131,7 +133,7 @@ def load(
     names: tuple[SplitName, ...] = ("train", "test")
     for name in names:
         values = options.train_values if name == "train" else options.test_values
-        rows = frame[frame[options.split_column].isin([str(value) for value in values])]
+        rows = frame[_chosen(frame, options.split_column, values, f"{name}_values", options.train)]
         if rows.empty:
             written = sorted(frame[options.split_column].unique())
             raise ConfigError(
@@ -149,7 +151,7 @@ def _use(
     file = options.file(name) if options.split_column is None else options.train
     total = len(frame)
     for column, values in options.filters.items():
-        frame = frame[frame[column].isin([str(value) for value in values])]
+        frame = frame[_chosen(frame, column, values, f"filters.{column}", file)]
         if frame.empty:
             wanted = " or ".join(map(str, values))
             raise ConfigError(
@@ -169,6 +171,26 @@ def _use(
         )  # fmt: skip
     most = getattr(options.limit, name)
     return rows if most is None else rows.take(slice(most))
+
+
+def _chosen(
+    frame: pd.DataFrame, column: str, values: Sequence[Any], option: str, file: str
+) -> pd.Series:
+    """Returns where a column has one of the values that an option names.
+
+    Raises:
+      ConfigError: for a value that looks like one of these, whose rows would be lost in silence.
+    """
+    wanted = {str(value) for value in values}
+    looks = {folded(value): value for value in wanted}
+    for written in sorted(set(frame[column].unique()) - wanted):
+        if named := looks.get(folded(written)):
+            line = frame[LINE][frame[column] == written].iloc[0]
+            raise ConfigError(
+                f"{option}: {file} line {line}: {column} is {written!r}, which is not {named!r}; "
+                f"spell it alike, or name both: [{named}, {written}]"
+            )
+    return frame[column].isin(wanted)
 
 
 def _read(
@@ -415,12 +437,16 @@ def _label_fault(options: ManifestOptions, column: str, text: str, code: int) ->
     if code == UNCERTAIN:
         return f"{column} is -1, uncertain, and `uncertain` is error (ones, zeros or drop go on)"
     if options.label_columns is None:
-        return f"{column} is {text!r}, which is none of class_names"
+        near = [name for name in options.names() if folded(name) == folded(text)]
+        hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
+        return f"{column} is {text!r}, which is none of class_names{hint}"
     return f"{column} is {text!r}, which is not 1, 0, -1 or blank"
 
 
 def _group(group: Group, values: list[str], faults: list[list[tuple[str, str]]]) -> list[str]:
     """Returns a subgroup's values: as they are, or the ranges that they fall in."""
+    if group.ignore_case:
+        values = [value.casefold() for value in values]
     if not group.bins:
         return values
     ranges = []

@@ -9,6 +9,7 @@ split by id, an image in another folder may itself be on the other side, and mov
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import logging
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from dpprobe.data import split
+from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import DatasetOptions
+from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.split_options import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -30,10 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-EXTENSIONS = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
 BATCH_ROWS = 128
+SHOWN = 20
 BYSTANDERS = frozenset({"thumbs.db", "desktop.ini"})
 
 
@@ -85,6 +86,9 @@ class Options(SplitOptions):
         root = resolve_path(self.path)
         return (root / "train").is_dir() and (root / "test").is_dir()
 
+    def image_folders(self) -> tuple[str, ...]:
+        return (self.path,)
+
     def count_rows(self) -> tuple[int, int]:
         listing = list_images(self)
         sizes = {
@@ -124,7 +128,8 @@ def list_images(options: Options) -> Listing:
     Without `train/` and `test/` all files stand under "train".
 
     Raises:
-      ConfigError: when the folder is missing or not laid out as it should be.
+      ConfigError: when the folder is missing or not laid out as it should be; a line for each kind
+        of fault.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -137,7 +142,13 @@ def list_images(options: Options) -> Listing:
             "or put the class folders directly under it"
         )
     places = {name: root / name for name in ("train", "test")} if parts else {"train": root}
-    files = {name: _list_classes(root, place, options.exclude) for name, place in places.items()}
+    others: list[str] = []
+    files = {
+        name: _list_classes(root, place, options.exclude, others) for name, place in places.items()
+    }
+    faults = [*_others_fault(options, others), *_class_faults(options, files)]
+    if faults:
+        raise ConfigError("\n".join(faults))
     for name in options.exclude:
         if not any((place / name).is_dir() for place in places.values()):
             raise ConfigError(f"exclude: {options.path} has no class folder {name}; remove it")
@@ -149,37 +160,64 @@ def list_images(options: Options) -> Listing:
                 "add training images of them or remove them"
             )
     if len(files["train"]) < 2:
-        raise ConfigError(f"path: {options.path} has fewer than two class folders; add the others")
+        only = "".join(files["train"])
+        hint = f", or write path: {options.path}/{only} if the classes lie in it" if only else ""
+        raise ConfigError(
+            f"path: {options.path} has fewer than two class folders ({only or 'none'}); add the "
+            f"others{hint}"
+        )
     return Listing(files, tuple(sorted(files["train"])))
 
 
-def _list_classes(root: Path, folder: Path, exclude: Sequence[str]) -> dict[str, list[str]]:
+def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
+    """Tells of all files that are no images at once."""
+    if others:
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        yield (
+            f"path: {options.path}: {len(others)} {'file is' if len(others) == 1 else 'files are'} "
+            f"no image: {', '.join(sorted(others)[:SHOWN])}{more}; move "
+            f"{'it' if len(others) == 1 else 'them'} elsewhere (images end in "
+            f"{', '.join(sorted(EXTENSIONS))}, or are DICOM under any name)"
+        )
+
+
+def _class_faults(options: Options, files: dict[str, dict[str, list[str]]]) -> Iterator[str]:
+    """Tells of classes without images, and of class folders that are one to a person."""
+    for name, classes in files.items():
+        place = f"{options.path}/{name}" if len(files) > 1 else options.path
+        for folder, images in classes.items():
+            if not images:
+                yield f"path: {place}/{folder} holds no image; add some, remove it or exclude it"
+    for names in alike(sorted({folder for classes in files.values() for folder in classes})):
+        yield (
+            f"path: {options.path}: the class folders {in_words(names)} differ in case or spaces "
+            "alone, and would be classes of their own; merge them, or give one a name of its own"
+        )
+
+
+def _list_classes(
+    root: Path, folder: Path, exclude: Sequence[str], others: list[str]
+) -> dict[str, list[str]]:
+    """Lists the files of each class; adds to `others` the files that are no images."""
     classes: dict[str, list[str]] = {}
     for entry in sorted(path.name for path in folder.iterdir()):
-        if entry.startswith(".") or entry in exclude:
+        if entry.startswith(".") or entry in exclude or entry.lower() in BYSTANDERS:
             continue
-        if not (folder / entry).is_dir():
-            raise ConfigError(
-                f"path: {folder / entry} stands among the class folders but is no folder; "
-                "move it elsewhere"
-            )
-        classes[entry] = _list_files(root, folder / entry)
-        if not classes[entry]:
-            raise ConfigError(f"path: {folder / entry} holds no image; add some or remove it")
+        if (folder / entry).is_dir():
+            classes[entry] = _list_files(root, folder / entry, others)
+        else:
+            place = (folder / entry).relative_to(root).as_posix()
+            others.append(f"{place} (beside the class folders)")
     return classes
 
 
-def _list_files(root: Path, folder: Path) -> list[str]:
-    files = []
+def _list_files(root: Path, folder: Path, others: list[str]) -> list[str]:
+    files: list[str] = []
     for current, entries in _walk(folder):
         place = current.relative_to(root).as_posix()
         for entry in entries:
-            if os.path.splitext(entry.name)[1].lower() not in EXTENSIONS:  # noqa: PTH122
-                raise ConfigError(
-                    f"path: {entry.path} is not an image by its extension; "
-                    f"move it elsewhere (known: {', '.join(sorted(EXTENSIONS))})"
-                )
-            files.append(f"{place}/{entry.name}")
+            listed = files if is_image_file(entry.path) else others
+            listed.append(f"{place}/{entry.name}")
     return sorted(files)
 
 
@@ -205,10 +243,20 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
                     else:
                         files.append(entry)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise ConfigError(
+                    f"path: {folder}: a link in it leads back to where it lies; remove the link "
+                    f"{_repeated(current)}"
+                ) from error
             raise ConfigError(
                 f"path: {current} cannot be listed ({error.strerror}); correct its permissions"
             ) from error
         yield current, files
+
+
+def _repeated(folder: Path) -> Path:
+    """Returns the first link on the way to a folder."""
+    return next((each for each in reversed(folder.parents) if each.is_symlink()), folder)
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:

@@ -127,6 +127,10 @@ class DatasetOptions(Options, ABC):
         """Returns the files and folders whose change makes the split tables stale."""
         return ()
 
+    def image_folders(self) -> tuple[str, ...]:
+        """Returns the folders of which every file is taken for an image."""
+        return ()
+
     def source_state(self) -> str | None:
         """Returns a hash that changes with the files that `input_files` does not list one by one.
 

@@ -36,6 +36,9 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "duplicate": (
         "image in train and test", "images in train and test",
         "remove it from one, or write `duplicates: warn`"),
+    "group": (
+        "group in two spellings", "groups in two spellings",
+        "spell it alike in the file; in a CSV's group_columns, ignore_case: true does it"),
     "class": (
         "class or split without rows", "classes or splits without rows",
         "add images or remove the class"),
@@ -46,13 +49,16 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
+# Not wrong, so that a dataset with them alone is written, but listed beside it.
+NOTES = {"copy": "training image that stands twice"}
 
 
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 
-    Used as a context: on leaving it, `problems.csv` stands in the folder if `error` was asked for.
-    A report that something else cut short would pass for a whole one: it is removed.
+    Used as a context: on leaving it, `problems.csv` stands in the folder if `error` was asked for,
+    or if there are notes and `keep` was called. A report that something else cut short would pass
+    for a whole one: it is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -91,17 +97,24 @@ class Problems:
         row_id: str = "",
         path: str = "",
     ) -> None:
-        """Adds one problem of a row, or of a split as a whole."""
+        """Adds one problem of a row, or of a split as a whole; or a note, which stops nothing."""
         if self._rows is None:
             self._rows = self._open()
+        name = NOTES.get(kind) or KINDS[kind][0]
         number = "" if row is None else str(row)
-        self._rows.writerow([split, number, row_id, path, KINDS[kind][0], detail])
+        self._rows.writerow([split, number, row_id, path, name, detail])
+        if kind in NOTES:
+            return
         self.counts[kind] += 1
         if self.counts[kind] <= SHOWN:
             where = split if row is None else f"{split} row {row}"
             where += f" (id {row_id})" if row_id else ""
             where += f", {path}" if path else ""
             self._shown[kind].append(f"{where}: {detail}" if where else detail)
+
+    def keep(self) -> None:
+        """Keeps the file of a dataset without problems, where it holds notes."""
+        self._complete = True
 
     def error(self) -> DataError:
         """Returns all problems: one line where there is one, otherwise a list by kind."""

@@ -2,8 +2,9 @@
 
 Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
 image, relative to the working directory), `label` (int64, or list<int8> of 0 and 1 for
-multi-label), `id` (unique string), `image_sha256` (of the encoded image), `group_*` (strings,
-empty where unknown) and, where a set says which labels count as right, `accepted` (list<int64>).
+multi-label), `id` (unique string), `image_sha256` (of the encoded image), `pixels_sha256` (of its
+pixels, null where they were not decoded), `group_*` (strings, empty where unknown) and, where a set
+says which labels count as right, `accepted` (list<int64>).
 Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
@@ -11,7 +12,6 @@ Class names stand in the schema's metadata; the footer carries a fingerprint of 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
+from dpprobe.data.dataset_checks import CheckedImage, Checks, add_problem
 from dpprobe.data.groups import GROUP_PREFIX
-from dpprobe.data.problems import KINDS, SHOWN, Problems
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.image_files import misspelt, open_image, pixel_hash
+from dpprobe.data.problems import KINDS, Problems
+from dpprobe.data.spelling import alike, in_words
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
@@ -78,6 +82,8 @@ class DatasetInfo:
     Attributes:
       units: the number of patients of each split; None where the source does not name them.
       removed: the near-duplicates of public images that were left out; None where none are.
+      copies: the training rows whose image stands in an earlier row too, by unit: see
+        `dataset_checks.Checks.copies`; None in tables of an earlier dpprobe.
     """
 
     class_names: tuple[str, ...]
@@ -88,6 +94,7 @@ class DatasetInfo:
     accepted: bool = False
     units: Mapping[str, int] | None = None
     removed: Mapping[str, Any] | None = field(default=None, compare=False)
+    copies: Mapping[str, Mapping[str, int]] | None = field(default=None, compare=False)
     source: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -222,12 +229,17 @@ def write_dataset(
             f"class names {', '.join(class_names) or '(none)'}: "
             "at least two classes with names of their own are needed; correct them"
         )
+    if same := alike(class_names):
+        raise DataError(
+            f"class names {in_words(same[0])} differ in case or spaces alone, and would be "
+            "classes of their own; spell them alike, or give them names that differ"
+        )
     shape = _Shape(tuple(class_names), multi_label, tuple(groups), accepted, units)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "dataset.json").unlink(missing_ok=True)
     with ExitStack() as stack:
         problems = stack.enter_context(Problems(directory))
-        checks = _Checks(shape, options, problems, strict_test=chosen_test)
+        checks = Checks(shape.class_names, options, problems, strict_test=chosen_test, units=units)
         pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
         reader = _Reader(pool, decode=options.verify == "decode", keep=embed)
         writers = {}
@@ -237,100 +249,30 @@ def write_dataset(
             writers[name] = stack.enter_context(writer)
         progress = stack.enter_context(Progress(rows, label=f"data {directory.name}"))
         for name, batch in batches:
-            checks.look_for_twins(name, writers[name].write(batch))
+            images = writers[name].write(batch)
+            looked_at = [*shape.groups, *(["unit"] if units else [])]
+            checks.look_at(name, images, {n: batch.column(n).to_pylist() for n in looked_at})
             progress.advance(batch.num_rows)
-        checks.finish(writers)
+        checks.finish({name: (writer.rows, writer.per_class) for name, writer in writers.items()})
         if problems:
             for name in SPLITS:
                 (directory / f"{name}.parquet").unlink(missing_ok=True)
             raise problems.error()
         for writer in writers.values():
             writer.finish()
+        problems.keep()
+    copies = checks.copies()
     facts = {
         "source": options.preparation_params(),
         "catalog": options.catalog,
         "revision": revision,
         "duplicates_across_splits": checks.twins,
-        "duplicates_within_train": checks.repeated,
+        "duplicates_within_train": copies["image"]["rows"],
+        "train_copies": copies,
         "classes_without_test_rows": checks.untested,
         **({} if removed is None else {"removed": dict(removed)}),
     }
     artifacts.write_json(directory / "dataset.json", _describe(directory, writers, shape, facts))
-
-
-class _Checks:
-    """The checks of a dataset as a whole.
-
-    Attributes:
-      twins: the number of images in both splits, byte for byte.
-      repeated: the number of training rows whose image an earlier one holds.
-      untested: the classes without test rows.
-    """
-
-    def __init__(
-        self, shape: _Shape, options: DatasetOptions, problems: Problems, *, strict_test: bool
-    ) -> None:
-        self.twins = self.repeated = 0
-        self.untested: list[str] = []
-        self._shape = shape
-        self._options = options
-        self._problems = problems
-        self._strict_test = strict_test and options.missing_classes == "error"
-        # A hash and a reference a row.
-        self._seen: dict[str, dict[bytes, str]] = {name: {} for name in SPLITS}
-
-    def look_for_twins(self, split: str, images: Iterable[_CheckedImage]) -> None:
-        """Finds images of the other split; whatever the order of the rows, each is found."""
-        seen, (other,) = self._seen[split], [each for each in SPLITS if each != split]
-        for image in images:
-            if image.sha256 is None:
-                continue
-            self.repeated += split == "train" and image.sha256 in seen
-            twin = self._seen[other].get(image.sha256)
-            if twin is not None:
-                self.twins += image.sha256 not in seen
-                detail = f"the same bytes as {other} id {twin}"
-                if self._options.duplicates == "error":
-                    _add(self._problems, "duplicate", detail, split=split, image=image)
-                elif self.twins <= SHOWN:
-                    logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
-            seen.setdefault(image.sha256, image.id)
-
-    def finish(self, writers: Mapping[str, _SplitWriter]) -> None:
-        """Checks the classes and sizes, which are known only at the end."""
-        if self.twins and self._options.duplicates == "warn":
-            logger.warning("%d images stand in train and in test", self.twins)
-        if self.repeated:
-            logger.warning(
-                "train: %d rows repeat an image, byte for byte; one that stands k times has k "
-                "times the epsilon: keep one of each",
-                self.repeated,
-            )
-        for name, writer in writers.items():
-            if writer.rows == 0:
-                self._problems.add("class", "no row", split=name)
-            else:
-                self._check_classes(name, writer.per_class)
-        sizes = {name: (f"{name}: ", writer.rows, "rows") for name, writer in writers.items()}
-        sizes["classes"] = ("", len(self._shape.class_names), "classes")
-        for name, (where, count, unit) in sizes.items():
-            expected = getattr(self._options.expected(), name)
-            if expected not in (None, count):
-                self._problems.add("size", f"{where}{count} {unit}, {expected} expected")
-
-    def _check_classes(self, split: str, per_class: np.ndarray) -> None:
-        names = [self._shape.class_names[k] for k in np.flatnonzero(per_class == 0)]
-        if split == "test":
-            self.untested = names
-            if names and not self._strict_test:
-                logger.warning(
-                    "test: no row of %d of %d classes (%s): they are not tested",
-                    len(names), len(per_class), ", ".join(names[:SHOWN]),
-                )  # fmt: skip
-                return
-        for name in names:
-            kind = "class" if split == "train" else "untested"
-            self._problems.add(kind, f"no row of class {name}", split=split)
 
 
 def _describe(
@@ -365,24 +307,6 @@ def _describe(
     }
 
 
-class _CheckedImage(NamedTuple):
-    """One row's image after it was read; `fault` is a kind of problem and its detail."""
-
-    row: int
-    id: str
-    path: str
-    origin: str
-    sha256: bytes | None
-    data: bytes | None
-    fault: tuple[str, str] | None
-
-
-def _add(problems: Problems, kind: str, detail: str, *, split: str, image: _CheckedImage) -> None:
-    """Notes a problem of one row."""
-    detail = f"{image.origin}: {detail}" if image.origin else detail
-    problems.add(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
-
-
 class _Reader:
     """Reads, hashes and decodes the images of a batch in threads: Pillow decodes without the GIL.
 
@@ -397,35 +321,41 @@ class _Reader:
         self._decode = decode
         self._keep = keep
 
-    def read(self, batch: pa.Table, *, first: int) -> list[_CheckedImage]:
+    def read(self, batch: pa.Table, *, first: int) -> list[CheckedImage]:
         """Reads the images of a batch whose first row is the table's row `first`."""
         rows = range(first, first + batch.num_rows)
-        columns = [_optional(batch, name) for name in ("image", "id", "origin")]
+        columns = [_optional(batch, name) for name in ("image", "id", "origin", "pixels_sha256")]
         return list(self._pool.map(self._look, rows, *columns))
 
     def _look(
-        self, row: int, image: dict[str, Any] | None, row_id: str | None, origin: str | None
-    ) -> _CheckedImage:
+        self,
+        row: int,
+        image: dict[str, Any] | None,
+        row_id: str | None,
+        origin: str | None,
+        pixels: bytes | None,
+    ) -> CheckedImage:
         path: str = image["path"] or "" if image else ""
         data: bytes | None = image["bytes"] if image else None
         digest, fault = None, None
         if data is None and not path:
             fault = ("missing", "no image")
-            return _CheckedImage(row, row_id or "", path, origin or "", None, None, fault)
+            return CheckedImage(row, row_id or "", path, origin or "", None, None, None, fault)
         try:
             if data is None:
                 data = Path(path).read_bytes()
             digest = hashlib.sha256(data).digest()
             if self._decode:
-                open_image(data, small=True)
+                pixels = pixel_hash(open_image(data, small=True))
         except OSError as error:
-            fault = ("missing", f"cannot be read ({error.strerror})")
+            hint = misspelt(path) if isinstance(error, FileNotFoundError) else ""
+            fault = ("missing", f"cannot be read ({error.strerror}){hint}")
         except ValueError as error:  # of a path with a NUL or half a character
             fault = ("missing", f"cannot be read ({error})")
         except ImageError as error:
             fault = ("unreadable", str(error))
         kept = data if self._keep else None
-        return _CheckedImage(row, row_id or "", path, origin or "", digest, kept, fault)
+        return CheckedImage(row, row_id or "", path, origin or "", digest, pixels, kept, fault)
 
 
 class _Shape(NamedTuple):
@@ -444,6 +374,7 @@ class _Shape(NamedTuple):
             ("label", label),
             ("id", pa.string()),
             ("image_sha256", pa.binary()),
+            ("pixels_sha256", pa.binary()),
             *((name, pa.string()) for name in self.groups),
             *([("accepted", pa.list_(pa.int64()))] if self.accepted else []),
             *([("unit", pa.string())] if self.units else []),
@@ -453,6 +384,7 @@ class _Shape(NamedTuple):
             "label": {"names": list(self.class_names), "_type": "ClassLabel"},
             "id": {"dtype": "string", "_type": "Value"},
             "image_sha256": {"dtype": "binary", "_type": "Value"},
+            "pixels_sha256": {"dtype": "binary", "_type": "Value"},
             **{name: {"dtype": "string", "_type": "Value"} for name in self.groups},
         }
         if self.accepted:
@@ -502,7 +434,7 @@ class _SplitWriter:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def write(self, batch: pa.Table) -> list[_CheckedImage]:
+    def write(self, batch: pa.Table) -> list[CheckedImage]:
         """Checks a batch and, while there is no problem, writes it; returns its images."""
         if batch.num_rows == 0:
             return []
@@ -520,7 +452,7 @@ class _SplitWriter:
         self._writer.add_key_value_metadata({"dpprobe_fingerprint": self.fingerprint})
         self._writer.close()
 
-    def _check(self, batch: pa.Table, images: Sequence[_CheckedImage]) -> list[Any]:
+    def _check(self, batch: pa.Table, images: Sequence[CheckedImage]) -> list[Any]:
         """Returns the labels, and adds the rows' problems."""
         given = _optional(batch, "faults")
         accepted = _optional(batch, "accepted")
@@ -534,7 +466,7 @@ class _SplitWriter:
                 checks.append(self._accepted_fault(right))
             faults += [fault for fault in checks if fault is not None and fault[0] not in known]
             for kind, detail in faults:
-                _add(self._problems, kind, detail, split=self.name, image=image)
+                add_problem(self._problems, kind, detail, split=self.name, image=image)
         return labels
 
     def _id_fault(self, row_id: str) -> tuple[str, str] | None:
@@ -562,7 +494,7 @@ class _SplitWriter:
         return None if good else ("label", f"label {value} is not {wanted}")
 
     def _append(
-        self, batch: pa.Table, images: Sequence[_CheckedImage], labels: Sequence[Any]
+        self, batch: pa.Table, images: Sequence[CheckedImage], labels: Sequence[Any]
     ) -> None:
         groups = [batch.column(name).to_pylist() for name in self._shape.groups]
         accepted = self._accepted(batch, labels)
@@ -580,6 +512,7 @@ class _SplitWriter:
             "label": batch.column("label").cast(self._schema.field("label").type),
             "id": batch.column("id"),
             "image_sha256": pa.array([image.sha256 for image in images], pa.binary()),
+            "pixels_sha256": pa.array([image.pixels for image in images], pa.binary()),
             **{name: batch.column(name) for name in self._shape.groups},
         }
         if any(image.data is not None for image in images):
@@ -670,6 +603,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
         accepted=values.get("accepted", False),
         units=values.get("units"),
         removed=values.get("removed"),
+        copies=values.get("train_copies"),
     )
 
 
@@ -783,37 +717,3 @@ def decode(image: EncodedImage, *, split: str) -> Image.Image:
         return open_image(data)
     except ImageError as error:
         raise DataError(f"{named}: {error}; {KINDS['unreadable'][2]}") from error
-
-
-class ImageError(DataError):
-    """The reason why an encoded image cannot be used."""
-
-
-def open_image(data: bytes, *, small: bool = False) -> Image.Image:
-    """Decodes an image, and turns it upright where its EXIF data says how it was held.
-
-    Args:
-      data: the content of an image file.
-      small: True to make fewer pixels where that is cheaper; the errors are the same.
-
-    Raises:
-      ImageError: when it is no image, or holds several.
-    """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    try:
-        picture = Image.open(io.BytesIO(data))
-        frames = getattr(picture, "n_frames", 1)
-        # The first image of an MPO is the photograph, the others are previews of it.
-        if frames == 1 or picture.format == "MPO":
-            if small:  # of a JPEG: all of its data are read, an eighth of the pixels are made
-                picture.draft(None, (1, 1))
-            picture.load()
-            return ImageOps.exif_transpose(picture)
-    except UnidentifiedImageError as error:
-        begins = f"it begins with {data[:16]!r}" if data else "it is empty"
-        raise ImageError(f"cannot be decoded (no known kind of image: {begins})") from error
-    except Exception as error:  # Pillow's readers raise errors of any kind
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ImageError(f"cannot be decoded ({line})") from error
-    raise ImageError(f"{frames} images in one file")

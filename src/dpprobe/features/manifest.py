@@ -26,7 +26,12 @@ MANIFEST_FORMAT = "dpprobe-manifest"
 
 
 def write_manifest(
-    shards: Sequence[Path], output: Path, *, rows: int, dataset_fingerprint: str
+    shards: Sequence[Path],
+    output: Path,
+    *,
+    rows: int,
+    dataset_fingerprint: str,
+    copies: Mapping[str, Mapping[str, int]] | None = None,
 ) -> None:
     """Reads all shards of a split, proves that they fit together, and writes the manifest.
 
@@ -35,6 +40,8 @@ def write_manifest(
       output: the manifest's path.
       rows: of the split.
       dataset_fingerprint: of the dataset as it is now; shards of an older one are refused.
+      copies: the rows whose image stands in an earlier one too, as `DatasetInfo.copies`, for the
+        privacy statement; None for a test split, and where they were not counted.
 
     Raises:
       StoreError: naming the shard that is damaged, that does not agree with the first, or that
@@ -68,6 +75,7 @@ def write_manifest(
         **expected,
         "dimension": widths.pop(None),
         **({"layers": widths} if widths else {}),
+        **({} if copies is None else {"copies": copies}),
         **content.digests(),
         "shards": [vars(record) for record in records],
     }
@@ -118,7 +126,7 @@ def _content_fingerprint(body: Mapping[str, Any]) -> str:
     It does not depend on names, files, formats, or on how rows are cut into shards. Parts that not
     every store has (layers, accepted labels) change nothing where they are absent.
     """
-    noted = {"format", "format_version", "backbone", "backbone_options", "shards"}
+    noted = {"format", "format_version", "backbone", "backbone_options", "copies", "shards"}
     return artifacts.fingerprint({key: body[key] for key in body.keys() - noted})
 
 

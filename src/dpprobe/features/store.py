@@ -55,6 +55,8 @@ class FeatureStore:
       architecture, pretrained_tag: of the backbone's model, None where there is none.
       trained: True if the backbone's weights come from training.
       fingerprint: of the content of all rows, however they are cut into shards.
+      copies: of training rows, those whose image stands in an earlier one too, by unit; None where
+        they were not counted.
 
     Raises:
       StoreError: when the manifest is missing or damaged.
@@ -79,6 +81,7 @@ class FeatureStore:
         self.trained: bool = body["trained"]
         self.preprocessing: dict[str, Any] = body["preprocessing"]
         self.fingerprint: str = body["fingerprint"]
+        self.copies: dict[str, dict[str, int]] | None = body.get("copies")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._body = body
         self._verified: set[tuple[str, str | None]] = set()

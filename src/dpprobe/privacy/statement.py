@@ -127,6 +127,25 @@ RELEASE_NOT_COVERED = (
 FLOATS_NOT_COVERED = (
     "what floating-point arithmetic reveals beyond real-valued Gaussian noise: see engine_limits"
 )
+COPIES_NOT_COVERED = {
+    "image": "a picture that stands in several training rows: of each of them alone the promise "
+    "holds, of the picture only what it gives to a group of as many rows",
+    "patient": "a picture that stands under several patients, such as one person under two names: "
+    "of each of them alone the promise holds, of the picture only what it gives to a group of as "
+    "many patients",
+}
+COPIES_FOUND = {
+    "image": " But {rows} of the training rows repeat the picture of an earlier row, and one "
+    "picture stands {most} times: where a picture stands k times, the promise to it is that to a "
+    "group of k rows, which is weaker.",
+    "patient": " But {rows} of the training rows repeat a picture of another patient, and one "
+    "picture stands under {most} patients: where it stands under k, the promise to it is that to a "
+    "group of k patients, which is weaker.",
+}
+COUNTED_NOT_COVERED = (
+    "the counts under copies, and the sentence on them in promise: no noise was added, so leave "
+    "them out of what is published"
+)
 PATIENTS_NOT_COVERED = (
     "how many training images there are, and how many each patient has",
     "images of a patient under another value of the unit's column",
@@ -175,6 +194,7 @@ def statement(
     declared: Declared | None = None,
     network: bool = False,
     chosen_from: Mapping[str, Any] | None = None,
+    copies: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
@@ -200,6 +220,8 @@ def statement(
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose the `head` and its options, and the public facts that it
         chose from; None where the study names them.
+      copies: the `rows` whose picture an earlier row of another unit holds, and the `most` units
+        that hold one picture; None where nobody counted, and in a release.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
@@ -235,8 +257,12 @@ def statement(
         not_covered.append(LEFT_OUT_NOT_COVERED)
     if plan.unit == "patient":
         not_covered += PATIENTS_NOT_COVERED
+    not_covered.append(COPIES_NOT_COVERED[plan.unit])
     promised = plan.private and private_choices is None
     limits = engine_limits if plan.private else None
+    repeated = copies if copies and copies["rows"] else None
+    if repeated:
+        not_covered.append(COUNTED_NOT_COVERED)
     if limits:
         not_covered.append(FLOATS_NOT_COVERED)
     if plan.selection:
@@ -261,7 +287,8 @@ def statement(
             released_priors=released_priors,
             network=network,
         )
-        + (f" But {above}." if above else ""),
+        + (f" But {above}." if above else "")
+        + (COPIES_FOUND[plan.unit].format(**repeated) if repeated and promised else ""),
         "private": promised,
         "unit_of_privacy": plan.unit_in_words,
         "patients": _patients(plan, promised=promised),
@@ -278,6 +305,7 @@ def statement(
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
         "n": plan.n,
+        **({"copies": dict(copies)} if copies is not None else {}),
         "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
         "selection": _selection(plan.selection),
         "method": method,

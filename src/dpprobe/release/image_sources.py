@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from dpprobe.data.imagefolder import EXTENSIONS
-from dpprobe.data.table import READ_ROWS, EncodedImage, ImageError, open_image
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
+from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.errors import ConfigError, DataError
 
 # Columns of a table that usually hold images or the paths of their files, and that of ids.
@@ -145,11 +146,13 @@ def _images_below(folder: Path) -> list[Path]:
         images += [
             Path(place, name)
             for name in names
-            if not name.startswith(".") and Path(name).suffix.lower() in EXTENSIONS
+            if not name.startswith(".") and is_image_file(Path(place, name))
         ]
     if not images:
         kinds = ", ".join(sorted(EXTENSIONS))
-        raise ConfigError(f"images: {folder}: no image in this folder ({kinds}); name another")
+        raise ConfigError(
+            f"images: {folder}: no image in this folder ({kinds}, or DICOM); name another"
+        )
     return sorted(images)
 
 

@@ -430,6 +430,7 @@ class _Task:
             cache=self.cache,
             facts=self._facts_by_backbone() if late else None,
         )
+        self._warn_of_copies()
         key = self.signing_key
         if self.test_plan is not None:
             check_telling(self.test_plan)
@@ -506,6 +507,19 @@ class _Task:
             raise PrivacyError(fault)
         if self.plan.patients is not None:
             check_patients(self.stores[0], self.plan.patients.images)
+
+    def _warn_of_copies(self) -> None:
+        """Warns of pictures that stand under several units: the bundle must not count them."""
+        copies = (self.stores[0].copies or {}).get(self.unit)
+        if copies and copies["rows"]:
+            logger.warning(
+                "release %s: %d training rows repeat the picture of another %s, one stands under "
+                "%d: the promise to such a picture is that to a group; to have the whole of it, "
+                "remove the copies that problems.csv beside the split tables lists, and release "
+                "anew under another name. The bundle does not say how many there are",
+                self.name, copies["rows"], "row" if self.unit == "image" else "patient",
+                copies["most"],
+            )  # fmt: skip
 
     def _check_public(self) -> None:
         """Checks the files that the method declares public against the study's private data."""

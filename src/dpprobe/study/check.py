@@ -16,6 +16,7 @@ from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
 from dpprobe.study.fairness import fairness_faults
+from dpprobe.study.folders import folder_faults
 from dpprobe.study.long_tails import long_tail_faults
 from dpprobe.study.networks import network_faults
 from dpprobe.study.public_files import PublicFiles
@@ -33,6 +34,7 @@ def check_study(study: Study) -> list[str]:
       ConfigError: with one line for each thing that is wrong.
     """
     report = _Report()
+    report.errors += [f"config: {fault}" for fault in folder_faults(study)]
     for name, dataset in study.datasets.items():
         with report.part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
@@ -71,11 +73,11 @@ class _Report:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Reports a ConfigError of the block as an error of this part of the study."""
+        """Reports each line of a ConfigError of the block as an error of this part of the study."""
         try:
             yield
         except ConfigError as error:
-            self.errors.append(f"config: {name}: {error}")
+            self.errors += [f"config: {name}: {line}" for line in str(error).splitlines()]
 
 
 def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:

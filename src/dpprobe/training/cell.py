@@ -148,6 +148,7 @@ class CellTask:
             engine_limits=self.options.engine_limits,
             network=self.options.tunes_network,
             chosen_from=self.options.chosen_from(self.facts),
+            copies=(self.train.copies or {}).get(self.plan.unit),
         )
         return dict(json.loads(json.dumps(values, allow_nan=False)))
 

@@ -669,7 +669,18 @@ def test_options_that_contradict_each_other(changed: dict[str, Any], message: st
         (b"path,kind\na.png,cat\nb.png\n", "a.csv line 3: 1 values under 2 columns"),
         (b"path,kind\na.png,cat,1\n", "a.csv line 2: 3 values under 2 columns"),
         (b'path,kind\n"a.png,cat\n', r"a.csv line \d: cannot be read"),
-        (b"path,kind\n\xff\xfe.png,cat\n", r"a.csv line \d: cannot be read \(not UTF-8"),
+        (
+            b"path,kind\n\xff\xfe.png,cat\n",
+            r"a.csv line 2: not UTF-8 \(byte 0xff at place 1\); save it as UTF-8",
+        ),
+        (b"path,kind\n" + b"a.png,cat\n" * 3000 + b"\xe4.png,cat\n", "a.csv line 3002: not UTF-8"),
+        ("path,kind\na.png,cat\n".encode("utf-16"), "a.csv line 1: UTF-16, as Excel's Unicode"),
+        (
+            b"PK\x03\x04" + bytes(20),
+            "a.csv: a workbook or an archive, not text; save it as `CSV",
+        ),
+        (b"path;kind\na.png;cat\n", "divided by ;: write `delimiter: .;.`"),
+        (b"Path,kind\na.png,cat\n", "no column 'path'; it has Path, kind: write 'Path', as the"),
         (b"path,kind\n", "a.csv: no train row is left"),
     ],
 )
@@ -840,3 +851,96 @@ def test_a_rows_path_is_data(tmp_path: Path, name: str) -> None:
 def test_a_home_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="'~nobody_of_that_name/x': no home folder"):
         options_of(root="~nobody_of_that_name/x", train="a.csv", **ANIMALS).check()
+
+
+# names in two spellings, and copies under several patients
+
+
+def test_groups_in_two_spellings_are_told(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    rows[3]["sex"] = rows[3]["sex"].upper()
+    write_csv(tmp_path / "a.csv", rows)
+    given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS}
+    with pytest.raises(DataError, match="sex: '[fmM]' and '[fmM]' are groups of their own; spell"):
+        prepare(tmp_path / "out", **given, group_columns=["sex"])
+    folded = {"sex": {"column": "sex", "ignore_case": True}}
+    train, _ = prepare(tmp_path / "out", **given, group_columns=folded)
+    assert set(train.groups()["group_sex"]) == {"f", "m"}
+
+
+def test_ignoring_case_is_recorded_only_where_it_is_written() -> None:
+    def recorded(**group: Any) -> Any:
+        options = options_of(
+            train="a.csv", group_columns={"sex": {"column": "s"} | group}, **ANIMALS
+        )
+        return options.preparation_params()["group_columns"]
+
+    assert recorded() == recorded(ignore_case=False) == {"sex": {"column": "s", "bins": []}}
+    assert recorded(ignore_case=True)["sex"]["ignore_case"] is True
+
+
+def test_a_label_in_another_spelling_is_told_with_the_class(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    rows[5]["kind"] = "Cat"
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError, match=r"kind is 'Cat', which is none .* \(write 'cat', or spell"):
+        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
+    with pytest.raises(ConfigError, match="'cat' and 'Cat' differ in case or spaces alone"):
+        options_of(train="a.csv", label_column="kind", class_names=["cat", "Cat"])
+
+
+def test_no_row_is_lost_by_the_spelling_of_its_split_or_filter(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    for number, row in enumerate(rows):
+        row["part"] = "test" if number % 4 == 0 else "train"
+    rows[7]["part"] = "Train"
+    write_csv(tmp_path / "a.csv", rows)
+    given = {"root": str(tmp_path), "train": "a.csv", **ANIMALS, "split_column": "part"}
+    message = "train_values: a.csv line 9: part is 'Train', which is not 'train'; spell it alike"
+    with pytest.raises(ConfigError, match=message):
+        tables(options_of(**given))
+    both = {**given, "train_values": ["train", "Train"]}
+    assert len(tables(options_of(**both))["train"].frame) == 15
+    with pytest.raises(ConfigError, match=r"filters.kind: a.csv line \d: kind is 'dog', which is"):
+        tables(options_of(**both, filters={"kind": ["Dog"]}))
+
+
+def test_copies_are_counted_by_image_and_by_patient(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = animals(tmp_path)
+    for number, row in enumerate(rows):
+        row |= {"patient": f"p{number // 2}", "part": "test" if number < 4 else "train"}
+    rows[4]["patient"] = "P5"
+
+    def copy(of: int, to: int) -> None:
+        content = (tmp_path / rows[of]["path"]).read_bytes()
+        (tmp_path / rows[to]["path"]).write_bytes(content)
+
+    copy(6, 7)  # of one patient
+    copy(6, 8)  # of another
+    copy(6, 9)  # twice of that one
+    write_csv(tmp_path / "a.csv", rows)
+    prepare(
+        tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS, split_column="part",
+        unit_column="patient",
+    )  # fmt: skip
+    copies = read_info(tmp_path / "out/dataset.json").copies
+    assert copies == {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
+    with (tmp_path / "out/problems.csv").open(newline="") as stream:
+        listed = [row["detail"] for row in csv.DictReader(stream)]
+    assert ["of another patient: 'p4' and 'p3'" in detail for detail in listed] == [
+        False,
+        True,
+        True,
+    ]
+    assert "1 differ from another by case or spaces alone, such as 'P5' and 'p5'" in caplog.text
+
+
+@pytest.mark.parametrize("name", [r"images\\003.png", "images/003.PNG", "images/ 003.png"])
+def test_a_path_in_another_spelling_is_told(tmp_path: Path, name: str) -> None:
+    rows = animals(tmp_path)
+    rows[3]["path"] = name
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError, match="write / in their place|there is '003.png', spelt"):
+        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)

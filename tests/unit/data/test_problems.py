@@ -21,6 +21,8 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import problems, sources, table
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.image_files import open_image
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -293,6 +295,43 @@ def test_repeated_training_images_are_counted(rows: Rows, caplog: pytest.LogCapt
     assert "train: 2 rows repeat an image" in caplog.text
 
 
+def test_copies_are_listed_as_pairs_beside_the_tables(rows: Rows) -> None:
+    train = rows.splits["train"]
+    picture = Image.open(train[0]["path"])
+    picture.save(train[1]["path"], format="BMP")  # the same pixels in another file
+    train[4]["path"].write_bytes(train[0]["path"].read_bytes())
+    rows.write()
+    assert [(row["row"], row["problem"], row["detail"]) for row in rows.report()] == [
+        ("1", "training image that stands twice", "the same pixels as train row 0 (id train-0)"),
+        ("4", "training image that stands twice", "the same bytes as train row 0 (id train-0)"),
+    ]
+    assert read_info(rows.directory / "out/dataset.json").copies == {
+        "image": {"rows": 2, "most": 3}
+    }
+    train[1]["path"].write_bytes(noise(77))
+    train[4]["path"].write_bytes(noise(78))
+    rows.write()
+    assert not (rows.directory / "out/problems.csv").exists(), "a report of what was mended"
+
+
+def test_an_image_in_train_and_test_is_one_in_another_file_too(rows: Rows) -> None:
+    Image.open(rows.splits["train"][5]["path"]).save(rows.splits["test"][2]["path"], format="BMP")
+    with pytest.raises(DataError, match=r"^test row 2 .*: the same pixels as train id train-5"):
+        rows.write()
+    rows.write(verify="hash")  # which looks at bytes alone
+
+
+def test_class_names_that_look_alike_are_refused(rows: Rows) -> None:
+    with pytest.raises(DataError, match="class names 'Cat' and 'cat ' differ in case or spaces"):
+        table.write_dataset(
+            rows.directory / "out",
+            rows._batches(),
+            options=dataset_options({"source": "sklearn", "name": "digits"}),
+            class_names=["Cat", "cat "],
+            rows=10,
+        )
+
+
 def test_twins_are_found_whatever_comes_first(rows: Rows) -> None:
     twin(rows)
     rows.splits = dict(reversed(rows.splits.items()))
@@ -315,11 +354,13 @@ def test_a_class_without_test_rows_can_be_allowed(
 def test_verification_refuses_what_decoding_refuses(progressive: bool) -> None:
     """A JPEG is verified at an eighth of its size: cut or damaged anywhere, it is the same."""
     generator = random.Random(0)
-    picture = Image.frombytes("RGB", (61, 43), generator.randbytes(61 * 43 * 3))
+    size = (261, 256)  # a smaller one is decoded in full
+    picture = Image.frombytes("RGB", size, generator.randbytes(261 * 256 * 3)).resize((33, 32))
+    picture = picture.resize(size)
     stream = io.BytesIO()
     picture.save(stream, format="JPEG", quality=60, progressive=progressive)
     whole = stream.getvalue()
-    variants = [whole, *(whole[:stop] for stop in range(0, len(whole), 23))]
+    variants = [whole, *(whole[:stop] for stop in range(0, len(whole), 37))]
     for _ in range(400):
         damaged = bytearray(whole)
         for _ in range(generator.randint(1, 4)):
@@ -328,8 +369,8 @@ def test_verification_refuses_what_decoding_refuses(progressive: bool) -> None:
 
     def refused(data: bytes, *, small: bool) -> bool:
         try:
-            table.open_image(data, small=small)
-        except table.ImageError:
+            open_image(data, small=small)
+        except ImageError:
             return True
         return False
 

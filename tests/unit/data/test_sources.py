@@ -452,10 +452,10 @@ def test_the_source_state_looks_at_each_file_once(
         (["train/a/1.png", "train/b/1.png"], "has train/ but no test/"),
         (["train/a/1.png", "train/b/1.png", "test/c/1.png"], "in test/ but not in train/: c"),
         (["a/1.png"], "fewer than two class folders"),
-        (["a/1.png", "b/notes.txt"], r"b/notes.txt is not an image by its extension"),
+        (["a/1.png", "b/notes.txt"], r"1 file is no image: b/notes.txt; move it"),
         (["a/1.png", "b/.hidden.png"], "b holds no image"),
         (["a/1.png", "b/.hidden/1.png"], "b holds no image"),
-        (["a/1.png", "b/1.png", "c.png"], r"c.png stands among the class folders"),
+        (["a/1.png", "b/1.png", "c.png"], r"no image: c.png \(beside the class folders\)"),
     ],
 )
 def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
@@ -464,6 +464,34 @@ def test_wrong_folders(tmp_path: Path, files: list[str], message: str) -> None:
     for call in (options.check, options.count_rows):
         with pytest.raises(ConfigError, match=message):
             call()
+
+
+def test_what_is_wrong_with_a_folder_is_told_at_once(tmp_path: Path) -> None:
+    files = ["Benign/1.png", "benign/2.png", "mole/3.png", "empty/.keep", "README", "mole/a.txt"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    for name in ("Thumbs.db", "desktop.ini", ".DS_Store", "mole/Thumbs.db"):
+        (tmp_path / "images" / name).write_bytes(b"")
+    with pytest.raises(ConfigError) as caught:
+        options_of(source="imagefolder", path=root).check()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert "2 files are no image: README (beside the class folders), mole/a.txt; move" in lines[0]
+    assert "empty holds no image" in lines[1]
+    assert "the class folders 'Benign' and 'benign' differ in case or spaces alone" in lines[2]
+
+
+def test_class_folders_of_both_splits_are_spelt_alike(tmp_path: Path) -> None:
+    files = ["train/a/1.png", "train/b/1.png", "test/A/2.png", "test/b/2.png"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    with pytest.raises(ConfigError, match="the class folders 'A' and 'a' differ"):
+        options_of(source="imagefolder", path=root).check()
+
+
+def test_an_accent_in_two_codings_is_one_name(tmp_path: Path) -> None:
+    files = ["gr\u00fcn/1.png", "gru\u0308n/2.png", "rot/3.png"]
+    root = make_folder(tmp_path / "images", dict.fromkeys(files, 0))
+    with pytest.raises(ConfigError, match="differ in case or spaces alone, and would be"):
+        options_of(source="imagefolder", path=root).check()
 
 
 def test_a_dangling_link_among_images_is_named_before_any_job(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from dpprobe.data import sources, table
 from dpprobe.data.registry import dataset_options
@@ -231,3 +232,24 @@ def test_rows_of_several_labels_have_no_class_to_keep(tmp_path: Path) -> None:
     options = dataset_options({**DIGITS, "subsample": {"fractions": {"cat": 0.5}}})
     with pytest.raises(DataError, match="subsample: rows have several labels"):
         write_subsampled(several_labels(tmp_path / "both"), tmp_path / "part", options)
+
+
+def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
+    files = {f"{name}/{number}": 40 * number for name in CLASSES for number in range(6)}
+    for at, (file, value) in enumerate(files.items()):
+        for split in ("train", "test"):
+            path = tmp_path / "images" / split / f"{file}.{'bmp' if at == 2 else 'png'}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            colour = (value, 7 * (split == "test"), at // 6)
+            # cat/2 and cat/3 have the same pixels in two kinds of files
+            Image.new("RGB", (4, 4), (80, *colour[1:]) if at == 3 else colour).save(path)
+    values = {"source": "imagefolder", "path": str(tmp_path / "images")}
+    sources.prepare(dataset_options(values), tmp_path / "whole")
+    whole = read_info(tmp_path / "whole/dataset.json")
+    assert whole.copies == {"image": {"rows": 1, "most": 2}}
+    part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})
+    write_subsampled(tmp_path / "whole", tmp_path / "part", part)
+    info = read_info(tmp_path / "part/dataset.json")
+    assert info.train_rows < whole.train_rows
+    assert info.copies == whole.copies
+    assert (tmp_path / "part/problems.csv").read_text().count("the same pixels as") == 1

@@ -747,3 +747,15 @@ def test_a_machine_that_rounds_otherwise_is_noted(
         probe_of(1.001, digest="b"),
     ]
     assert features.fingerprint == base
+
+
+def test_copies_stand_in_the_manifest_and_change_no_fingerprint(tmp_path: Path) -> None:
+    manifest = write_store(tmp_path)
+    plain = FeatureStore(manifest)
+    assert plain.copies is None
+    copies = {"image": {"rows": 3, "most": 2}}
+    shards = sorted(tmp_path.glob("*.h5"))
+    write_manifest(shards, manifest, rows=ROWS, dataset_fingerprint=DATASET, copies=copies)
+    counted = FeatureStore(manifest)
+    assert counted.copies == copies
+    assert counted.fingerprint == plain.fingerprint, "cells would be trained again"

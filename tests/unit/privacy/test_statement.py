@@ -458,3 +458,28 @@ def test_a_search_that_nothing_prices_leaves_no_promise() -> None:
     assert values["allows"]["all_heads"]["balanced_accuracy"] == 1
     assert state()["allows"]["balanced_accuracy"] < 1
     assert state()["private"] is True
+
+
+def test_copies_of_a_picture_are_counted_and_their_promise_is_said_to_be_weaker() -> None:
+    values = state(copies={"rows": 12, "most": 3})
+    assert values["copies"] == {"rows": 12, "most": 3}
+    assert values["promise"].endswith(
+        " But 12 of the training rows repeat the picture of an earlier row, and one picture stands "
+        "3 times: where a picture stands k times, the promise to it is that to a group of k rows, "
+        "which is weaker."
+    )
+    assert any("the counts under copies" in text for text in values["not_covered"])
+    patients = state(copies={"rows": 1, "most": 2}, plan=replace(plan(), unit="patient"))
+    assert "1 of the training rows repeat a picture of another patient" in patients["promise"]
+    assert "to a group of k patients, which is weaker" in patients["promise"]
+
+
+def test_without_copies_only_what_they_would_mean_is_said() -> None:
+    for copies in (None, {"rows": 0, "most": 1}):
+        values = state(copies=copies)
+        assert "picture" not in values["promise"]
+        assert values.get("copies") == copies
+        texts = [text for text in values["not_covered"] if "picture" in text]
+        assert len(texts) == 1
+        assert texts[0].startswith("a picture that stands in several training rows")
+    assert "picture" not in state(math.inf, copies={"rows": 2, "most": 2})["promise"]

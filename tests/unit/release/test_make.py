@@ -84,6 +84,23 @@ def test_a_release_says_by_what_near_duplicates_were_left_out(folder: Path) -> N
     assert verify(output).passed
 
 
+def test_a_release_of_copies_warns_and_does_not_count_them(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_features(folder, copies={"image": {"rows": 37, "most": 5}})
+    output = release(folder, study(folder))
+    assert "37 training rows repeat the picture of another row, one stands under 5" in caplog.text
+    stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
+    assert "copies" not in stated
+    assert any("a picture that stands in several" in text for text in stated["not_covered"])
+    assert verify(output).passed
+    write_features(folder, copies={"image": {"rows": 0, "most": 1}})
+    again = release(folder, study(folder), "first")
+    assert (again / bundle.STATEMENT_FILE).read_text() == (
+        output / bundle.STATEMENT_FILE
+    ).read_text()
+
+
 def test_a_release_outlives_a_change_of_the_data(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,8 +23,9 @@ from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import sources
+from dpprobe.data.image_files import open_image
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.table import SplitTable, open_image, read_info
+from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.extract import extract_shard
 from dpprobe.features.manifest import write_manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
+from dpprobe.study.folders import folder_faults
 from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY, changed
@@ -298,3 +300,43 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     with pytest.raises(ConfigError, match=rf"{key}.mine: .*over this file; move it elsewhere"):
         check_study(study)
     assert (folder / "train.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ({"results_dir": "same", "data_dir": "same"}, "results_dir: .*/same: also the data_dir"),
+        ({"results_dir": "images/out"}, "results_dir: .* looks for images, and would be taken"),
+        ({"data_dir": "images"}, "data_dir: .*/images: what goes there lies in .*/images"),
+        ({"data_dir": "images/a"}, "data_dir: .* dataset scans looks for images"),
+        ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
+        ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
+        ({"data_dir": "out", "results_dir": "out/results"}, None),
+        ({"data_dir": "out/data", "results_dir": "out"}, None),
+    ],
+)
+def test_folders_that_would_be_written_into_each_other_or_read(
+    tmp_path: Path, folders: dict[str, str], message: str | None
+) -> None:
+    for name in ("a/1.png", "b/2.png"):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+    scans = {"source": "imagefolder", "path": str(tmp_path / "images")}
+    places = {name: str(tmp_path / folder) for name, folder in folders.items()}
+    study = load_study(STUDY | {"datasets": {"scans": scans}} | places)
+    faults = folder_faults(study)
+    if message is None:
+        assert not faults
+        return
+    assert re.search(message, faults[0])
+    with pytest.raises(ConfigError, match="config: (results|data)_dir: "):
+        check_study(study)
+
+
+def test_tables_may_lie_beside_the_images_they_are_made_from(tmp_path: Path) -> None:
+    scans = {"source": "imagefolder", "path": str(tmp_path / "data/images")}
+    study = STUDY | {"datasets": {"scans": scans}, "data_dir": str(tmp_path / "data")}
+    assert not folder_faults(load_study(study))
+    named = study | {"datasets": {"images": scans}}
+    assert "data_dir: " in folder_faults(load_study(named))[0], "data/images is in the way"

@@ -1,0 +1,228 @@
+"""The checks of a dataset as a whole: copies of an image, classes, sizes, names that look alike."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dpprobe.data.problems import SHOWN, Problems
+from dpprobe.data.spelling import alike, in_words
+
+if TYPE_CHECKING:
+    from dpprobe.data.options import DatasetOptions
+
+logger = logging.getLogger("dpprobe")
+
+
+class CheckedImage(NamedTuple):
+    """One row's image after it was read.
+
+    Attributes:
+      sha256: of its bytes; None where they cannot be read.
+      pixels: a hash of its pixels; None where they were not decoded.
+      data: its bytes, where they are kept.
+      fault: a kind of problem and its detail.
+    """
+
+    row: int
+    id: str
+    path: str
+    origin: str
+    sha256: bytes | None
+    pixels: bytes | None
+    data: bytes | None
+    fault: tuple[str, str] | None
+
+
+def add_problem(
+    problems: Problems, kind: str, detail: str, *, split: str, image: CheckedImage
+) -> None:
+    """Adds a problem of one row, or a note on it."""
+    detail = f"{image.origin}: {detail}" if image.origin else detail
+    problems.add(kind, detail, split=split, row=image.row, row_id=image.id, path=image.path)
+
+
+class _First(NamedTuple):
+    """The first row of a split that holds an image."""
+
+    row: int
+    id: str
+    sha256: bytes
+    unit: str | None
+
+    def same(self, image: CheckedImage) -> str:
+        return "bytes" if image.sha256 == self.sha256 else "pixels"
+
+
+class Checks:
+    """The checks of a dataset as a whole.
+
+    Attributes:
+      twins: the number of images in both splits.
+      untested: the classes without test rows.
+    """
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        options: DatasetOptions,
+        problems: Problems,
+        *,
+        strict_test: bool,
+        units: bool,
+    ) -> None:
+        self.twins = 0
+        self.untested: list[str] = []
+        self._class_names = class_names
+        self._options = options
+        self._problems = problems
+        self._strict_test = strict_test and options.missing_classes == "error"
+        # The first row of each image, by a hash of its pixels, or of its bytes where there is none.
+        self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
+        self._copies = _Copies(by_unit=units)
+        self._groups: dict[str, dict[str, None]] = {}
+        self._units: dict[str, None] = {}
+
+    def look_at(
+        self, split: str, images: Iterable[CheckedImage], columns: Mapping[str, Any]
+    ) -> None:
+        """Looks at the rows of a batch.
+
+        Args:
+          columns: of the batch: `unit` where it says whose each row is, and `group_*`.
+        """
+        units: Sequence[str | None] | None = columns.get("unit")
+        for place, image in enumerate(images):
+            self._look_for_twins(split, image, None if units is None else units[place])
+        for name, values in columns.items():
+            known = self._units if name == "unit" else self._groups.setdefault(name, {})
+            known.update(dict.fromkeys(value for value in values if value))
+
+    def _look_for_twins(self, split: str, image: CheckedImage, unit: str | None) -> None:
+        """Looks for the image among those seen; whatever the order of rows, each is found."""
+        if image.sha256 is None or image.fault is not None:
+            return
+        key = image.pixels or image.sha256
+        seen, other = self._seen[split], "test" if split == "train" else "train"
+        first, twin = seen.get(key), self._seen[other].get(key)
+        if first is None:
+            seen[key] = _First(image.row, image.id, image.sha256, unit)
+        elif split == "train":
+            self._note_copy(key, first, image, unit)
+        if twin is not None:
+            self.twins += first is None
+            detail = f"the same {twin.same(image)} as {other} id {twin.id}"
+            if self._options.duplicates == "error":
+                add_problem(self._problems, "duplicate", detail, split=split, image=image)
+            elif self.twins <= SHOWN:
+                logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
+
+    def _note_copy(self, key: bytes, first: _First, image: CheckedImage, unit: str | None) -> None:
+        detail = f"the same {first.same(image)} as train row {first.row} (id {first.id})"
+        if unit != first.unit:
+            detail += f", of another patient: {unit!r} and {first.unit!r}"
+        add_problem(self._problems, "copy", detail, split="train", image=image)
+        self._copies.add(key, first, unit)
+
+    def copies(self) -> dict[str, dict[str, int]]:
+        """Counts the copies among the training rows, by the unit that they stand under.
+
+        Of each unit `rows` that hold the image of an earlier row of another unit, and the `most`
+        units that hold one image.
+        """
+        return self._copies.counts()
+
+    def finish(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
+        """Checks what is known only at the end.
+
+        Args:
+          sizes: of each split its rows, and the rows of each class.
+        """
+        if self.twins and self._options.duplicates == "warn":
+            logger.warning("%d images stand in train and in test", self.twins)
+        self._warn_of_copies()
+        self._check_spelling()
+        for name, (rows, per_class) in sizes.items():
+            if rows == 0:
+                self._problems.add("class", "no row", split=name)
+            else:
+                self._check_classes(name, per_class)
+        counts = {name: (f"{name}: ", rows, "rows") for name, (rows, _) in sizes.items()}
+        counts["classes"] = ("", len(self._class_names), "classes")
+        for name, (where, count, unit) in counts.items():
+            expected = getattr(self._options.expected(), name)
+            if expected not in (None, count):
+                self._problems.add("size", f"{where}{count} {unit}, {expected} expected")
+
+    def _warn_of_copies(self) -> None:
+        copies = self.copies()
+        if not copies["image"]["rows"]:
+            return
+        logger.warning(
+            "train: %d rows repeat an image, and one stands %d times; where the unit of privacy is "
+            "an image, one that stands k times is protected as a group of k is, at about k times "
+            "the epsilon: keep one of each. All pairs stand in %s",
+            copies["image"]["rows"], copies["image"]["most"], self._problems.path,
+        )  # fmt: skip
+        if copies.get("patient", {}).get("rows"):
+            logger.warning(
+                "train: %d of these rows repeat an image of another patient: if they are one "
+                "person, give them one name in unit_column, else the promise to a patient leaves "
+                "the copy out",
+                copies["patient"]["rows"],
+            )
+
+    def _check_spelling(self) -> None:
+        for column, values in self._groups.items():
+            for names in alike(values):
+                name = column.removeprefix("group_")
+                self._problems.add("group", f"{name}: {in_words(names)} are groups of their own")
+        doubtful = alike(self._units)
+        if doubtful:
+            logger.warning(
+                "patients: %d differ from another by case or spaces alone, such as %s; each name "
+                "counts as a patient: spell them alike where they are one",
+                len(doubtful), in_words(doubtful[0]),
+            )  # fmt: skip
+
+    def _check_classes(self, split: str, per_class: np.ndarray) -> None:
+        names = [self._class_names[k] for k in np.flatnonzero(per_class == 0).tolist()]
+        if split == "test":
+            self.untested = names
+            if names and not self._strict_test:
+                logger.warning(
+                    "test: no row of %d of %d classes (%s): they are not tested",
+                    len(names), len(per_class), ", ".join(names[:SHOWN]),
+                )  # fmt: skip
+                return
+        for name in names:
+            kind = "class" if split == "train" else "untested"
+            self._problems.add(kind, f"no row of class {name}", split=split)
+
+
+class _Copies:
+    """The training rows of each image that stands in more than one, counted."""
+
+    def __init__(self, *, by_unit: bool) -> None:
+        self._by_unit = by_unit
+        self._rows: Counter[bytes] = Counter()
+        self._units: dict[bytes, set[str | None]] = {}
+        self._rows_of_others = 0
+
+    def add(self, key: bytes, first: _First, unit: str | None) -> None:
+        self._rows[key] += 1
+        units = self._units.setdefault(key, {first.unit})
+        self._rows_of_others += unit not in units
+        units.add(unit)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        most = max(self._rows.values(), default=0) + 1
+        counts = {"image": {"rows": self._rows.total(), "most": most}}
+        if self._by_unit:
+            most = max(map(len, self._units.values()), default=1)
+            counts["patient"] = {"rows": self._rows_of_others, "most": most}
+        return counts

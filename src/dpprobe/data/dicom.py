@@ -1,0 +1,197 @@
+"""DICOM files as pictures of 8 bits: what a viewer shows when it opens one.
+
+Grey values go through the file's rescale slope and intercept (or modality table), then through its
+first window (or value-of-interest table), and from the window's dark end to its bright end become 0
+to 255. Without a window the smallest and the largest value of that image are the ends. MONOCHROME1,
+whose small values are bright, is turned round; padding is black. All of this looks at one file
+alone, so an image's pixels never depend on another image, and no privacy is spent.
+
+Of the header only what describes pixels is read: names, dates and numbers of patients never reach
+this program's memory, and no message repeats a value from a file.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from dpprobe.data.image_error import ImageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+    from pydicom import Dataset
+
+PREAMBLE = 128
+MAGIC = b"DICM"
+# The first element of a file without its preamble: its group, 0002 or 0008, little-endian.
+_BARE = (b"\x02\x00", b"\x08\x00")
+_TAGS = (
+    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
+    "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+    "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
+    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
+    "PixelData", "FloatPixelData", "DoubleFloatPixelData",
+    "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
+)  # fmt: skip
+_PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
+_GREY = ("MONOCHROME1", "MONOCHROME2")
+# Beyond any value of a pixel: a window makes its two ends of them.
+_FAR = 1e30
+UNPACK = "write it uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
+
+
+def is_dicom(data: bytes) -> bool:
+    """Returns True for the content of a DICOM file, or for its first 132 bytes."""
+    return data[PREAMBLE : PREAMBLE + len(MAGIC)] == MAGIC
+
+
+def looks_bare(data: bytes) -> bool:
+    """Returns True for what begins as DICOM does without its preamble."""
+    return data[:2] in _BARE and data[2:4] < b"\x20\x00"
+
+
+def open_dicom(data: bytes) -> Image.Image:
+    """Decodes a DICOM file of one image, grey or of 8-bit colours.
+
+    Raises:
+      ImageError: saying what about it cannot be read, and the remedy; never a value of its header.
+    """
+    import numpy as np
+    from PIL import Image
+
+    dataset = _read(data)
+    _check(dataset)
+    pixels = _pixels(dataset)
+    if pixels.ndim == 3:
+        return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8), "RGB")
+    try:
+        shades = _shades(dataset, pixels)
+    except Exception as error:  # as in `_read`
+        raise ImageError(
+            f"DICOM: its rescale or window values are of no use ({type(error).__name__}); correct "
+            "or remove them"
+        ) from None
+    return Image.fromarray(np.round(shades * 255).astype(np.uint8), "L")
+
+
+def _read(data: bytes) -> Dataset:
+    import pydicom
+    from pydicom import config
+
+    # A fault of a value would be told with the value.
+    config.settings.reading_validation_mode = config.IGNORE
+    try:
+        return pydicom.dcmread(io.BytesIO(data), specific_tags=list(_TAGS))
+    except Exception as error:  # pydicom's readers raise errors of any kind, with values in them
+        raise ImageError(
+            f"DICOM: its header cannot be read, as if it were cut short ({type(error).__name__})"
+        ) from None
+
+
+def _check(dataset: Dataset) -> None:
+    """Refuses what is no single picture, before its pixels are decoded."""
+    if not any(name in dataset for name in _PIXELS):
+        raise ImageError("DICOM: no pixels in it (cut short, or a report or an index of others)")
+    frames = _number(dataset.get("NumberOfFrames"), 1)
+    if frames != 1:
+        raise ImageError(
+            f"DICOM: {frames} frames in one file; write each that is to be used as a file"
+        )
+    kind, bits = str(dataset.get("PhotometricInterpretation")), dataset.get("BitsAllocated")
+    if _number(dataset.get("SamplesPerPixel"), 1) == 3:
+        if bits != 8:
+            raise ImageError(f"DICOM: colours of {bits} bits; write them with 8 bits")
+    elif kind == "PALETTE COLOR":
+        raise ImageError("DICOM: colours by a palette; write it as RGB (dcmj2pnm, gdcmimg)")
+    elif kind not in _GREY:
+        raise ImageError("DICOM: neither grey (MONOCHROME1, MONOCHROME2) nor colours (RGB, YBR)")
+
+
+def _pixels(dataset: Dataset) -> np.ndarray:
+    """Decodes the stored values: [rows, columns], or uint8 [rows, columns, 3] of RGB."""
+    from pydicom.pixels.decoders.base import get_decoder
+    from pydicom.pixels.utils import pixel_array
+    from pydicom.uid import UID
+
+    syntax = UID(str(getattr(dataset.file_meta, "TransferSyntaxUID", "")))
+    try:
+        decodable = get_decoder(syntax).is_available
+    except NotImplementedError:
+        decodable = False
+    if not decodable:
+        name = syntax.name if syntax.is_transfer_syntax else "of no known name"
+        raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
+    try:
+        return pixel_array(dataset)
+    except Exception as error:  # as in `_read`
+        raise ImageError(
+            f"DICOM: its pixels cannot be decoded, as if it were cut short or damaged "
+            f"({type(error).__name__}, transfer syntax {syntax.name})"
+        ) from None
+
+
+def _shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
+    """Returns the shade of each pixel, from 0 (black) to 1."""
+    import numpy as np
+    from pydicom.pixels.processing import apply_modality_lut
+
+    padding = dataset.get("PixelPaddingValue")
+    shown = np.ones(stored.shape, dtype=bool) if padding is None else stored != padding
+    values = np.asarray(apply_modality_lut(stored, dataset), dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("values that are no numbers")
+    if dataset.get("VOILUTSequence"):
+        shades = _by_table(dataset, values)
+    elif "WindowCenter" in dataset and "WindowWidth" in dataset:
+        shades = _by_window(dataset, values)
+    else:
+        shades = _by_range(values, values[shown])
+    if dataset.PhotometricInterpretation == "MONOCHROME1":
+        shades = 1 - shades
+    return np.where(shown, np.clip(shades, 0, 1), 0)
+
+
+def _by_window(dataset: Dataset, values: np.ndarray) -> np.ndarray:
+    """Returns shades by the file's first window: LINEAR, LINEAR_EXACT or SIGMOID."""
+    import numpy as np
+    from pydicom.pixels.processing import apply_windowing
+
+    with np.errstate(over="ignore"):
+        windowed = apply_windowing(np.append(values.ravel(), (-_FAR, _FAR)), dataset)
+    dark, bright = windowed[-2:]
+    return (windowed[:-2].reshape(values.shape) - dark) / (bright - dark)
+
+
+def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
+    """Returns shades by the file's first table of values of interest."""
+    import numpy as np
+    from pydicom.pixels.processing import apply_voi
+
+    table = dataset.VOILUTSequence[0]
+    entries, first, bits = table.LUTDescriptor
+    # apply_voi counts entries in as many bits as the table's values have, which may be too few.
+    table.LUTDescriptor = [entries, first, 16]
+    within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
+    return apply_voi(within, dataset) / (2**bits - 1)
+
+
+def _by_range(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Returns shades from the smallest to the largest value of this image."""
+    import numpy as np
+
+    if shown.size == 0 or shown.min() == shown.max():
+        return np.zeros(values.shape)
+    return (values - shown.min()) / (shown.max() - shown.min())
+
+
+def _number(value: Any, otherwise: int) -> int:
+    """Returns a header's whole number, or another one where it is absent or blank.
+
+    Raises:
+      ImageError: for what is no number.
+    """
+    try:
+        return otherwise if value in (None, "") else int(value)
+    except (TypeError, ValueError):
+        raise ImageError("DICOM: its header holds a text where a number belongs") from None

@@ -1,0 +1,144 @@
+"""Image files: which files are taken for images, and the one function that decodes them.
+
+What Pillow reads it reads; HEIC and DICOM have libraries of their own, imported when such a file
+is met, so only by the jobs that read images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.spelling import folded
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+EXTENSIONS = frozenset(
+    {
+        ".bmp", ".dcm", ".dicom", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".pgm", ".png",
+        ".ppm", ".tif", ".tiff", ".webp",
+    }
+)  # fmt: skip
+# Sides in pixels from which a JPEG is still told from others at an eighth of its size.
+_LARGE = 256
+# The kinds of an ISO base media file that hold a still picture coded by HEVC.
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_SIXTEEN_BITS = 65535
+
+
+def is_image_file(path: Path | str) -> bool:
+    """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
+
+    Hospitals' exports give DICOM files numbers for names. A file that cannot be read is none.
+    """
+    if Path(path).suffix.lower() in EXTENSIONS:
+        return True
+    try:
+        with Path(path).open("rb") as stream:
+            return is_dicom(stream.read(PREAMBLE + len(MAGIC)))
+    except OSError:
+        return False
+
+
+def open_image(data: bytes, *, small: bool = False) -> Image.Image:
+    """Decodes an image, and turns it upright where its EXIF data says how it was held.
+
+    Args:
+      data: the content of an image file.
+      small: True to make fewer pixels of a large image where that is cheaper; the errors are the
+        same.
+
+    Raises:
+      ImageError: when it is no image, or holds several.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    if is_dicom(data):
+        return open_dicom(data)
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
+        _learn_heif()
+    try:
+        picture = Image.open(io.BytesIO(data))
+        frames = getattr(picture, "n_frames", 1)
+        # The first image of an MPO is the photograph, the others are previews of it.
+        if frames == 1 or picture.format == "MPO":
+            if small and min(picture.size) >= _LARGE:
+                # of a JPEG: all of its data are read, an eighth of the pixels are made
+                picture.draft(None, (1, 1))
+            picture.load()
+            _check_mode(picture)
+            return ImageOps.exif_transpose(picture)
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ImageError(f"cannot be decoded (no known kind of image: {_begins(data)})") from error
+    except Exception as error:  # Pillow's readers raise errors of any kind
+        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ImageError(f"cannot be decoded ({line})") from error
+    raise ImageError(f"{frames} images in one file")
+
+
+def pixel_hash(picture: Image.Image) -> bytes:
+    """Returns a SHA-256 of a picture's size and pixels, whatever file they came from."""
+    if picture.mode == "P":
+        picture = picture.convert("RGBA")
+    digest = hashlib.sha256(f"{picture.mode} {picture.width} {picture.height}\n".encode())
+    digest.update(picture.tobytes())
+    return digest.digest()
+
+
+def misspelt(path: str) -> str:
+    """Returns a hint for a missing file whose name is there in another spelling; or nothing."""
+    if "\\" in path:
+        return ": the path has backslashes, as on Windows; write / in their place"
+    parent, name = os.path.split(path)
+    there = _names(parent or ".").get(folded(name))
+    return f": there is {there!r}, spelt otherwise" if there is not None else ""
+
+
+@lru_cache(maxsize=8)
+def _names(folder: str) -> dict[str, str]:
+    """Returns the names in a folder by what they look like."""
+    try:
+        return {folded(path.name): path.name for path in Path(folder).iterdir()}
+    except OSError:
+        return {}
+
+
+def _learn_heif() -> None:
+    """Teaches Pillow to read HEIC."""
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False)
+
+
+def _begins(data: bytes) -> str:
+    if not data:
+        return "it is empty"
+    if data[4:8] == b"ftyp":
+        return "HEIC or a film, as if it were cut short or damaged"
+    if looks_bare(data):
+        return "perhaps DICOM without its preamble: write it anew, with dcmconv or pydicom"
+    return f"it begins with {data[:16]!r}"
+
+
+def _check_mode(picture: Image.Image) -> None:
+    """Refuses pixels that extraction cannot turn into 8 bits: see `backbones.images.convert`."""
+    mode, values, known = picture.mode, "", True
+    if mode == "LAB":
+        raise ImageError("pixels of mode LAB cannot become RGB; convert the image to RGB")
+    if mode == "I":
+        low, high = cast("tuple[int, int]", picture.getextrema())
+        values = f" from {low} to {high}"
+        known = 0 <= low <= high <= _SIXTEEN_BITS
+    if mode == "F" or not known:
+        raise ImageError(
+            f"pixels of mode {mode}{values} have no known range; convert the image to 8 or 16 bits"
+        )

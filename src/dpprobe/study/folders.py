@@ -1,0 +1,54 @@
+"""The folders that a study writes into, held against each other and against those it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpprobe.options import resolve_path
+from dpprobe.study.study import Study
+
+DOWNLOADS = "downloads"
+
+
+def folder_faults(study: Study) -> list[str]:
+    """Lists folders of a study that would be written into each other, or read as images."""
+    return [*_each_other(study), *_among_images(study)]
+
+
+def _each_other(study: Study) -> Iterator[str]:
+    data, results = _place(study.data_dir), _place(study.results_dir)
+    if data == results:
+        yield (
+            f"results_dir: {study.results_dir}: also the data_dir; write two folders, such as data "
+            "and results"
+        )
+        return
+    for name in (*study.all_datasets(), DOWNLOADS):
+        tables = data / name
+        if results.is_relative_to(tables):
+            what = "downloads go" if name == DOWNLOADS else f"the split tables of {name} go"
+            yield (
+                f"results_dir: {study.results_dir}: in {Path(study.data_dir) / name}, where "
+                f"{what}; write another folder"
+            )
+
+
+def _among_images(study: Study) -> Iterator[str]:
+    """Yields what would stand among images at the next start, and be read as such."""
+    written = {"results_dir": (study.results_dir, [_place(study.results_dir)])}
+    tables = [_place(study.data_dir) / name for name in (*study.all_datasets(), DOWNLOADS)]
+    written["data_dir"] = (study.data_dir, tables)
+    for name, dataset in study.all_datasets().items():
+        for folder in dataset.image_folders():
+            for key, (folder_written, places) in written.items():
+                if any(place.is_relative_to(_place(folder)) for place in places):
+                    yield (
+                        f"{key}: {folder_written}: what goes there lies in {folder}, where dataset "
+                        f"{name} looks for images, and would be taken for some; write a folder "
+                        "beside it"
+                    )
+
+
+def _place(folder: str) -> Path:
+    return resolve_path(folder).resolve()

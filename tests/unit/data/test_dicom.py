@@ -1,0 +1,264 @@
+"""DICOM: the shades that values become, what is refused with a remedy, and no person named."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydicom import Dataset
+from pydicom.dataset import FileMetaDataset
+from pydicom.pixels.processing import apply_modality_lut, apply_windowing
+from pydicom.uid import (
+    ExplicitVRLittleEndian,
+    JPEGLosslessSV1,
+    RLELossless,
+    SecondaryCaptureImageStorage,
+    generate_uid,
+)
+
+from dpprobe.data import sources
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.image_files import is_image_file, open_image
+from dpprobe.data.registry import dataset_options
+from dpprobe.errors import DataError
+
+VALUES = np.array([[0, 100, 200], [300, 1000, 4095]], dtype=np.uint16)
+PERSON = "DOE^JOHN"
+
+
+def header(values: np.ndarray, **changed: Any) -> Dataset:
+    """A file of one grey image, of a person with a name."""
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+    dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    dataset.SOPClassUID = SecondaryCaptureImageStorage
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID
+    dataset.PatientName = PERSON
+    dataset.PatientID = "4711"
+    dataset.PatientBirthDate = "19700101"
+    dataset.Rows, dataset.Columns = values.shape[-2:] if values.ndim < 3 else values.shape[:2]
+    dataset.SamplesPerPixel = 3 if values.ndim == 3 else 1
+    dataset.PhotometricInterpretation = "RGB" if values.ndim == 3 else "MONOCHROME2"
+    if values.ndim == 3:
+        dataset.PlanarConfiguration = 0
+    dataset.BitsAllocated = dataset.BitsStored = 8 * values.itemsize
+    dataset.HighBit = dataset.BitsStored - 1
+    dataset.PixelRepresentation = int(values.dtype.kind == "i")
+    dataset.PixelData = values.tobytes()
+    for name, value in changed.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+def encoded(dataset: Dataset) -> bytes:
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that are wrong on purpose
+        dataset.save_as(stream, enforce_file_format=True)
+    return stream.getvalue()
+
+
+def shades(values: np.ndarray = VALUES, **changed: Any) -> np.ndarray:
+    return np.asarray(open_image(encoded(header(values, **changed))))
+
+
+def linear(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    part = np.clip((values.astype(np.float64) - low) / (high - low), 0, 1)
+    return np.round(part * 255).astype(np.uint8)
+
+
+def test_without_a_window_the_images_own_range_is_shown() -> None:
+    np.testing.assert_array_equal(shades(), linear(VALUES, 0, 4095))
+    np.testing.assert_array_equal(shades(VALUES + 500), linear(VALUES, 0, 4095))
+
+
+def test_small_values_are_bright_in_monochrome1() -> None:
+    inverted = shades(PhotometricInterpretation="MONOCHROME1")
+    np.testing.assert_array_equal(inverted, 255 - linear(VALUES, 0, 4095))
+
+
+def test_signed_values_and_a_rescale_slope_do_not_change_the_range() -> None:
+    signed = VALUES.astype(np.int16) - 2000
+    np.testing.assert_array_equal(shades(signed), linear(VALUES, 0, 4095))
+    scaled = shades(signed, RescaleSlope=0.5, RescaleIntercept=-1024)
+    np.testing.assert_array_equal(scaled, linear(VALUES, 0, 4095))
+
+
+def test_the_window_is_of_rescaled_values() -> None:
+    # Values 0 to 4095 become -1024 to 3071; the window shows -950 to 1050 of them.
+    shown = shades(
+        RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=50, WindowWidth=2000,
+        VOILUTFunction="LINEAR_EXACT",
+    )  # fmt: skip
+    np.testing.assert_array_equal(shown, linear(VALUES.astype(np.int32) - 1024, -950, 1050))
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
+    values = VALUES.astype(np.int16) - 2000 if signed else VALUES
+    dataset = header(
+        values,
+        WindowCenter=[400 - 2000 * signed, 0],  # the first of two is taken
+        WindowWidth=[600, 1],
+        VOILUTFunction=function,
+        RescaleSlope=1,
+        RescaleIntercept=0,
+    )
+    windowed = apply_windowing(apply_modality_lut(values, dataset), dataset)
+    low, high = (-(2**15), 2**15 - 1) if signed else (0, 2**16 - 1)
+    np.testing.assert_array_equal(
+        np.asarray(open_image(encoded(dataset))), linear(windowed, low, high)
+    )
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+def test_a_table_of_values_of_interest_is_used(bits: int) -> None:
+    table = Dataset()
+    entries = np.round(np.linspace(0, 1, 1000) ** 2 * (2**bits - 1)).astype(np.uint16)
+    table.LUTDescriptor = [1000, 100, bits]
+    table.LUTData = entries.tobytes()
+    shown = shades(VOILUTSequence=[table], WindowCenter=1, WindowWidth=2)
+    places = np.clip(VALUES.astype(np.int64) - 100, 0, 999)
+    np.testing.assert_array_equal(shown, linear(entries[places], 0, 2**bits - 1))
+
+
+def test_padding_is_black_and_not_of_the_range() -> None:
+    values = VALUES.astype(np.int16)
+    values[0, 0] = -2000
+    shown = shades(values, PixelPaddingValue=-2000)
+    assert shown[0, 0] == 0
+    np.testing.assert_array_equal(shown[1], linear(values[1], 100, 4095))
+    shown = shades(values, PixelPaddingValue=-2000, PhotometricInterpretation="MONOCHROME1")
+    assert shown[0, 0] == 0
+
+
+def test_one_value_everywhere_is_black() -> None:
+    assert not shades(np.full((4, 4), 700, np.uint16)).any()
+
+
+def test_colours_of_8_bits_are_read() -> None:
+    values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    picture = open_image(encoded(header(values)))
+    assert picture.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(picture), values)
+
+
+def test_run_lengths_are_decoded() -> None:
+    dataset = header(VALUES)
+    dataset.compress(RLELossless)
+    np.testing.assert_array_equal(np.asarray(open_image(encoded(dataset))), linear(VALUES, 0, 4095))
+
+
+def bare() -> bytes:
+    return encoded(header(VALUES))[132:]
+
+
+def compressed() -> bytes:
+    dataset = header(VALUES)
+    dataset.compress(RLELossless)
+    dataset.file_meta.TransferSyntaxUID = JPEGLosslessSV1
+    return encoded(dataset)
+
+
+def without_pixels() -> bytes:
+    dataset = header(VALUES)
+    del dataset.PixelData
+    return encoded(dataset)
+
+
+UGLY = {
+    "cut in the pixels": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
+    "cut in the header": (lambda: encoded(header(VALUES))[:200], "cut short"),
+    "only the magic": (lambda: bytes(128) + b"DICM", "cut short"),
+    "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
+    "no pixels": (without_pixels, "no pixels in it"),
+    "frames": (
+        lambda: encoded(header(VALUES, NumberOfFrames=2)), "2 frames in one file; write each"
+    ),
+    "transfer syntax": (
+        compressed, r"transfer syntax \(JPEG Lossless.*cannot be decoded here; write it uncompr"
+    ),
+    "palette": (
+        lambda: encoded(header(VALUES, PhotometricInterpretation="PALETTE COLOR")), "by a palette"
+    ),
+    "unknown colours": (
+        lambda: encoded(header(VALUES, PhotometricInterpretation="DOE^JOHN")), "neither grey"
+    ),
+    "deep colours": (
+        lambda: encoded(header(np.zeros((4, 4, 3), np.uint16))), "colours of 16 bits; write"
+    ),
+    "window of no width": (
+        lambda: encoded(header(VALUES, WindowCenter=5, WindowWidth=0)), "window values"
+    ),
+    "without preamble": (bare, "DICOM without its preamble: write it anew"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UGLY)
+def test_what_cannot_be_read_is_one_line_with_the_remedy(
+    kind: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    make, message = UGLY[kind]
+    data = make()
+    recwarn.clear()
+    with caplog.at_level(logging.DEBUG), pytest.raises(ImageError, match=message) as caught:
+        open_image(data)
+    said = [str(caught.value), caplog.text, *(str(each.message) for each in recwarn)]
+    assert "\n" not in said[0]
+    assert not any(word in text for text in said for word in ("DOE", "JOHN", "4711", "1970"))
+
+
+def test_every_cut_is_an_image_error() -> None:
+    whole = encoded(header(VALUES))
+    for length in range(132, len(whole), 7):
+        with pytest.raises(ImageError):
+            open_image(whole[:length])
+
+
+def test_a_file_is_dicom_by_its_first_bytes(tmp_path: Path) -> None:
+    (tmp_path / "1.2.840.113619").write_bytes(encoded(header(VALUES)))
+    (tmp_path / "README").write_text("no image")
+    (tmp_path / "empty").write_bytes(b"")
+    kinds = {path.name: is_image_file(path) for path in tmp_path.iterdir()}
+    assert kinds == {"1.2.840.113619": True, "README": False, "empty": False}
+
+
+def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    for number in range(12):
+        name = f"{'ab'[number % 2]}/1.2.{number}"
+        path = tmp_path / "scans" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = generator.integers(0, 4096, (8, 8), dtype=np.uint16)
+        path.write_bytes(encoded(header(values)))
+    options = dataset_options({"source": "imagefolder", "path": str(tmp_path / "scans")})
+    options.check()
+    sources.prepare(options, tmp_path / "out")
+    (tmp_path / "scans/a/1.2.0").write_bytes(encoded(header(VALUES))[:-5])
+    with pytest.raises(DataError, match=r"1\.2\.0: DICOM: its pixels cannot be decoded"):
+        sources.prepare(options, tmp_path / "bad")
+    with (tmp_path / "bad/problems.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert row["problem"] == "unreadable image"
+    for path in (*tmp_path.glob("out/*"), *tmp_path.glob("bad/*")):
+        assert b"DOE" not in path.read_bytes()
+        assert b"4711" not in path.read_bytes() or path.suffix == ".parquet"
+
+
+def test_values_that_are_no_numbers_are_refused() -> None:
+    values = np.full((4, 4), math.nan, dtype=np.float32)
+    dataset = header(values)
+    dataset.FloatPixelData = dataset.PixelData
+    del dataset.PixelData
+    with pytest.raises(ImageError, match="DICOM"):
+        open_image(encoded(dataset))

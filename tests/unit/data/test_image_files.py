@@ -1,0 +1,116 @@
+"""Image files: HEIC, odd modes, hashes of pixels, and names in another spelling."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pillow_heif
+import pytest
+from PIL import Image
+
+from dpprobe.data.image_error import ImageError
+from dpprobe.data.image_files import misspelt, open_image, pixel_hash
+
+
+def noise(mode: str = "RGB", *, size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    values = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, format=kind, **options)
+    return stream.getvalue()
+
+
+def heic(picture: Image.Image, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    pillow_heif.from_pillow(picture).save(stream, quality=-1, **options)
+    return stream.getvalue()
+
+
+def test_heic_is_read() -> None:
+    smooth = Image.linear_gradient("L").resize((64, 48)).convert("RGB")
+    picture = open_image(heic(smooth))
+    assert (picture.mode, picture.size) == ("RGB", (64, 48))
+    assert np.abs(np.asarray(picture, int) - np.asarray(smooth, int)).mean() < 4
+
+
+def test_heic_is_upright() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert open_image(heic(noise(size=(64, 48)), exif=exif.tobytes())).size == (48, 64)
+
+
+@pytest.mark.parametrize("length", [12, 100, 400])
+def test_heic_cut_short_is_an_image_error(length: int) -> None:
+    with pytest.raises(ImageError, match="cannot be decoded"):
+        open_image(heic(noise(size=(64, 48)))[:length])
+
+
+def test_one_picture_in_two_files_has_one_hash() -> None:
+    picture = noise()
+    exif = Image.Exif()
+    exif[0x010E] = "a comment"
+    files = [
+        encoded(picture, "PNG"), encoded(picture, "BMP"), encoded(picture, "PNG", exif=exif),
+        encoded(picture, "TIFF"),
+    ]  # fmt: skip
+    assert len(set(files)) == 4
+    assert len({pixel_hash(open_image(data, small=True)) for data in files}) == 1
+
+
+def test_large_jpegs_are_compared_at_an_eighth() -> None:
+    picture = noise(size=(600, 400))
+    exif = Image.Exif()
+    exif[0x010E] = "a comment"
+    files = [encoded(picture, "JPEG"), encoded(picture, "JPEG", exif=exif)]
+    small = [open_image(data, small=True) for data in files]
+    assert small[0].size == (75, 50)
+    assert pixel_hash(small[0]) == pixel_hash(small[1])
+    other = open_image(encoded(noise(size=(600, 400), seed=1), "JPEG"), small=True)
+    assert pixel_hash(other) != pixel_hash(small[0])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_other_pixels_have_another_hash(mode: str) -> None:
+    picture = noise(mode)
+    other = picture.copy()
+    other.putpixel((3, 4), 255 - int(np.asarray(picture)[4, 3]) if mode == "L" else (1, 2, 3))
+    turned = picture.transpose(Image.Transpose.TRANSPOSE)
+    assert len({pixel_hash(each) for each in (picture, other, turned)}) == 3
+
+
+def test_palettes_are_part_of_the_pixels() -> None:
+    picture = noise("L").convert("P")
+    other = picture.copy()
+    other.putpalette([255 - value for value in range(256) for _ in range(3)])
+    assert picture.tobytes() == other.tobytes()
+    assert pixel_hash(picture) != pixel_hash(other)
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (Image.new("F", (4, 4), 0.5), "mode F have no known range"),
+        (Image.new("I", (4, 4), -1), "mode I from -1 to -1 have no known range"),
+        (Image.new("LAB", (4, 4)), "mode LAB cannot become RGB"),
+    ],
+)
+def test_odd_modes_are_refused_while_all_images_are_checked(
+    picture: Image.Image, message: str
+) -> None:
+    with pytest.raises(ImageError, match=message):
+        open_image(encoded(picture, "TIFF"), small=True)
+
+
+def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
+    (tmp_path / "A 1.JPG").write_bytes(b"")
+    assert misspelt(str(tmp_path / "a  1.jpg")) == ": there is 'A 1.JPG', spelt otherwise"
+    assert misspelt(str(tmp_path / "b.jpg")) == ""
+    assert "write / in their place" in misspelt(r"files\a.jpg")
+    assert misspelt(str(tmp_path / "nowhere/b.jpg")) == ""
