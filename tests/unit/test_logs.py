@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpprobe.errors import DataError, DownloadError, StoreError, WrongDownloadError
-from dpprobe.logs import is_lasting, job_log, last_error
+from dpprobe.logs import LASTING, TOLD_AT_END, is_lasting, job_log, last_error
 
 TRACEBACK = """Traceback (most recent call last):
   File "job.py", line 3, in fit
@@ -27,6 +27,8 @@ ValueError: x
         ("10:00:00 INFO sgd: kept\n" + TRACEBACK, "ValueError: x"),
         (f"10:00:00 ERROR bad failed\n{TRACEBACK}10:00:01 ERROR bad: x\n", "bad: x"),
         (f"10:00:00 ERROR bad: y\n{TRACEBACK}RuleException:\n", "ValueError: x"),
+        ("10:00:00 ERROR a: x\n  b: y\n[Sun Nov 22]\nError in rule\n", "a: x\n  b: y"),
+        (f"10:00:00 ERROR a: x\nb: y\n{LASTING}\n", "a: x\nb: y"),
         (
             "10:00:00 INFO sgd: training\nslurmstepd: error: Detected 1 oom_kill event\n",
             "Detected 1 oom_kill event",
@@ -63,6 +65,29 @@ def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
         "dpprobe: /dev/full: cannot be written (No space left on device); make room or have the "
         "quota raised, and run again"
     ]
+
+
+def test_an_error_that_the_run_prints_at_its_end_is_in_the_log_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOLD_AT_END, "1")
+    path = tmp_path / "job.log"
+    with pytest.raises(SystemExit), job_log(path):
+        logging.getLogger("dpprobe").info("first")
+        raise DataError("a.png: damaged")
+    assert last_error(path.read_text()) == "a.png: damaged"
+    said = capsys.readouterr().err
+    assert "first" in said
+    assert "damaged" not in said
+
+
+def test_an_error_whose_log_has_no_room_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOLD_AT_END, "1")
+    with pytest.raises(SystemExit), job_log("/dev/full"):
+        raise DataError("a.png: damaged")
+    assert "ERROR a.png: damaged" in capsys.readouterr().err
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
