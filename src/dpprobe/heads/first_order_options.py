@@ -12,12 +12,13 @@ sums alone: post-processing, which costs nothing. Initial weights are public.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance_options import BalanceOptions
+from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ LIMITS = (
     "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
     "real numbers. Engine exact has no such gap."
 )
+# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; at a rate of
+# 0.02 no grid that fits in memory prices a million.
+MOST_STEPS = AtMost(
+    1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
+)
+MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows with their number")
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
@@ -61,14 +68,14 @@ class FirstOrderOptions(BalanceOptions):
         description="Expected rows a step: each row joins each step with probability "
         'batch_size / n. "full" takes every row in every step.',
     )
-    epochs: float | None = Field(
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
         None,
-        gt=0,
-        allow_inf_nan=False,
         description="Passes over the data, in expectation; the head's default where neither this "
         "nor steps is given.",
     )
-    steps: int | None = Field(None, ge=1, description="Steps, instead of epochs.")
+    steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
+        None, description="Steps, instead of epochs."
+    )
     learning_rate: float | None = Field(gt=0, allow_inf_nan=False)
     max_grad_norm: float = Field(
         1.0,
@@ -250,11 +257,21 @@ class FirstOrderOptions(BalanceOptions):
         return self.batch_size
 
     def step_count(self, n: int) -> int:
-        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded."""
+        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded.
+
+        Raises:
+          ConfigError: for more than can be priced.
+        """
         if self.steps is not None:
             return self.steps
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
-        return max(1, round(epochs * n / self.batch(n)))
+        steps = max(1, round(epochs * n / self.batch(n)))
+        if steps > MOST_STEPS.limit:
+            raise ConfigError(
+                f"{epochs:g} epochs of {n} rows in batches of {self.batch(n)}: steps "
+                f"{MOST_STEPS.fault(steps)} epochs or a larger batch_size"
+            )
+        return steps
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:
         return (

@@ -22,6 +22,7 @@ from dpprobe.privacy.calibration import (
 )
 from dpprobe.privacy.limits import delta_fault, delta_warning
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
 
@@ -124,6 +125,9 @@ def make_plans(
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
+    progress = Progress(
+        len(methods), label=f"noise at epsilon {epsilon:g}", unit="methods", last_line=False
+    )
     for name, options in methods.items():
         try:
             plan = plan_method(
@@ -140,6 +144,7 @@ def make_plans(
             plans[name] = plan
         except DpprobeError as error:
             failures[name] = str(error)
+        progress.advance(1)
     _warn_of_patients(plans, delta)
     return Plans(plans=plans, failures=failures, together=together)
 
