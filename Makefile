@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema lock clean
+.PHONY: help environment demo test slurm-test check format schema lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -16,7 +16,9 @@ help:
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
 	@echo "make lock     resolve requirements/*.in again"
-	@echo "make clean    remove the environment and the default study's results"
+	@echo "make clean    remove the environment and the default study's results, nothing else"
+	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
+	@echo "              releases and ledgers stay, as does what dpprobe has not written"
 
 environment: $(READY)
 
@@ -32,8 +34,7 @@ $(READY): $(LOCKS) pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet progress rules
-	@$(BIN)/python -m dpprobe results
+	@$(BIN)/snakemake --cores $(CORES)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
@@ -67,8 +68,11 @@ lock: $(READY)
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
 	$(BIN)/python envs/from_lock.py
 
+# Images, results of other studies, releases and ledgers stay.
 clean:
-	rm -rf $(VENV) .snakemake logs benchmarks
-	@for folder in data results; do if [ -d $$folder ]; then \
-	find $$folder ! -type d ! -name 'ledger.*' ! -path '*/releases/*' -delete; \
-	find $$folder -type d -empty -delete; fi; done
+	@$(PYTHON) envs/clean.py
+	rm -rf $(VENV)
+
+clean-all:
+	@$(PYTHON) envs/clean.py --all
+	rm -rf $(VENV)

@@ -15,6 +15,7 @@ from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.reproduction.command import add_command as add_reproduction
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
+from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.schema import study_schema
 
 
@@ -32,6 +33,7 @@ def main() -> None:
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
+    add_check(commands)
     add_plan(commands)
     add_results(commands)
     add_reproduction(commands)

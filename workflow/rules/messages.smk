@@ -16,6 +16,7 @@ UNTOLD = (
     "Execute ",
     "Using shell: ",
     "Conda environments: ",
+    "Touching output file ",
     "Complete log(s): ",
     "Shutting down, ",
     "Exiting because a job execution failed.",

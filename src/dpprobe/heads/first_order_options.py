@@ -36,8 +36,8 @@ LIMITS = (
     "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
     "real numbers. Engine exact has no such gap."
 )
-# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; at a rate of
-# 0.02 no grid that fits in memory prices a million.
+# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million
+# at a rate of 0.02 have no price within 0.1 %.
 MOST_STEPS = AtMost(
     1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
 )
