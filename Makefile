@@ -22,13 +22,27 @@ help:
 
 environment: $(READY)
 
+SYNC := $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python
+ifdef TORCH_INDEX
+# All but torch and torchvision is held against the lock's hashes; these two have its versions, and their index's hashes.
+define PACKAGES
+$(PYTHON) envs/without_cuda.py >$(VENV)/without_cuda.lock
+$(SYNC) $(VENV)/without_cuda.lock
+$(BIN)/uv pip install --quiet --no-deps --compile-bytecode --python $(BIN)/python --default-index $(TORCH_INDEX) \
+	$$($(PYTHON) envs/without_cuda.py --torch)
+$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda and "the torch of TORCH_INDEX has CUDA; name an index of builds for CPUs")'
+endef
+else
+PACKAGES = $(SYNC) requirements/environment.lock
+endif
+
 # Byte-compiled once: a start of Snakemake then costs less than half, also where PYTHONDONTWRITEBYTECODE is set.
 # The last line makes the machine code of this processor, which the first job would otherwise take six seconds for.
 $(READY): $(LOCKS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "dpprobe needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.lock
-	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements/environment.lock
+	$(PACKAGES)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@

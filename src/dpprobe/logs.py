@@ -27,8 +27,9 @@ ERROR_LINE = re.compile(
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
     re.MULTILINE,
 )
-# The variable that tells a job that its run reads its error from the log and prints it at its end.
-TOLD_AT_END = "DPPROBE_TOLD_AT_END"
+# The variable of a run that says little: on its terminal a job shows warnings and how far it is,
+# and its error is read from its log and printed when the run ends.
+BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
@@ -38,7 +39,7 @@ class _LogFile(logging.FileHandler):
 
     def tells_at_end(self) -> bool:
         """Returns True where the run prints the error that ends this log."""
-        return not self.failed and bool(os.environ.get(TOLD_AT_END))
+        return not self.failed and bool(os.environ.get(BRIEF))
 
     def append(self, text: str) -> None:
         """Writes text as it is."""
@@ -71,6 +72,8 @@ def job_log(path: str | Path) -> Iterator[None]:
     except OSError as error:
         sys.exit(f"dpprobe: {unwritable(error) or error}")
     terminal = logging.StreamHandler(sys.stderr)
+    if os.environ.get(BRIEF):
+        terminal.addFilter(lambda line: line.levelno > logging.INFO or " ETA " in str(line.msg))
     handlers: list[logging.Handler] = [written, terminal]
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))

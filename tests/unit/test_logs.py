@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpprobe.errors import DataError, DownloadError, StoreError, WrongDownloadError
-from dpprobe.logs import LASTING, TOLD_AT_END, is_lasting, job_log, last_error
+from dpprobe.logs import BRIEF, LASTING, is_lasting, job_log, last_error
+from dpprobe.progress import Progress
 
 TRACEBACK = """Traceback (most recent call last):
   File "job.py", line 3, in fit
@@ -70,7 +71,7 @@ def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 def test_an_error_that_the_run_prints_at_its_end_is_in_the_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(TOLD_AT_END, "1")
+    monkeypatch.setenv(BRIEF, "1")
     path = tmp_path / "job.log"
     with pytest.raises(SystemExit), job_log(path):
         raise DataError("a.png: damaged")
@@ -78,10 +79,27 @@ def test_an_error_that_the_run_prints_at_its_end_is_in_the_log_alone(
     assert "damaged" not in capsys.readouterr().err
 
 
+def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BRIEF, "1")
+    log = logging.getLogger("dpprobe")
+    with job_log(tmp_path / "job.log"), Progress(4, label="train", interval=0) as progress:
+        log.info("training seeds 0, 1")
+        progress.advance(1)
+        log.warning("seed 1 failed")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2].partition(" (")[0] for line in lines] == [
+        "INFO train: 1/4 rows",
+        "WARNING seed 1 failed",
+    ]
+    assert len((tmp_path / "job.log").read_text().splitlines()) == 4
+
+
 def test_an_error_whose_log_has_no_room_is_told_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(TOLD_AT_END, "1")
+    monkeypatch.setenv(BRIEF, "1")
     with pytest.raises(SystemExit), job_log("/dev/full"):
         raise DataError("a.png: damaged")
     assert "ERROR a.png: damaged" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from snakemake.logging import DefaultFilter, LogEvent, get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake.workflow import NOTHING_TO_BE_DONE_MSG
 
-from dpprobe.logs import TOLD_AT_END
+from dpprobe.logs import BRIEF
 
-PROGRESS_SECONDS = 30  # at least, between two lines that say how many jobs are done
+PROGRESS_SECONDS = 10  # at least, between two lines that say how many jobs are done
 # How lines begin that say nothing of the study, or what failures.smk says better.
 UNTOLD = (
     "Select jobs to execute...",
@@ -111,8 +111,10 @@ logger.addFilter(is_plain)
 
 # A job that runs here has its standard error on this terminal, and failures.smk prints its error at the end.
 onstart:
-    if workflow.is_main_process and workflow.local_exec and quiet_about_rules():
-        os.environ[TOLD_AT_END] = "1"
+    if workflow.is_main_process and quiet_about_rules():
+        workflow.scheduler.print_progress = True  # which `is_time` thins out
+        if workflow.local_exec:
+            os.environ[BRIEF] = "1"
 
 
 # Snakemake's last lines name its own log: the results come after them, when Python ends.
