@@ -54,9 +54,11 @@ def results_folders() -> list[Path]:
     in the working directory.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
-    folders = dict.fromkeys([*usual, *recent_results_folders()])
-    real = {folder.resolve(): folder for folder in folders if any(folder.glob(SUMMARIES))}
-    return sorted(real.values(), key=_finished_at, reverse=True)
+    finished: dict[Path, Path] = {}
+    for folder in [*usual, *recent_results_folders()]:
+        if any(folder.glob(SUMMARIES)):
+            finished.setdefault(folder.resolve(), folder)
+    return sorted(finished.values(), key=_finished_at, reverse=True)
 
 
 def describe_results(folder: Path) -> str:
