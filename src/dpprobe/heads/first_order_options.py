@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance_options import BalanceOptions
+from dpprobe.heads.options import MOST_STEPS
 from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
@@ -35,11 +36,6 @@ LIMITS = (
     "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
     "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
     "real numbers. Engine exact has no such gap."
-)
-# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million
-# at a rate of 0.02 have no price within 0.1 %.
-MOST_STEPS = AtMost(
-    1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
 )
 MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows with their number")
 # The standard deviation of `init: scaled` where none is given.
@@ -257,21 +253,11 @@ class FirstOrderOptions(BalanceOptions):
         return self.batch_size
 
     def step_count(self, n: int) -> int:
-        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded.
-
-        Raises:
-          ConfigError: for more than can be priced.
-        """
+        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded."""
         if self.steps is not None:
             return self.steps
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
-        steps = max(1, round(epochs * n / self.batch(n)))
-        if steps > MOST_STEPS.limit:
-            raise ConfigError(
-                f"{epochs:g} epochs of {n} rows in batches of {self.batch(n)}: steps "
-                f"{MOST_STEPS.fault(steps)} epochs or a larger batch_size"
-            )
-        return steps
+        return max(1, round(epochs * n / self.batch(n)))
 
     def releases(self, n: int) -> tuple[Mechanism, ...]:
         return (

@@ -11,7 +11,7 @@ from pathlib import Path
 from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
@@ -334,7 +334,7 @@ def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) 
         if method.undecided or (multi_label and not method.multi_label):
             continue
         try:
-            method.mechanisms(rows)
+            check_counts(method.mechanisms(rows))
         except ConfigError as error:
             errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
     return errors

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpprobe.artifacts import fingerprint, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import (
     calibrate,
@@ -174,8 +174,10 @@ def plan_method(
     Raises:
       DpprobeError: when the method cannot meet the target.
     """
+    mechanisms = options.mechanisms(n)
+    check_counts(mechanisms)
     plan = calibrate(
-        options.mechanisms(n),
+        mechanisms,
         n=n,
         epsilon=epsilon,
         delta=delta,

@@ -29,6 +29,7 @@ def finish(folder: str, seconds: int) -> None:
 
 def results(monkeypatch: pytest.MonkeyPatch, *words: str) -> str | int | None:
     monkeypatch.setattr(sys, "argv", ["dpprobe", "results", *words])
+    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code

@@ -14,6 +14,7 @@ from tests.support.small_study import STUDY
 
 def check(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["dpprobe", "check", *map(str, files)])
+    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
     main()
 
 

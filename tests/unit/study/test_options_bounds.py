@@ -37,6 +37,6 @@ def test_a_count_beyond_reason_is_refused(path: str, value: Any, message: str) -
 
 def test_epochs_that_come_to_too_many_steps_are_refused_where_rows_are_known() -> None:
     study = load_study(changed("methods.sgd", {"head": "sgd", "batch_size": 1, "epochs": 99_999}))
-    with pytest.raises(ConfigError, match=r"batches of 1: steps 143,798,562: at most .*batch_size"):
+    with pytest.raises(ConfigError, match=r"gradients: steps 143,798,562: at most .*batch_size"):
         check_study(study)
     check_study(load_study(changed("methods.sgd", {"head": "sgd", "batch_size": 1, "epochs": 90})))
