@@ -92,7 +92,7 @@ def job_log(path: str | Path) -> Iterator[None]:
         sys.exit(1)
     except Exception as error:
         if isinstance(error, OSError) and (line := unwritable(error)):
-            _tell(line, written, terminal)
+            _tell(str(line), written, terminal)
             sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
         written.append(traceback.format_exc())
