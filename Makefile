@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema lock clean
+.PHONY: help environment demo test slurm-test check format schema lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -16,9 +16,25 @@ help:
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
 	@echo "make lock     resolve requirements/*.in again"
-	@echo "make clean    remove the environment and the default study's results"
+	@echo "make clean    remove the environment and the default study's results, nothing else"
+	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
+	@echo "              releases and ledgers stay, as does what dpprobe has not written"
 
 environment: $(READY)
+
+SYNC := $(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python
+ifdef TORCH_INDEX
+# All but torch and torchvision is held against the lock's hashes; these two have its versions, and their index's hashes.
+define PACKAGES
+$(PYTHON) envs/without_cuda.py >$(VENV)/without_cuda.lock
+$(SYNC) $(VENV)/without_cuda.lock
+$(BIN)/uv pip install --quiet --no-deps --compile-bytecode --python $(BIN)/python --default-index $(TORCH_INDEX) \
+	$$($(PYTHON) envs/without_cuda.py --torch)
+$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda and "the torch of TORCH_INDEX has CUDA; name an index of builds for CPUs")'
+endef
+else
+PACKAGES = $(SYNC) requirements/environment.lock
+endif
 
 # Byte-compiled once: a start of Snakemake then costs less than half, also where PYTHONDONTWRITEBYTECODE is set.
 # The last line makes the machine code of this processor, which the first job would otherwise take six seconds for.
@@ -26,14 +42,13 @@ $(READY): $(LOCKS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "dpprobe needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/bootstrap.lock
-	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements/environment.lock
+	$(PACKAGES)
 	$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
 	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet progress rules
-	@$(BIN)/python -m dpprobe results
+	@$(BIN)/snakemake --cores $(CORES)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(CORES) --dist loadfile
@@ -67,8 +82,11 @@ lock: $(READY)
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
 	$(BIN)/python envs/from_lock.py
 
+# Images, results of other studies, releases and ledgers stay.
 clean:
-	rm -rf $(VENV) .snakemake logs benchmarks
-	@for folder in data results; do if [ -d $$folder ]; then \
-	find $$folder ! -type d ! -name 'ledger.*' ! -path '*/releases/*' -delete; \
-	find $$folder -type d -empty -delete; fi; done
+	@$(PYTHON) envs/clean.py
+	rm -rf $(VENV)
+
+clean-all:
+	@$(PYTHON) envs/clean.py --all
+	rm -rf $(VENV)

@@ -18,6 +18,7 @@ if not workflow.overwrite_configfiles:
 include: "workflow/rules/snakemake_fixes.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/failures.smk"
+include: "workflow/rules/messages.smk"
 include: "workflow/rules/resources.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"

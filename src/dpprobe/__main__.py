@@ -7,16 +7,15 @@ import json
 import logging
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
-from dpprobe.artifacts import read_json
-from dpprobe.errors import DataError, DpprobeError
+from dpprobe.errors import DpprobeError
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
 from dpprobe.reporting.plan_command import add_command as add_plan
 from dpprobe.reporting.reproduction.command import add_command as add_reproduction
+from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
+from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.schema import study_schema
 
 
@@ -31,12 +30,12 @@ def main() -> None:
         default="study",
         help="what is described",
     )
-    results = commands.add_parser("results", help="print accuracies, and where to look further")
-    results.add_argument("folder", nargs="?", type=Path, default=Path("results"))
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
+    add_check(commands)
     add_plan(commands)
+    add_results(commands)
     add_reproduction(commands)
     arguments = parser.parse_args()
     status = 0
@@ -70,10 +69,8 @@ def _print(arguments: argparse.Namespace) -> None:
             "bundle": bundle_schema,
         }
         print(json.dumps(schemas[arguments.of](), indent=2))
-    elif arguments.command == "catalog":
-        print(describe_dataset(arguments.name) if arguments.name else list_catalog())
     else:
-        print(describe_results(arguments.folder))
+        print(describe_dataset(arguments.name) if arguments.name else list_catalog())
 
 
 def list_catalog() -> str:
@@ -106,46 +103,6 @@ def describe_dataset(name: str) -> str:
 
     entry = catalog.dataset_entry(name).model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100).rstrip()
-
-
-def describe_results(folder: Path) -> str:
-    """Lists a results folder's accuracies, figures, and the command that opens MLflow.
-
-    Raises:
-      DataError: when the folder holds no finished dataset.
-    """
-    from dpprobe.reporting.accuracy_table import format_console  # imports pandas
-
-    summaries = sorted(folder.glob("summary/*.parquet"))
-    if not summaries:
-        raise DataError(f"{folder}: no finished dataset; run `snakemake --cores all` first")
-    lines = [format_console(summaries), ""]
-    lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
-    lines += [f"report:  {path}" for path in folder.glob("report.html")]
-    receipts = [read_json(path) for path in sorted(folder.glob("tracking/*.json"))]
-    lines += dict.fromkeys(line for receipt in receipts for line in _server(str(receipt["uri"])))
-    lines += [line for receipt in receipts for line in _pages(receipt)]
-    return "\n".join(lines)
-
-
-def _server(uri: str) -> list[str]:
-    """Returns the command that opens a SQLite store in a browser; none for a server."""
-    if uri.startswith("http"):
-        return []
-    mlflow = Path(sys.executable).with_name("mlflow")
-    shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
-    return [f"browse:  {shown} server --backend-store-uri {uri} --port 5000"]
-
-
-def _pages(receipt: dict[str, Any]) -> list[str]:
-    """Lists the addresses of a receipt's pages, of a dataset or of the study."""
-    uri = str(receipt["uri"])
-    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
-    titles = {"cells": "runs", "summary": "summary", "studies": "study"}
-    pages = receipt["pages"]
-    return [
-        f"{title + ':':9}{server}/{pages[name]}" for name, title in titles.items() if name in pages
-    ]
 
 
 if __name__ == "__main__":

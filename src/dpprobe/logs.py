@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import traceback
@@ -16,17 +17,29 @@ from dpprobe.versions import check_versions
 
 logger = logging.getLogger("dpprobe")
 
-# An error line of a job's log, or of the scheduler that ended the job.
-ERROR_LINE = re.compile(r"^(?:\d\d:\d\d:\d\d ERROR|slurmstepd: error:) (.+)$", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last):"
 # The last line of a log, in the file alone, of an error that stays until somebody mends it.
 LASTING = "another try would end the same way"
+# An error of a job's log, with all lines of its list, or a line of the scheduler that ended it.
+_OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
+ERROR_LINE = re.compile(
+    r"^(?:slurmstepd: error: (?P<scheduler>.+)"
+    rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
+    re.MULTILINE,
+)
+# The variable of a run that says little: on its terminal a job shows warnings and how far it is,
+# and its error is read from its log and printed when the run ends.
+BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
     """A log file that says once where it cannot be written: the terminal has the same lines."""
 
     failed = False
+
+    def tells_at_end(self) -> bool:
+        """Returns True where the run prints the error that ends this log."""
+        return not self.failed and bool(os.environ.get(BRIEF))
 
     def append(self, text: str) -> None:
         """Writes text as it is."""
@@ -48,7 +61,8 @@ def job_log(path: str | Path) -> Iterator[None]:
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     A job whose code was edited after its run began is refused. An error meant for a person ends the
-    process with status 1 and its one line; the log's last line says so if no other try can help.
+    process with status 1 and its one line, which is in the log alone where the run prints it at its
+    end; the log's last line says so if no other try can help.
     Any other exception leaves its traceback in the log and is raised again.
     """
     path = Path(path)
@@ -57,7 +71,10 @@ def job_log(path: str | Path) -> Iterator[None]:
         written = _LogFile(path, mode="w", encoding="utf-8")
     except OSError as error:
         sys.exit(f"dpprobe: {unwritable(error) or error}")
-    handlers: list[logging.Handler] = [written, logging.StreamHandler(sys.stderr)]
+    terminal = logging.StreamHandler(sys.stderr)
+    if os.environ.get(BRIEF):
+        terminal.addFilter(lambda line: line.levelno > logging.INFO or " ETA " in str(line.msg))
+    handlers: list[logging.Handler] = [written, terminal]
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
@@ -69,13 +86,13 @@ def job_log(path: str | Path) -> Iterator[None]:
         check_versions()
         yield
     except DpprobeError as error:
-        logger.error("%s", error)
+        _tell(str(error), written, terminal)
         if not may_pass(error):
             written.append(f"{LASTING}\n")
         sys.exit(1)
     except Exception as error:
         if isinstance(error, OSError) and (line := unwritable(error)):
-            logger.error("%s", line)
+            _tell(str(line), written, terminal)
             sys.exit(1)
         # Snakemake prints the traceback on the terminal; the file needs its own copy.
         written.append(traceback.format_exc())
@@ -88,10 +105,16 @@ def job_log(path: str | Path) -> Iterator[None]:
             written.close()
 
 
+def _tell(error: str, written: _LogFile, terminal: logging.Handler) -> None:
+    """Logs the error that ends a job; not on the terminal where the run prints it at its end."""
+    terminal.addFilter(lambda _: not written.tells_at_end())
+    logger.error("%s", error)
+
+
 def last_error(log: str) -> str | None:
     """Returns the cause of a failure from the text of a job's log: its last error.
 
-    That is a line of level ERROR, a line in which Slurm ends the job, or the exception of a
+    That is an entry of level ERROR, a line in which Slurm ends the job, or the exception of a
     traceback that comes after both. None without any.
     """
     errors = list(ERROR_LINE.finditer(log))
@@ -100,7 +123,7 @@ def last_error(log: str) -> str | None:
     if traceback_line:
         lines = (line for line in raised.splitlines() if line and not line.startswith(" "))
         return next(lines, None)
-    return errors[-1][1] if errors else None
+    return errors[-1]["job"] or errors[-1]["scheduler"] if errors else None
 
 
 def is_lasting(log: str) -> bool:

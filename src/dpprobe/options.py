@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+)
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from dpprobe.errors import ConfigError
 
@@ -27,6 +37,38 @@ Folder = Annotated[
     Field(pattern=f"^{FOLDER_PATTERN}$"),
     AfterValidator(lambda value: str(PurePosixPath(value))),
 ]
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """An upper bound of a number in a study, whose error says what it is for.
+
+    Attributes:
+      limit: the largest number allowed.
+      why: what a larger one would lead to, after "at most ...: ".
+    """
+
+    limit: int
+    why: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "maximum": self.limit}
+
+    def _check(self, value: float) -> float:
+        if value > self.limit:
+            raise ValueError(self.fault(value))
+        return value
+
+    def fault(self, value: float) -> str:
+        """Returns the error of a number that is too large."""
+        return f"{value:,.12g}: at most {self.limit:,} can be asked for: {self.why}; write fewer"
 
 
 class Options(BaseModel):

@@ -28,15 +28,25 @@ class Progress:
     """Logs `label: done/total unit (percent), rate unit/s, ETA m:ss` every `interval` seconds.
 
     The last line, at the end of the `with` block, gives the whole time and the mean rate.
+
+    Attributes:
+      total: may be set anew, where it is an estimate.
     """
 
     def __init__(
-        self, total: int, *, label: str, unit: str = "rows", interval: float = 5.0
+        self,
+        total: int,
+        *,
+        label: str,
+        unit: str = "rows",
+        interval: float = 5.0,
+        last_line: bool = True,
     ) -> None:
         self.total = total
         self.label = label
         self.unit = unit
         self.interval = interval
+        self.last_line = last_line
         self.done = 0
         self._started = self._reported = time.monotonic()
 
@@ -50,7 +60,7 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None and not _SILENT.get():
+        if kind is None and self.last_line and not _SILENT.get():
             seconds = time.monotonic() - self._started
             rate = self.done / max(seconds, 1e-9)
             logger.info(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dpprobe.errors import DataError, DownloadError, StoreError, WrongDownloadError
-from dpprobe.logs import is_lasting, job_log, last_error
+from dpprobe.logs import BRIEF, LASTING, is_lasting, job_log, last_error
+from dpprobe.progress import Progress
 
 TRACEBACK = """Traceback (most recent call last):
   File "job.py", line 3, in fit
@@ -27,6 +28,8 @@ ValueError: x
         ("10:00:00 INFO sgd: kept\n" + TRACEBACK, "ValueError: x"),
         (f"10:00:00 ERROR bad failed\n{TRACEBACK}10:00:01 ERROR bad: x\n", "bad: x"),
         (f"10:00:00 ERROR bad: y\n{TRACEBACK}RuleException:\n", "ValueError: x"),
+        ("10:00:00 ERROR a: x\n  b: y\n[Sun Nov 22]\nError in rule\n", "a: x\n  b: y"),
+        (f"10:00:00 ERROR a: x\nb: y\n{LASTING}\n", "a: x\nb: y"),
         (
             "10:00:00 INFO sgd: training\nslurmstepd: error: Detected 1 oom_kill event\n",
             "Detected 1 oom_kill event",
@@ -63,6 +66,43 @@ def test_a_log_without_room_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
         "dpprobe: /dev/full: cannot be written (No space left on device); make room or have the "
         "quota raised, and run again"
     ]
+
+
+def test_an_error_that_the_run_prints_at_its_end_is_in_the_log_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BRIEF, "1")
+    path = tmp_path / "job.log"
+    with pytest.raises(SystemExit), job_log(path):
+        raise DataError("a.png: damaged")
+    assert last_error(path.read_text()) == "a.png: damaged"
+    assert "damaged" not in capsys.readouterr().err
+
+
+def test_a_brief_run_shows_warnings_and_how_far_long_work_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BRIEF, "1")
+    log = logging.getLogger("dpprobe")
+    with job_log(tmp_path / "job.log"), Progress(4, label="train", interval=0) as progress:
+        log.info("training seeds 0, 1")
+        progress.advance(1)
+        log.warning("seed 1 failed")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2].partition(" (")[0] for line in lines] == [
+        "INFO train: 1/4 rows",
+        "WARNING seed 1 failed",
+    ]
+    assert len((tmp_path / "job.log").read_text().splitlines()) == 4
+
+
+def test_an_error_whose_log_has_no_room_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BRIEF, "1")
+    with pytest.raises(SystemExit), job_log("/dev/full"):
+        raise DataError("a.png: damaged")
+    assert "ERROR a.png: damaged" in capsys.readouterr().err
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

@@ -52,6 +52,7 @@ class Workspace:
             "--snakefile", str(self.repository / "Snakefile"),
             "--directory", str(self.directory),
             "--profile", "none",
+            "--quiet", "host",  # all on its jobs, which profiles/default keeps quiet
             "--cores", "2",
             *arguments,
         ]  # fmt: skip

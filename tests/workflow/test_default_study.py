@@ -20,6 +20,8 @@ import yaml
 
 from .conftest import Workspace, count_rules
 
+SAID = "said.txt"  # what the run of `finished` printed
+
 
 @pytest.fixture(scope="module")
 def study(repository: Path) -> dict[str, Any]:
@@ -33,7 +35,9 @@ def finished(
 ) -> tuple[Workspace, Counter[str]]:
     """The finished study, and the jobs that made it."""
     workspace = module_workspace("default")
-    return workspace, count_rules(workspace.run(study).stdout)
+    said = workspace.run(study).stdout
+    (workspace.directory / SAID).write_text(said)
+    return workspace, count_rules(said)
 
 
 def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> dict[str, Any]:
@@ -60,6 +64,7 @@ def test_what_the_demo_prints_at_its_end(
         [sys.executable, "-m", "dpprobe", "results"],
         cwd=workspace.directory, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
+    assert (workspace.directory / SAID).read_text().endswith(done.stdout), "as every run ends"
     lines = done.stdout.splitlines()
     store = "server --backend-store-uri sqlite:///results/mlflow.db"
     assert sum(store in line for line in lines) == 1

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 
 from dpprobe.analysis.law_record import (
     ACCURACY_FIGURE,
@@ -110,7 +109,7 @@ except ConfigError as error:
     if not workflow.is_main_process:
         # the line that the main process looks for in the log of a job that failed
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
-    raise WorkflowError(str(error)) from None
+    raise StudyError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
 # of each part of a dataset that the study has whole, the whole

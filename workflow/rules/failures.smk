@@ -5,11 +5,18 @@ import time
 
 from snakemake.jobs import GroupJob, Job
 from snakemake.logging import DefaultFormatter
+from snakemake.settings.enums import Quietness
 
 from dpprobe.logs import is_lasting, last_error
 
 STARTED = time.time()
 SCHEDULER_IDS = {}
+FAILED = "failed; why is told when this run ends"
+
+
+def quiet_about_rules():
+    """Returns True where Snakemake lists no jobs: profiles/default asks for it, `--quiet host` does not."""
+    return Quietness.RULES in (workflow.output_settings.quiet or ())
 
 
 def without_files(format_job_error):
@@ -19,12 +26,34 @@ def without_files(format_job_error):
         elsewhere = record["aux"].get("external_jobid")
         if elsewhere is not None:
             SCHEDULER_IDS[record["jobid"]] = elsewhere
+        if quiet_about_rules():
+            return [f"{told_name(record)}: {FAILED}"]
         # a job that ran here has written its log on the terminal as well
         show_log = formatter.show_failed_logs and elsewhere is not None
         brief = {**record, "msg": record["rule_msg"], "input": [], "output": []}
         return format_job_error(DefaultFormatter(formatter.quiet, show_log), brief)
 
     return brief_job_error
+
+
+def told_name(record):
+    """Returns the message of the rule of a record's job, or else the rule's name."""
+    jobs = [
+        job for job in workflow.dag.jobs if workflow.dag.jobid(job) == record["jobid"]
+    ]
+    return jobs[0].message if jobs and jobs[0].message else record["rule_name"]
+
+
+def group_in_one_line(format_group_error):
+    """Leaves out the files of a group of jobs likewise."""
+
+    def brief_group_error(formatter, record):
+        if not quiet_about_rules():
+            return format_group_error(formatter, record)
+        rule_names = sorted({info["rule_name"] for info in record["job_error_info"]})
+        return [f"a group of {', '.join(rule_names)}: {FAILED}"]
+
+    return brief_group_error
 
 
 def written_logs(job):
@@ -84,6 +113,9 @@ def failures():
 # Upstream: Snakemake 9.27 has no option for it, and a logger plugin would be a package of its own.
 # Test: tests/workflow/test_errors.py::test_a_failure_ends_with_its_cause
 DefaultFormatter._format_job_error = without_files(DefaultFormatter._format_job_error)
+DefaultFormatter._format_group_error = group_in_one_line(
+    DefaultFormatter._format_group_error
+)
 
 
 # A damaged shard or an impossible price would be tried `retries` times, with more memory and time at each.

@@ -41,10 +41,16 @@ PersistenceBase.restore_output = is_there
 logger.addFilter(is_no_restoring)
 
 
+class StudyError(WorkflowError):
+    """A study is wrong: its message has a line for each fault."""
+
+
 def one_line(format_exception):
-    """Tells of a full or read-only disk without the functions of Snakemake that ran into it."""
+    """Tells of a wrong study, or a full or read-only disk, without the functions that ran into it."""
 
     def brief_exception(error, linemaps=None):
+        if isinstance(error, StudyError):
+            return f"dpprobe: {error}"
         refused = unwritable(error) if isinstance(error, OSError) else None
         return f"dpprobe: {refused}" if refused else format_exception(error, linemaps)
 

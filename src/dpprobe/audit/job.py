@@ -114,7 +114,7 @@ def audit_job(
         try:
             task.run(rows)
         except DpprobeError as error:
-            logger.warning("%s failed: %s", task.method, error)
+            logger.warning("%s failed; why is told when the job ends", task.method)
             errors[task.method] = error
     reasons: dict[str, object] = {**calibrated.failures, **errors}
     if reasons:

@@ -38,6 +38,8 @@ def check_kind(path: Path) -> None:
     kind = next((words for first, words in _OTHERS.items() if start.startswith(first)), None)
     if kind is None and not start:
         kind = "empty"
+    elif kind is None and start.isascii() and start.decode().replace("\n", " ").isprintable():
+        kind = "a text"  # weights begin with a length, a zip archive's or a pickle's first bytes
     if kind is not None:
         raise ConfigError(f"checkpoint: {path}: {kind}, where weights are expected; {_REMEDY}")
 

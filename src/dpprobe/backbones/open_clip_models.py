@@ -8,7 +8,7 @@ usual GELU the same weights give other, worse features. open_clip only warns; he
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -134,8 +134,8 @@ class Options(NetworkOptions):
         if trained is None:
             tags = ", ".join(model.tags) or "none; write pretrained: false, or a checkpoint"
             raise ConfigError(
-                f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; it has "
-                f"{tags}"
+                f"pretrained: open_clip has no weights {self.tag!r} of {self.architecture}; "
+                f"{_remedy(str(self.tag), model.tags)}: it has {tags}"
             )
         built = model.activation if self.quick_gelu is None else _activation(self.quick_gelu)
         # A name that says QuickGELU is right also where the list of weights forgot to.
@@ -200,7 +200,7 @@ def _activation(quick: bool) -> str:
     return QUICK if quick else USUAL
 
 
-def _remedy(name: str, known: Mapping[str, KnownModel]) -> str:
+def _remedy(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=3)
     return f"write {' or '.join(close)}" if close else "correct it"
 

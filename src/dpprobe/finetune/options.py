@@ -24,6 +24,7 @@ from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.normalisation import Priced
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
+from dpprobe.options import AtMost
 from dpprobe.options import Options as Block
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism, split_budget
 
@@ -143,7 +144,7 @@ class Probe(Block):
 class Search(Block):
     """An unpriced search over options, as paper 004 makes one: what it chooses is not private."""
 
-    trials: int = Field(20, ge=2, le=10_000)
+    trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(20, ge=2)
     space: dict[str, Space] = Field(
         min_length=1,
         description="For each searched option a list of values, or {low, high, log}. Options "

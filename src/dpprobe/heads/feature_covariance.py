@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent_options import FileInitOptions
+from dpprobe.heads.preconditioned_descent_options import MOST_FULL_STEPS, FileInitOptions
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.options import resolve_path
 from dpprobe.privacy.plan import (
@@ -62,7 +62,7 @@ class Options(FileInitOptions):
     paths: ClassVar[tuple[str, ...]] = ("init_file", "public_covariance")
 
     head: Literal["feature_covariance"] = "feature_covariance"
-    steps: int = Field(6, ge=1, description="Full-batch steps.")
+    steps: Annotated[int, MOST_FULL_STEPS] = Field(6, ge=1, description="Full-batch steps.")
     covariance_share: float = Field(
         0.2,
         gt=0,

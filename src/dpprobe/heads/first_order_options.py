@@ -12,12 +12,14 @@ sums alone: post-processing, which costs nothing. Initial weights are public.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance_options import BalanceOptions
+from dpprobe.heads.options import MOST_STEPS
+from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ LIMITS = (
     "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
     "real numbers. Engine exact has no such gap."
 )
+MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows with their number")
 # The standard deviation of `init: scaled` where none is given.
 INIT_DEVIATION = 0.01
 
@@ -61,14 +64,14 @@ class FirstOrderOptions(BalanceOptions):
         description="Expected rows a step: each row joins each step with probability "
         'batch_size / n. "full" takes every row in every step.',
     )
-    epochs: float | None = Field(
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
         None,
-        gt=0,
-        allow_inf_nan=False,
         description="Passes over the data, in expectation; the head's default where neither this "
         "nor steps is given.",
     )
-    steps: int | None = Field(None, ge=1, description="Steps, instead of epochs.")
+    steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
+        None, description="Steps, instead of epochs."
+    )
     learning_rate: float | None = Field(gt=0, allow_inf_nan=False)
     max_grad_norm: float = Field(
         1.0,

@@ -32,12 +32,15 @@ shared Hessians released so far, by `second_order.spectrum`, is what a step uses
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from dpprobe.heads.fitted import Fitted, Record
-from dpprobe.heads.preconditioned_descent_options import PreconditionedDescentOptions
+from dpprobe.heads.preconditioned_descent_options import (
+    MOST_FULL_STEPS,
+    PreconditionedDescentOptions,
+)
 from dpprobe.heads.second_order_options import GRADIENTS
 from dpprobe.privacy.plan import (
     LARGEST_SENSITIVITY,
@@ -61,7 +64,7 @@ class Options(PreconditionedDescentOptions):
     """Newton's method; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["newton"] = "newton"
-    steps: int = Field(3, ge=1, description="Full-batch steps.")
+    steps: Annotated[int, MOST_FULL_STEPS] = Field(3, ge=1, description="Full-batch steps.")
     hessian: Literal["shared", "per_class"] = Field(
         "shared",
         description="One matrix of the classes' mean curvature; or one a class, for loss: sigmoid "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from dpprobe.heads.fitted import Fitted, Record
 from dpprobe.heads.options import MethodOptions
+from dpprobe.options import AtMost
 from dpprobe.privacy.plan import Mechanism
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ class Options(MethodOptions):
         description="Candidates for lambda in: mean cross-entropy + lambda / 2 * squared weights, "
         "on standardised features, bias unpenalised. One candidate skips the cross-validation.",
     )
-    folds: int = Field(3, ge=2, description="Folds of the cross-validation.")
+    folds: Annotated[int, AtMost(100, "each is a fit of every penalty")] = Field(
+        3, ge=2, description="Folds of the cross-validation."
+    )
     tolerance: float = Field(
         3e-5, gt=0, description="Converged when no entry of the gradient is larger."
     )
-    max_iterations: int = Field(1000, ge=1, description="Iterations a fit may take, at most.")
+    max_iterations: Annotated[int, AtMost(1_000_000, "each is a pass over all rows")] = Field(
+        1000, ge=1, description="Iterations a fit may take, at most."
+    )
 
     @field_validator("penalties")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,8 +11,28 @@ from pydantic import Field, model_validator
 from dpprobe.errors import ConfigError
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.normalisation import NoNormalisation, Normalize, Priced, Whitened
-from dpprobe.options import Options
+from dpprobe.options import AtMost, Options
 from dpprobe.privacy.plan import Mechanism, Selection, split_budget
+
+# A million steps at a rate of 2.5e-5 are priced within a minute, four millions in ten; a million
+# at a rate of 0.02 have no price within 0.1 %.
+MOST_STEPS = AtMost(
+    1_000_000, "each is a noisy release, and pricing more takes many minutes an epsilon, or fails"
+)
+
+
+def check_counts(mechanisms: Sequence[Mechanism]) -> None:
+    """Checks that no mechanism is repeated more often than can be priced.
+
+    Raises:
+      ConfigError: for one that is, as where epochs come to many steps of few rows.
+    """
+    for mechanism in mechanisms:
+        if mechanism.count > MOST_STEPS.limit:
+            raise ConfigError(
+                f"{mechanism.name}: steps {MOST_STEPS.fault(mechanism.count)} epochs, or a larger "
+                "batch_size"
+            )
 
 
 class MethodOptions(Options, ABC):

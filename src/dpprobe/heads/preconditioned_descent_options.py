@@ -9,7 +9,11 @@ from pydantic import Field, model_validator
 
 from dpprobe.heads.balance_options import BalanceOptions
 from dpprobe.heads.second_order_options import SolverOptions
+from dpprobe.options import AtMost
 
+MOST_FULL_STEPS = AtMost(
+    100_000, "each is a pass over all rows, and a head of this kind needs a few"
+)
 # The least curvature that steps are scaled by: that of a sigmoid at a probability of 0.001.
 _LEAST_CURVATURE = 1e-3
 

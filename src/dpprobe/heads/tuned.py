@@ -47,6 +47,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import AnyMethod
 from dpprobe.heads.search_space import Range, Space
 from dpprobe.heads.search_spaces import default_space
+from dpprobe.options import AtMost
 from dpprobe.privacy.plan import (
     LARGEST_MEAN_RUNS,
     LARGEST_SHAPE,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 SCORE = "score"
+MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each is a fit, and all of them are paid for")
 _TRIALS_RANGE = "; a trial has its own sensitivity, and a temperature in proportion"
 # The most combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
@@ -96,8 +98,8 @@ class Options(MethodOptions):
         "Options that change what is priced, such as steps and batch_size, cannot be searched. "
         "Where absent, the base's head's space, without the options that the base writes.",
     )
-    trials: float = Field(
-        10.0, gt=1, le=LARGEST_MEAN_RUNS, description="The mean of the random number of trials."
+    trials: Annotated[float, MOST_TRIALS] = Field(
+        10.0, gt=1, description="The mean of the random number of trials."
     )
     distribution: Literal["geometric", "logarithmic", "negative_binomial", "poisson"] = Field(
         "geometric",

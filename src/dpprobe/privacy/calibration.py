@@ -22,6 +22,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.progress import Progress
 from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
@@ -32,6 +33,9 @@ FORMAT = "dpprobe-calibration"
 DIGITS = 6
 # Most of a search uses a grid that is coarser by this factor.
 _COARSER = 8
+# How much of a calibration is left is told in coarse prices: most searches take two rounds, each of
+# some coarse prices and a fine one, and other accountants' checks take as long as a fine one.
+_ROUNDS, _COARSE_A_ROUND = 2, 6
 # A rough price so many times the target: another look is taken with up to so much more noise.
 _FAR, _MOST_NOISE = 6, 1e6
 
@@ -260,11 +264,16 @@ def _solve(
     # The epsilon does not depend on sensitivities; at 1 the search may scale the noise furthest.
     relative = [replace(mechanism, sensitivity=1.0) for mechanism in mechanisms]
     what = f"epsilon {epsilon:g} at delta {delta:g} by accountant {resolved!r}"
-    factor, realised = _meet(_Prices(relative, delta, resolved, selection), epsilon, what)
-    realised = min(round_up(realised), epsilon)
-    checks, notes = _checks(
-        tuple(item.scaled(factor) for item in relative), delta, resolved, selection
-    )
+    prices = _Prices(relative, delta, resolved, selection)
+    label = f"calibration: epsilon {epsilon:g}"
+    start = 1.0 if prices.exact else _rough_factor(prices, epsilon, what)
+    with Progress(_expected(prices), label=label, unit="prices", last_line=False) as progress:
+        factor, realised = _meet(prices, epsilon, what, start, progress)
+        realised = min(round_up(realised), epsilon)
+        progress.total = max(progress.total, progress.done + _COARSER)
+        checks, notes = _checks(
+            tuple(item.scaled(factor) for item in relative), delta, resolved, selection
+        )
     logger.info(
         "calibration: epsilon %g at delta %g: noise factor %.6g, realised epsilon %.6g, in %.1f s",
         epsilon, delta, factor, realised, time.monotonic() - started,
@@ -275,6 +284,15 @@ def _solve(
         checks=checks,
         check_notes=notes,
     )
+
+
+def _expected(prices: _Prices) -> int:
+    """Returns the work that a calibration is expected to take, in coarse prices."""
+    return _COARSER if prices.exact else _ROUNDS * _round_work(prices) + _COARSER
+
+
+def _round_work(prices: _Prices) -> int:
+    return _COARSE_A_ROUND + _COARSER if prices.resolved == "pld" else _COARSE_A_ROUND + 1
 
 
 @dataclass(frozen=True)
@@ -310,12 +328,18 @@ class _Prices:
         return [item.scaled(factor) for item in self.mechanisms]
 
 
-def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
+def _meet(
+    prices: _Prices, epsilon: float, what: str, start: float, progress: Progress
+) -> tuple[float, float]:
     """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
 
     A fine grid on the privacy loss is slow, so the search uses a coarse one. Its target is
     corrected by the ratio of the wanted epsilon to the fine grid's at the last factor; two or three
     fine evaluations suffice.
+
+    Args:
+      start: a factor near the one that is searched.
+      progress: counts prices, a fine one as `_COARSER` coarse ones.
     """
     if prices.exact:
         factor, _ = find_factor(prices.at, epsilon, what=what, tolerance=1e-9)
@@ -323,15 +347,22 @@ def _meet(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
         return factor, prices.at(factor)
     interval = accountants.pld_interval(max(epsilon, prices.delta))
 
+    gridded = prices.resolved == "pld"
+
     def fine(factor: float) -> float:
-        return prices.at(factor, interval)
+        price = prices.at(factor, interval)
+        progress.advance(_COARSER if gridded else 1)
+        return price
 
     def coarse(factor: float) -> float:
-        return prices.at(factor, _COARSER * interval)
+        price = prices.at(factor, _COARSER * interval)
+        progress.advance(1)
+        return price
 
-    quick = coarse if prices.resolved == "pld" else fine
-    factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
+    quick = coarse if gridded else fine
+    factor, aim = start, (1 - 5e-4) * epsilon
     for _ in range(20):
+        progress.total = max(progress.total, progress.done + _round_work(prices) + _COARSER)
         # Short strides: far below the noise that is needed, grids outgrow memory.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)

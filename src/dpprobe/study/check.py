@@ -11,6 +11,7 @@ from pathlib import Path
 from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
+from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
@@ -127,7 +128,9 @@ def _check_release(study: Study, name: str) -> list[str]:
             "write engine: exact in it, or name another"
         )
     if multi_label and not method.multi_label:
-        faults.append(f"method {release.method}: it takes one label a row; name another")
+        faults.append(
+            f"method {release.method}: it takes one label a row; {_several_labels(method)}"
+        )
     if fault := dataset.release_fault():
         faults.append(f"dataset {release.dataset}: {fault}")
     images = dataset.image_params()
@@ -296,11 +299,20 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:
     """Lists methods that take one label a row, on a dataset of several."""
     return [
-        f"config: methods.{name} on datasets.{dataset}: the dataset is multi-label and "
-        f"head {method.head} takes one label a row; remove one of the two"
+        f"config: methods.{name} on datasets.{dataset}: the rows have several labels, and head "
+        f"{method.head} as it is written takes one; {_several_labels(method)}"
         for name, method in study.methods.items()
         if multi_label and not method.multi_label
     ]
+
+
+def _several_labels(method: MethodOptions) -> str:
+    """Returns what lets a method train on rows of several labels."""
+    if "loss" in type(method).model_fields:
+        return "write loss: sigmoid in the method"
+    if "loss" in type(getattr(method, "base", method)).model_fields:
+        return "write loss: sigmoid in the method's base"
+    return "write another head, such as auto"
 
 
 def _check_classes(
@@ -324,7 +336,7 @@ def _check_methods(study: Study, dataset: str, rows: int, *, multi_label: bool) 
         if method.undecided or (multi_label and not method.multi_label):
             continue
         try:
-            method.mechanisms(rows)
+            check_counts(method.mechanisms(rows))
         except ConfigError as error:
             errors.append(f"config: methods.{name} on datasets.{dataset}: {error}")
     return errors

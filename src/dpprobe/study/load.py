@@ -49,15 +49,68 @@ def check_yaml(path: Path) -> None:
 
 def _parse_yaml(path: Path) -> yaml.Node | None:
     try:
-        root: yaml.Node | None = yaml.compose(
-            path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader
-        )
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path}: line {line}: byte {error.object[error.start]:#x} is not UTF-8; save the "
+            "file with that encoding"
+        ) from None
+    except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
-    except yaml.YAMLError as error:
+    try:
+        return _compose(text)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(f"{path}: {_fault(error)}") from None
+    except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
         line = " ".join(str(error).split())
         raise ConfigError(f"{path}: not YAML ({line}); correct it") from None
-    return root
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Returns the one document of a text, of which every value can be read."""
+    yaml.safe_load(text)
+    return yaml.compose(text, Loader=yaml.SafeLoader)
+
+
+# Cures, by words of the parser's message.
+_CURES = {
+    "mapping values are not allowed": "indent the line as those beside it, or quote a value that "
+    "has a colon",
+    "could not find expected ':'": "write a key, a colon, a space and the value",
+    "expected ',' or": "close the bracket, or write a comma",
+    "unknown escape character": "write the value in single quotes, where \\ is a plain character",
+    "cannot start any token": "put the value in quotes",
+    "but found '.'": "put the value in quotes",
+    "unexpected end of stream": "close the quote",
+    "but found another document": "remove the line ---, or make two files",
+    "could not determine a constructor": "remove the tag, or put the value in quotes",
+}
+
+
+def _fault(error: yaml.MarkedYAMLError) -> str:
+    """Returns the place of an error in a YAML file, the error and its cure, as one line."""
+    mark = error.problem_mark or error.context_mark
+    problem = " ".join(str(error.problem or error.context).split())
+    if mark is None:
+        return f"not YAML ({problem}); correct it"
+    line = f"line {mark.line + 1}"
+    if r"'\t'" in problem:
+        return (
+            f"{line}: a tab, where YAML takes spaces alone; write spaces, two for each level of "
+            "indentation"
+        )
+    if "undefined alias" in problem:
+        name = problem.partition("'")[2].partition("'")[0]
+        return (
+            f"{line}: *{name} stands for what is marked &{name}, and nothing above it is; mark "
+            f"it, correct the name, or quote '*{name}' where it is a text"
+        )
+    cure = next((cure for words, cure in _CURES.items() if words in problem), "correct it")
+    context = f" {' '.join(error.context.split())}" if error.context else ""
+    if error.context_mark is not None and error.context_mark.line != mark.line:
+        context += f" that begins in line {error.context_mark.line + 1}"
+    return f"{line}, column {mark.column + 1}: not YAML ({problem}{context}); {cure}"
 
 
 def _check_keys(path: Path, mapping: yaml.MappingNode) -> None:

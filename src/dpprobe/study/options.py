@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from dpprobe.options import Name, Options
+from dpprobe.options import AtMost, Name, Options
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
@@ -37,7 +37,9 @@ URI_PATTERN = r"(sqlite:///|https?://)[^\s]+"
 class FeatureOptions(Options):
     """Extraction and storage of features."""
 
-    shards: int = Field(1, ge=1, description="Files a split is cut into; each is one job.")
+    shards: Annotated[int, AtMost(10_000, "each is one job, which starts Python")] = Field(
+        1, ge=1, description="Files a split is cut into; each is one job."
+    )
     batch_size: int = Field(256, ge=1, description="Images a forward pass.")
     dtype: Literal["float16", "float32"] = Field("float16", description="The type on disk.")
     workers: int = Field(
@@ -161,7 +163,9 @@ class FewShotOptions(Options):
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...] = Field(
         (1, 2, 4, 8, 16, 32, "full"), min_length=1, description="N; full is the whole split."
     )
-    seeds: int = Field(5, ge=1, le=1000, description="Draws of the N images; full has one.")
+    seeds: Annotated[int, AtMost(1000, "each is a probe of every N")] = Field(
+        5, ge=1, description="Draws of the N images; full has one."
+    )
     backbones: tuple[Name, ...] | None = Field(
         None,
         description="Backbones whose features are used; where absent those that read text.",

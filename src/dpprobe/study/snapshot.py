@@ -75,6 +75,16 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 
+def recent_results_folders() -> list[Path]:
+    """Lists the `results_dir` of the runs that began in the working directory not long ago."""
+    folders = []
+    for path in FOLDER.glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # another user's, or removed
+            run = json.loads(path.read_text(encoding="utf-8"))[RUN_KEY]
+            folders.append(Path(run["study"]["results_dir"]))
+    return folders
+
+
 def check_run(recorded: Mapping[str, Any], study: Study) -> None:
     """Checks that a job's code has the versions, and reads the study, as when its run began.
 

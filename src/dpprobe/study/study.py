@@ -18,7 +18,7 @@ from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.heads import auto
 from dpprobe.heads.registry import AnyMethod
-from dpprobe.options import Folder, Name, Options, by_registry
+from dpprobe.options import AtMost, Folder, Name, Options, by_registry
 from dpprobe.privacy.limits import (
     INFINITE,
     LARGEST_EPSILON,
@@ -123,7 +123,9 @@ class Study(Options):
         description="The accountant of sampled steps; steps on all rows are priced exactly.",
     )
     privacy: PrivacyOptions = PrivacyOptions()
-    seeds: int = Field(5, ge=1, le=1000, description="Repetitions of each cell.")
+    seeds: Annotated[int, AtMost(1000, "each trains every head of the study again")] = Field(
+        5, ge=1, description="Repetitions of each cell."
+    )
     seed: int = Field(0, ge=0, description="The number that all of the study's seeds derive from.")
     mode: Literal["benchmark"] = Field(
         "benchmark",

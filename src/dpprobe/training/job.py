@@ -96,7 +96,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
         try:
             _train_cell(task, features)
         except DpprobeError as error:
-            logger.warning("%s failed: %s", task.name.method, error)
+            logger.warning("%s failed; why is told when the job ends", task.name.method)
             errors[task.name.method] = error
         except Exception as error:  # also what torch or SciPy raise: the others still train
             logger.exception("%s failed", task.name.method)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpprobe.artifacts import fingerprint, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
-from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy import accountants
 from dpprobe.privacy.calibration import (
     calibrate,
@@ -22,6 +22,7 @@ from dpprobe.privacy.calibration import (
 )
 from dpprobe.privacy.limits import delta_fault, delta_warning
 from dpprobe.privacy.plan import Patients, Plan
+from dpprobe.progress import Progress
 
 logger = logging.getLogger("dpprobe")
 
@@ -124,6 +125,9 @@ def make_plans(
     plans: dict[str, Plan] = {}
     failures: dict[str, str] = {}
     together: dict[str, float] = {}
+    progress = Progress(
+        len(methods), label=f"noise at epsilon {epsilon:g}", unit="methods", last_line=False
+    )
     for name, options in methods.items():
         try:
             plan = plan_method(
@@ -140,6 +144,7 @@ def make_plans(
             plans[name] = plan
         except DpprobeError as error:
             failures[name] = str(error)
+        progress.advance(1)
     _warn_of_patients(plans, delta)
     return Plans(plans=plans, failures=failures, together=together)
 
@@ -169,8 +174,10 @@ def plan_method(
     Raises:
       DpprobeError: when the method cannot meet the target.
     """
+    mechanisms = options.mechanisms(n)
+    check_counts(mechanisms)
     plan = calibrate(
-        options.mechanisms(n),
+        mechanisms,
         n=n,
         epsilon=epsilon,
         delta=delta,

@@ -119,6 +119,7 @@ def jpeg(path: Path) -> None:
             "a pointer of Git",
         ),
         (lambda path: path.write_bytes(b""), "empty, where"),
+        (lambda path: path.write_text("the weights are on the other disk\n"), "a text, where"),
         (lambda path: path.write_bytes(bytes(range(200))), "no weights can be read from it"),
     ],
 )

@@ -203,7 +203,11 @@ def test_every_pair_of_open_clip_has_a_name_that_passes() -> None:
             "open_clip knows no 'ViT-B-33'; write ViT-B-32",
         ),
         ({"model": "qqqqqqqq", "pretrained": False}, "open_clip knows no 'qqqqqqqq'; correct it"),
-        ({"model": "ViT-B-32.webli"}, "no weights 'webli' of ViT-B-32; it has openai, "),
+        ({"model": "ViT-B-32.openia"}, "no weights 'openia' of ViT-B-32; write openai: it has "),
+        (
+            {"model": "ViT-B-32.webli"},
+            "no weights 'webli' of ViT-B-32; correct it: it has openai, ",
+        ),
         ({"model": "ViT-e-14", "pretrained": "x"}, "it has none; write pretrained: false"),
         ({"model": "ViT-B-32", "checkpoint": "no/such.pt"}, "checkpoint: no file no/such.pt"),
     ],

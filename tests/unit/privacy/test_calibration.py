@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import cache_path, calibrate, find_factor
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
+from dpprobe.progress import Progress
 from tests.support.mechanisms import RATE, STEPS, best_of, gaussians, mixed
 
 
@@ -48,6 +52,28 @@ def test_checks_come_with_the_plan(tmp_path: Path) -> None:
     assert [name[:3] for name in plan.checks] == ["rdp", "prv"]
     assert all(value is not None and value > 1 for value in plan.checks.values())
     assert solve([relative(64 / 1437, 50)], 1.0, tmp_path).checks == plan.checks
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_search_says_how_far_it_is(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    accountant: str,
+) -> None:
+    caplog.set_level(logging.INFO, logger="dpprobe")
+    monkeypatch.setattr(calibration, "Progress", partial(Progress, interval=0))
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    told = [record.message for record in caplog.records if "ETA" in record.message]
+    assert len(told) > 2
+    done, total = zip(
+        *(map(int, re.findall(r"(\d+)/(\d+) prices", line)[0]) for line in told), strict=True
+    )
+    assert list(done) == sorted(set(done))
+    assert all(part < whole for part, whole in zip(done, total, strict=True)), "checks are left"
+    caplog.clear()
+    solve([relative(64 / 1437, 50)], 1.0, tmp_path, accountant)
+    assert not caplog.records, "the answer is kept"
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

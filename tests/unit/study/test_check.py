@@ -117,18 +117,28 @@ def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
     )
 
 
-def test_a_multi_label_dataset_is_refused_by_heads_of_one_label(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("method", "cure"),
+    [
+        ({"head": "sgd"}, "takes one; write loss: sigmoid in the method"),
+        ({"head": "feature_covariance"}, "takes one; write loss: sigmoid in the method"),
+        ({"head": "tuned", "base": {"head": "sgd"}}, "write loss: sigmoid in the method's base"),
+    ],
+)
+def test_a_head_of_one_label_is_told_what_lets_it_take_several(
+    monkeypatch: pytest.MonkeyPatch, method: dict[str, Any], cure: str
 ) -> None:
-    study = load_study(STUDY)
+    study = load_study(changed("methods.sgd", method))
     monkeypatch.setattr(type(study.datasets["digits"]), "multi_label", lambda _: True)
-    monkeypatch.setattr(type(study.methods["ceiling"]), "multi_label", True)
     with pytest.raises(ConfigError) as caught:
         check_study(study)
-    assert str(caught.value).startswith(
-        "config: methods.sgd on datasets.digits: the dataset is multi-label and head sgd"
-    )
+    start = "config: methods.sgd on datasets.digits: the rows have several labels, and head "
+    assert str(caught.value).startswith(start)
+    assert str(caught.value).endswith(cure)
     assert len(str(caught.value).splitlines()) == 1
+    fixed = {"head": "sgd", "loss": "sigmoid"}
+    mended = {**method, "base": fixed} if "base" in method else {**method, "loss": "sigmoid"}
+    check_study(load_study(changed("methods.sgd", mended)))
 
 
 @pytest.mark.parametrize(

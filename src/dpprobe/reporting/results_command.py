@@ -1,0 +1,133 @@
+"""The command that prints a study's results, and where to look further: `dpprobe results`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json
+from dpprobe.errors import DataError
+from dpprobe.study.snapshot import recent_results_folders
+
+SUMMARIES = "summary/*.parquet"
+# Where studies write unless they name another folder: config.yaml and those of config/.
+_USUAL = ("results", "results/*")
+_SHOWN = 10
+
+
+def add_command(commands: Any) -> None:
+    """Adds `results` to a parser's commands."""
+    summary = "print accuracies, and where to look further"
+    parser: argparse.ArgumentParser = commands.add_parser("results", help=summary)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="a study's results_dir; without it the latest results are printed, and others listed",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.folder is not None:
+        print(describe_results(arguments.folder))
+        return 0
+    latest, *others = _finished()
+    if others:
+        print(f"{latest}, the latest of {1 + len(others)}, {_when(latest)}\n")
+    print(describe_results(latest))
+    if others:
+        print("\nothers:")
+        _list(others)
+    return 0
+
+
+def results_folders() -> list[Path]:
+    """Lists the folders with finished datasets, the latest first.
+
+    They are looked for where studies usually write, and where those of recent runs wrote that began
+    in the working directory.
+    """
+    usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
+    finished: dict[Path, Path] = {}
+    for folder in [*usual, *recent_results_folders()]:
+        if any(folder.glob(SUMMARIES)):
+            finished.setdefault(folder.resolve(), folder)
+    return sorted(finished.values(), key=_finished_at, reverse=True)
+
+
+def describe_results(folder: Path) -> str:
+    """Lists a results folder's accuracies, figures, and the command that opens MLflow.
+
+    Raises:
+      DataError: when the folder holds no finished dataset.
+    """
+    from dpprobe.reporting.accuracy_table import format_console  # imports pandas
+
+    summaries = sorted(folder.glob(SUMMARIES))
+    if not summaries:
+        others = ", ".join(map(str, results_folders()[:_SHOWN]))
+        remedy = f"finished are {others}" if others else "run `snakemake --cores all` first"
+        raise DataError(f"{folder}: no finished dataset; {remedy}")
+    lines = [format_console(summaries), ""]
+    lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
+    lines += [f"report:  {path}" for path in folder.glob("report.html")]
+    receipts = [read_json(path) for path in sorted(folder.glob("tracking/*.json"))]
+    lines += dict.fromkeys(line for receipt in receipts for line in _server(str(receipt["uri"])))
+    lines += [line for receipt in receipts for line in _pages(receipt)]
+    if (folder / "report.html").is_file():
+        lines.append("next:    open the report in a browser; docs/release.md publishes a head")
+    return "\n".join(lines)
+
+
+def _finished() -> list[Path]:
+    """Returns the folders with finished datasets, of which there is one at least.
+
+    Raises:
+      DataError: when there is none.
+    """
+    folders = results_folders()
+    if not folders:
+        raise DataError(
+            f"{Path('results')}: no finished dataset here or below; run `snakemake --cores all` "
+            "first, or name a study's results_dir: `python -m dpprobe results FOLDER`"
+        )
+    return folders
+
+
+def _list(folders: Iterable[Path]) -> None:
+    for folder in list(folders)[:_SHOWN]:
+        print(f"  {_when(folder)}  python -m dpprobe results {shlex.quote(str(folder))}")
+
+
+def _finished_at(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in folder.glob(SUMMARIES)), default=0.0)
+
+
+def _when(folder: Path) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(_finished_at(folder)))
+
+
+def _server(uri: str) -> list[str]:
+    """Returns the command that opens a SQLite store in a browser; none for a server."""
+    if uri.startswith("http"):
+        return []
+    mlflow = Path(sys.executable).with_name("mlflow")
+    shown = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else mlflow
+    return [f"browse:  {shown} server --backend-store-uri {uri} --port 5000"]
+
+
+def _pages(receipt: dict[str, Any]) -> list[str]:
+    """Lists the addresses of a receipt's pages, of a dataset or of the study."""
+    uri = str(receipt["uri"])
+    server = uri.rstrip("/") if uri.startswith("http") else "http://127.0.0.1:5000"
+    titles = {"cells": "runs", "summary": "summary", "studies": "study"}
+    pages = receipt["pages"]
+    return [
+        f"{title + ':':9}{server}/{pages[name]}" for name, title in titles.items() if name in pages
+    ]

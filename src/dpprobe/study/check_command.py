@@ -1,0 +1,53 @@
+"""The command that checks a study without Snakemake: `dpprobe check`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpprobe.study.check import check_study
+from dpprobe.study.dimensions import check_dimensions
+from dpprobe.study.load import check_yaml, load_study
+
+
+def add_command(commands: Any) -> None:
+    """Adds `check` to a parser's commands."""
+    summary = "check a study's file: YAML, options, data, checkpoints; nothing is run"
+    parser: argparse.ArgumentParser = commands.add_parser("check", help=summary)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        default=[Path("config.yaml")],
+        help="as after --configfile: the last file's values win; config.yaml by default",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    values: dict[str, Any] = {}
+    for path in arguments.files:
+        check_yaml(path)
+        values = merged(values, yaml.safe_load(path.read_text(encoding="utf-8-sig")))
+    study = load_study(values)
+    for warning in [*check_study(study), *check_dimensions(study)]:
+        print(f"dpprobe: warning: {warning}", file=sys.stderr)
+    named = " ".join(map(str, arguments.files))
+    words = "" if arguments.files == [Path("config.yaml")] else f" --configfile {named}"
+    print(f"{named}: {len(study.cells())} cells; run: snakemake --cores all{words}")
+    return 0
+
+
+def merged(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of two files as Snakemake merges them: mappings key by key."""
+    result = dict(first)
+    for key, value in last.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result

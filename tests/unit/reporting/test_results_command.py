@@ -1,0 +1,78 @@
+"""`dpprobe results` finds the latest results, and lists the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpprobe.__main__ import main
+from dpprobe.reporting import accuracy_table
+from dpprobe.study.snapshot import FOLDER, RUN_KEY
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(accuracy_table, "format_console", lambda paths: f"table of {paths[0]}")
+
+
+def finish(folder: str, seconds: int) -> None:
+    summary = Path(folder, "summary/lesions.parquet")
+    summary.parent.mkdir(parents=True)
+    summary.touch()
+    os.utime(summary, (seconds, seconds))
+
+
+def results(monkeypatch: pytest.MonkeyPatch, *words: str) -> str | int | None:
+    monkeypatch.setattr(sys, "argv", ["dpprobe", "results", *words])
+    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_the_only_results_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish("results/own_images", 1000)
+    Path("results/own_images/report.html").touch()
+    assert results(monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "table of results/own_images/summary/lesions.parquet"
+    assert "report:  results/own_images/report.html" in lines
+    assert lines[-1].startswith("next: ")
+
+
+def test_the_latest_of_several_is_printed_and_the_others_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    finish("results", 2000)
+    finish("results/own images", 3000)
+    finish("elsewhere/deep/down", 9000)
+    FOLDER.mkdir(parents=True)
+    for name, folder in {"a": "elsewhere/deep/down", "b": str(tmp_path / "results")}.items():
+        run = {"study": {"results_dir": folder}}
+        (FOLDER / f"{name}.json").write_text(json.dumps({RUN_KEY: run}))
+    (FOLDER / "c.json").write_text("{half")
+    assert results(monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("elsewhere/deep/down, the latest of 3, 1970-01-01 ")
+    assert "table of elsewhere/deep/down/summary/lesions.parquet" in lines
+    assert [line.partition("dpprobe ")[2] for line in lines[-2:]] == [
+        "results 'results/own images'",
+        "results results",
+    ]
+
+
+def test_without_results_the_command_says_how_to_get_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "run `snakemake --cores all`" in str(results(monkeypatch))
+    finish("results/own_images", 1000)
+    assert results(monkeypatch, "results/own_image") == (
+        "dpprobe: results/own_image: no finished dataset; finished are results/own_images"
+    )

@@ -1,0 +1,45 @@
+"""A study is checked by a command of its own, which names the line where Snakemake does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dpprobe.__main__ import main
+from tests.support.small_study import STUDY
+
+
+def check(monkeypatch: pytest.MonkeyPatch, *files: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpprobe", "check", *map(str, files)])
+    monkeypatch.setattr("dpprobe.__main__._show_progress", lambda: None)  # it would stay
+    main()
+
+
+def test_a_good_study_is_counted_and_its_command_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = Path("first.yaml"), Path("second.yaml")
+    first.write_text(yaml.safe_dump(STUDY))
+    second.write_text("epsilons: [1]\nmethods: {sgd: {epochs: 3}}\n")
+    with pytest.raises(SystemExit, match="^0$"):
+        check(monkeypatch, first)
+    assert capsys.readouterr().out == (
+        "first.yaml: 4 cells; run: snakemake --cores all --configfile first.yaml\n"
+    )
+    with pytest.raises(SystemExit, match="^0$"):
+        check(monkeypatch, first, second)
+    assert "first.yaml second.yaml: 2 cells" in capsys.readouterr().out
+
+
+def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("study: x\n\tseeds: 1\n")
+    with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml: line 2: a tab, .* spaces"):
+        check(monkeypatch, path)
+    path.write_text(yaml.safe_dump(STUDY | {"seedz": 1}))
+    with pytest.raises(SystemExit, match="dpprobe: config: seedz: unknown key"):
+        check(monkeypatch, path)

@@ -1,0 +1,77 @@
+"""A run says little while it works, and ends with results, or with each cause of failure once."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from tests.workflow.conftest import TIMEOUT, Workspace, count_rules
+
+JOB_LINES = ("Finished jobid", "Job stats", "Reason:", "input:", "output:", "Select jobs", "rule ")
+
+
+def say(workspace: Workspace, study: dict[str, Any], *arguments: str, code: int = 0) -> list[str]:
+    """Runs a study as a person does, with profiles/default alone, and returns what it says."""
+    words = workspace.command(*arguments, "--configfile", str(workspace.write(study)))
+    asked = words.index("--quiet")
+    result = subprocess.run(
+        words[:asked] + words[asked + 2 :],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert result.returncode == code, result.stdout
+    return result.stdout.splitlines()
+
+
+def test_a_dry_run_says_what_would_run_and_why(workspace: Workspace, small: dict[str, Any]) -> None:
+    lines = say(workspace, small, "--dry-run", "heads")
+    assert count_rules("\n".join(lines))["train_heads"] == 1
+    assert "Reason: Missing output files: results/calibration/digits/eps-2.json" in "\n".join(lines)
+    assert not any(line.startswith("rule heads") for line in lines), "hundreds of file names"
+    short = say(workspace, small, "--dry-run", "heads", "--quiet")
+    assert not any(line.startswith("Reason:") for line in short)
+
+
+def test_a_run_ends_with_the_next_step(workspace: Workspace, small: dict[str, Any]) -> None:
+    lines = say(workspace, small, "data")
+    assert not [line for line in lines if line.strip().startswith(JOB_LINES)]
+    assert any(line.startswith("1 of 2 steps") for line in lines), "how far the run is"
+    assert len(lines) < 10, lines
+    assert lines[-1].startswith("done; next: snakemake --cores all ")
+    assert lines[-1].endswith("--configfile study.yaml")
+    again = say(workspace, small, "data")
+    assert again[-1] == lines[-1]
+    assert any("Nothing to be done" in line for line in again)
+
+
+def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    for name in ("a", "b"):
+        (images / name).mkdir(parents=True)
+        for index in range(10):
+            Image.new("L", (8, 8), index + 100 * (name == "b")).save(images / name / f"{index}.png")
+    (images / "b/3.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    study = {
+        "datasets": {"scans": {"source": "imagefolder", "path": str(images), "test_fraction": 0.2}},
+        "backbones": {"pixels": {"family": "pixels"}},
+        "methods": {"sgd": {"head": "sgd", "batch_size": 8}},
+        "epsilons": [1],
+        "delta": 1e-3,
+    }
+    wrong = {**study, "seeds": 0, "methods": {"sgd": {"head": "sgd", "epochs": 0}}}
+    assert say(workspace, wrong, "data", code=1)[-2:] == [
+        "dpprobe: config: methods.sgd.epochs: 0: input should be greater than 0",
+        "config: seeds: 0: input should be greater than or equal to 1",
+    ]
+    lines = say(workspace, study, "data", code=1)
+    assert lines[-1] == "  log: results/logs/prepare_data/scans.log"
+    assert lines[-2].startswith("dpprobe: split tables of scans: ")
+    assert sum("3.png" in line for line in lines) == 1
+    assert sum("split tables of scans: failed; why" in line for line in lines) == 1
+    assert not [line for line in lines if "Traceback" in line or "WorkflowError" in line]
