@@ -31,7 +31,7 @@ VERSIONS = {
     "figures": 7,
     "tables": 3,
     "papers": 6,
-    "tracking": 7,
+    "tracking": 8,
     "report": 9,
     "costly_images": 1,
     "tsne_page": 2,

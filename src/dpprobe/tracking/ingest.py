@@ -38,6 +38,7 @@ from dpprobe.tracking.store import (
     readable_errors,
 )
 from dpprobe.tracking.views import (
+    ALL_VIEW,
     PRIVATE_VIEW,
     VIEW_KEY,
     cells_experiment,
@@ -129,7 +130,11 @@ def ingest(
         client = MlflowClient(tracking_uri=uri)
         writer = Writer(client, study=study, commit=commit)
         page = writer.write(cells_experiment(dataset, location, cells, measure), cells)
-        pages = {"cells": page, "private": page.replace(VIEW_KEY, PRIVATE_VIEW)}
+        pages = {
+            "cells": page,
+            "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
+            "all": page.replace(VIEW_KEY, ALL_VIEW),
+        }
         page = writer.write(summary_experiment(dataset, location, summaries, measure), summaries)
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = register_heads(client, cell_files, writer.runs, study=study, which=register)
