@@ -244,7 +244,16 @@ def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str
     kinds = [("LINE", curve)] if curve in logged else []
     kinds += [("BAR", name) for name in columns]
     shared = {"metricSectionId": section, "deleted": False, "isGenerated": True}
-    line = {"scaleType": "linear", "xAxisKey": "step", "xAxisScaleType": "linear", "range": {}}
+    # Without a smoothness of 0 MLflow draws averages over epsilons.
+    line = {
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": False,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": False,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+    }
     return {
         "compareRunCharts": [
             {
