@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-
-from dpprobe.artifacts import read_json
 from tests.browser.chromium import MISSING, await_that, launch, open_page, screen
 from tests.support.mlflow_server import serve
+
+from dpprobe.artifacts import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "images"
