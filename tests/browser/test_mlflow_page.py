@@ -92,7 +92,7 @@ def test_all_cells_are_grouped_by_epsilon(store: Path, server: str, browser: Any
     for group in ("Group: 0.5", "Group: 1", "Group: 2"):
         assert group in text
     assert "nonprivate ε∞ pixels" in text
-    assert "14 matching runs" in " ".join(text.split())
+    assert "18 matching runs" in " ".join(text.split())
     assert_quiet(browser, server)
 
 
@@ -107,7 +107,7 @@ def test_auc_and_the_epsilon_of_charts_can_be_read_beside_the_assistant(
     assert all(shown), "the AUC lies outside of the table's part that shows"
     open_page(browser, f"{server}/{pages['charts']}", "auc/eps_2")
     titles = browser.execute_script(TITLES)
-    wanted = ["auc/against_100_x_epsilon", "auc/eps_0.5", "auc/eps_1", "auc/eps_2"]
+    wanted = ["auc/by_100_eps", "auc/eps_0.5", "auc/eps_1", "auc/eps_2"]
     assert [title for title, _ in titles if title in wanted] == wanted
     assert [title for title, cut in titles if title in wanted and cut] == []
     assert_quiet(browser, server)

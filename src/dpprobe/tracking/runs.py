@@ -44,7 +44,7 @@ OUTSIDE = (
 )
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
 # Of a summary's metric whose steps are 100 x epsilon; MLflow makes it the title of its chart.
-AGAINST_EPSILON = "against_100_x_epsilon"
+AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
 CHOICE = "/choice_epsilon_eps_"  # likewise: what publishing the best one costs

@@ -237,7 +237,8 @@ def _by_param(name: str) -> dict[str, Any]:
 def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str, Any]:
     """Lays out the charts of a metric: against epsilon, then at each epsilon, in their order.
 
-    MLflow adds those of other metrics, and titles each chart by its metric.
+    MLflow adds those of other metrics, and titles each chart by its metric. Reordered sections it
+    leaves where they are; others it sorts by name, which puts accuracy before an AUC.
     """
     section = f"dpprobe-{headline}"
     curve = f"{headline}/{AGAINST_EPSILON}"
@@ -266,6 +267,7 @@ def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str
             }
             for kind, name in kinds
         ],
+        "isAccordionReordered": True,
         "compareRunSections": [
             {
                 "uuid": section,

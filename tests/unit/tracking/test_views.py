@@ -81,10 +81,10 @@ def test_where_the_metric_is_auc_it_is_the_first_column_and_chart() -> None:
     cell = contents({"method": "m" * 40, "backbone": "b" * 40, "epsilon": "1"}, ["test/auc"])
     (view, *_) = cells_experiment("scans", None, [cell], measure).views(set()).values()
     assert view["columnOrder"][0] == view["orderByKey"] == "metrics.`test/auc`"
-    summary = contents({}, ["auc/eps_10", "auc/eps_2", "auc/against_100_x_epsilon"])
+    summary = contents({}, ["auc/eps_10", "auc/eps_2", "auc/by_100_eps"])
     (view,) = summary_experiment("scans", None, [summary], measure).views(set()).values()
     charts = [chart["metricKey"] for chart in view["compareRunCharts"]]
-    assert charts == ["auc/against_100_x_epsilon", "auc/eps_2", "auc/eps_10"]
+    assert charts == ["auc/by_100_eps", "auc/eps_2", "auc/eps_10"]
 
 
 def test_a_dataset_judged_by_accuracy_shows_its_auc_too() -> None:
