@@ -32,7 +32,7 @@ VERSIONS = {
     "tables": 3,
     "papers": 6,
     "tracking": 8,
-    "report": 9,
+    "report": 10,
     "costly_images": 1,
     "tsne_page": 2,
     "release": 1,

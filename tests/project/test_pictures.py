@@ -1,4 +1,4 @@
-"""The pictures of README and docs: there, small, shown, and those of the README made by a script."""
+"""The pictures of README and docs: there, small, shown; those of the README made by a script."""
 
 from __future__ import annotations
 
