@@ -69,6 +69,7 @@ def take(results: Path) -> Iterator[tuple[str, bytes]]:
         browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         open_page(browser, (results / "report.html").as_uri(), "Headline")
         yield REPORT, browser.get_screenshot_as_png()
+        browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         with tempfile.TemporaryDirectory() as scratch:
             store = f"sqlite:///{results.resolve()}/mlflow.db"
             with serve(Path(scratch), backend=store) as server:
@@ -88,17 +89,24 @@ def a_browser() -> Iterator[Any]:
             browser.quit()
 
 
-def close_assistant(browser: Any) -> None:
-    """Closes the panel that MLflow opens at the first visit of a local page."""
-    for cross in browser.find_elements("css selector", '[data-component-id$="chat_panel.close"]'):
+def close_assistant(browser: Any) -> bool:
+    """Closes the panel that MLflow opens at the first visit of a local page.
+
+    Returns:
+      True if there was one.
+    """
+    crosses = browser.find_elements("css selector", '[data-component-id$="chat_panel.close"]')
+    for cross in crosses:
         cross.click()
+    return bool(crosses)
 
 
 def _mlflow_page(browser: Any, address: str) -> bytes:
     width, height = MLFLOW_SIZE
     screen(browser, width=width, height=height)
     open_page(browser, address, "matching runs")
-    close_assistant(browser)
+    if close_assistant(browser):
+        open_page(browser, address, "matching runs")  # laid out anew in the room that is free
     browser.execute_script(
         "document.head.appendChild(document.createElement('style')).textContent = arguments[0]",
         PLOTLY_BUTTONS,

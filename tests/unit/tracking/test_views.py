@@ -174,6 +174,13 @@ def test_of_two_epsilons_as_far_from_one_the_view_always_takes_the_same() -> Non
     assert {name.partition(BEST)[2] for name in chosen} == {"0.5"}
 
 
+def test_every_line_of_a_chart_has_a_colour_of_its_own(study: Study) -> None:
+    study.ingest()
+    runs = study.runs("digits/summary").values()
+    colours = [run.data.tags["mlflow.runColor"] for run in runs]
+    assert len(set(colours)) == len(colours) > 2
+
+
 def test_cells_of_two_studies_share_a_view(study: Study) -> None:
     study.ingest()
     columns = study.view("digits")["selectedColumns"]
