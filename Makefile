@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema lock clean clean-all
+.PHONY: help environment demo test slurm-test check format schema screenshots lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -15,6 +15,7 @@ help:
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
+	@echo "make screenshots  make the README's pictures again, in Chromium"
 	@echo "make lock     resolve requirements/*.in again"
 	@echo "make clean    remove the environment and the default study's results, nothing else"
 	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
@@ -74,6 +75,9 @@ schema: $(READY)
 	$(BIN)/python -m dpprobe schema > workflow/schemas/study.schema.json
 	$(BIN)/python -m dpprobe schema catalog > workflow/schemas/catalog.schema.json
 	$(BIN)/python -m dpprobe schema bundle > workflow/schemas/bundle.schema.json
+
+screenshots: $(READY)
+	@$(BIN)/python -m tests.browser.screenshots
 
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url --quiet --upgrade

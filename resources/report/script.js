@@ -1,5 +1,5 @@
 "use strict";
-// Tables that sort, a filter for long ones, statements that open when a link leads to them.
+// Tables that sort and keep a column in sight, a filter for long ones, statements that open when a link leads to them.
 const number = (text) => {
   if (text.trim() === "∞" || text.trim() === "inf") return Infinity;
   const found = text.replace(/,/g, "").match(/^\s*[-−]?\d+(\.\d+)?(e[-+]?\d+)?/i);
@@ -31,6 +31,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.addEventListener("click", () => sort(table, column, button));
     head.append(button);
   });
+}
+// The column that stays while a table scrolls: the first in which rows differ, such as ε where there is one dataset.
+for (const { tBodies: [body], tHead: head } of document.querySelectorAll(".scroll > table")) {
+  const rows = [...body.rows].filter((row) => row.cells.length === head.rows[0].cells.length);
+  const texts = (column) => new Set(rows.map((row) => row.cells[column].textContent.trim()));
+  const pinned = Math.max(0, [...head.rows[0].cells].findIndex((_, column) => texts(column).size > 1));
+  for (const row of [head.rows[0], ...rows]) row.cells[pinned]?.classList.add("pin");
 }
 for (const input of document.querySelectorAll("input[data-filter]")) {
   const rows = [...document.getElementById(input.dataset.filter).tBodies[0].rows];

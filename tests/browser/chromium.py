@@ -1,4 +1,4 @@
-"""A headless Chromium for tests: what it shows, what it complains of, whom it asks."""
+"""A headless Chromium for tests and pictures: what it shows, complains of, and asks whom."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def await_that(found: Callable[[], Any], otherwise: Callable[[], str]) -> Any:
         if value:
             return value
         time.sleep(0.2)
-    return pytest.fail(otherwise())
+    raise AssertionError(otherwise())
 
 
 def assert_quiet(browser: Any, server: str | None = None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.browser.chromium import assert_quiet, needed, open_page
+from tests.browser.chromium import assert_quiet, needed, open_page, screen
 from tests.support.cell_files import write_cell, write_dataset_info, write_study
 from tests.support.mlflow_server import serve
 
@@ -48,6 +48,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             receipt=root / "receipt.json",
             lock=root / "lock",
         )
+    scans = [
+        write_cell(
+            root / "scans", dataset="scans", backbone="a_backbone_with_a_long_name_" * 2,
+            method="a_method_with_a_long_name_" * 2, epsilon=epsilon, multi_label=True,
+        )
+        for epsilon in ("0.5", "1", "2")
+    ]  # fmt: skip
+    ingest(
+        uri=f"sqlite:///{root}/mlflow.db", study="study", dataset="scans", metrics_files=scans,
+        dataset_info=info, figures=[], embeddings={}, tables=[],
+        artifact_root=root / "mlartifacts", receipt=root / "scans.json", lock=root / "lock",
+    )  # fmt: skip
     return root
 
 
@@ -61,12 +73,43 @@ def server(store: Path) -> Iterator[str]:
 def test_cells_page_lists_the_runs_with_their_accuracy(
     store: Path, server: str, browser: Any
 ) -> None:
+    screen(browser, width=2600)  # MLflow writes no columns that lie outside of the window
     page = read_json(store / "receipt.json")["pages"]["cells"]
-    text = open_page(browser, f"{server}/{page}", "sgd ε0.5 scattering")
-    assert "nonprivate ε∞ pixels" in text
+    text = open_page(browser, f"{server}/{page}", "sgd ε1 scattering")
+    assert "4 matching runs" in " ".join(text.split())
+    assert "ε0.5" not in text, "the page opens on more than one epsilon"
+    assert "cells at epsilon 1" in text, "the menu of views does not tell the epsilon"
     for column in ("backbone", "method", "epsilon", "test/accuracy", "test/accuracy_std"):
         assert column in text, f"the ready-made view does not show {column}"
     assert "dropped" not in text, "the ready-made view shows a cell that left the study"
+    assert_quiet(browser, server)
+
+
+def test_all_cells_are_grouped_by_epsilon(store: Path, server: str, browser: Any) -> None:
+    screen(browser, width=1500)
+    page = read_json(store / "receipt.json")["pages"]["all"]
+    text = open_page(browser, f"{server}/{page}", "Group: inf")
+    for group in ("Group: 0.5", "Group: 1", "Group: 2"):
+        assert group in text
+    assert "nonprivate ε∞ pixels" in text
+    assert "18 matching runs" in " ".join(text.split())
+    assert_quiet(browser, server)
+
+
+def test_auc_and_the_epsilon_of_charts_can_be_read_beside_the_assistant(
+    store: Path, server: str, browser: Any
+) -> None:
+    screen(browser, width=1600)
+    pages = read_json(store / "scans.json")["pages"]
+    open_page(browser, f"{server}/{pages['cells']}", "test/auc")
+    shown = browser.execute_script(IN_SIGHT, '.ag-cell[col-id="metrics.`test/auc`"]')
+    assert len(shown) == 1
+    assert all(shown), "the AUC lies outside of the table's part that shows"
+    open_page(browser, f"{server}/{pages['charts']}", "auc/eps_2")
+    titles = browser.execute_script(TITLES)
+    wanted = ["auc/by_100_eps", "auc/eps_0.5", "auc/eps_1", "auc/eps_2"]
+    assert [title for title, _ in titles if title in wanted] == wanted
+    assert [title for title, cut in titles if title in wanted and cut] == []
     assert_quiet(browser, server)
 
 
@@ -99,3 +142,19 @@ def test_run_page_shows_metrics_and_artifacts(store: Path, server: str, browser:
     assert "(1, 1e-05)-DP" in text
     open_page(browser, f"{server}/#/experiments/{experiment}/runs/{run}/artifacts", "privacy.json")
     assert_quiet(browser, server)
+
+
+# True for each element that nothing hides: at its middle lies the element itself.
+IN_SIGHT = """
+return [...document.querySelectorAll(arguments[0])].map((own) => {
+  const box = own.getBoundingClientRect();
+  const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+  return top !== null && (own.contains(top) || top.contains(own));
+});
+"""
+# The texts that look like a metric, and whether each is cut to its box.
+TITLES = """
+return [...document.querySelectorAll("[data-testid='experiment-view-compare-runs-card'] *")]
+  .filter((own) => own.childElementCount === 0 && /^[a-z_]+\\/[a-z]/.test(own.textContent))
+  .map((own) => [own.textContent.trim(), own.scrollWidth > own.clientWidth + 1]);
+"""

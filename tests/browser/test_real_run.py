@@ -64,6 +64,11 @@ def receipt(results: Path, name: str = "digits") -> dict[str, Any]:
     return found
 
 
+def accuracy(results: Path, method: str, epsilon: str) -> float:
+    cell = read_json(results / f"cells/digits/pixels/{method}/eps-{epsilon}/metrics.json")
+    return float(cell["summary"]["accuracy"]["mean"])
+
+
 def run_address(results: Path, page: str, run: str, name: str = "digits") -> str:
     record = receipt(results, name)
     experiment = record["pages"][page].split("/")[2]
@@ -73,7 +78,7 @@ def run_address(results: Path, page: str, run: str, name: str = "digits") -> str
 def test_runs_are_found_by_a_filter(results: Path, server: str, browser: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    text = open_page(browser, f"{server}/{receipt(results)['pages']['cells']}", "sgd ε2 pixels")
+    text = open_page(browser, f"{server}/{receipt(results)['pages']['all']}", "sgd ε2 pixels")
     assert "7 matching runs" in " ".join(text.split())
     (box,) = [
         e for e in browser.find_elements("css selector", "input")
@@ -107,12 +112,16 @@ def test_the_first_chart_is_the_metric_against_epsilon(
         lambda: browser.execute_script(
             "const first = document.querySelector('.js-plotly-plot');"
             "return first && first.data.filter((own) => own.x && own.x.length === 3)"
-            ".map((own) => [own.name, [...own.x], own.type]);"
+            ".map((own) => [own.name, [...own.x], own.type, [...own.y]]);"
         ),
         lambda: f"no chart: {text_of(browser)[:2000]}",
     )
-    assert {name for name, _, _ in lines} >= {"sgd pixels", "full pixels"}
-    assert all(steps == [50, 200, 800] for _, steps, _ in lines)
+    assert {name for name, _, _, _ in lines} >= {"sgd pixels", "full pixels"}
+    assert all(steps == [50, 200, 800] for _, steps, _, _ in lines)
+    for method in ("sgd", "full"):
+        logged = [accuracy(results, method, epsilon) for epsilon in ("0.5", "2", "8")]
+        drawn = [values for name, _, _, values in lines if name == f"{method} pixels"]
+        assert drawn == [pytest.approx(logged, rel=1e-3)], "MLflow draws a smoothed curve"
     assert_quiet(browser, server)
 
 
@@ -253,6 +262,25 @@ def test_the_report_is_readable_on_a_phone_and_in_the_dark(
     assert low == [], "text that is hard to read"
 
 
+def test_captions_and_a_column_stay_while_tables_scroll_on_a_phone(
+    results: Path, browser: Any
+) -> None:
+    screen(browser, width=390)
+    open_page(browser, (results / "report.html").as_uri(), "Headline")
+    browser.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    tables = browser.execute_script(SCROLLED)
+    assert len([table for table in tables if table["hidden"] > 50]) >= 5
+    for table in tables:
+        left, right = table["caption"]
+        assert left == pytest.approx(0, abs=1), f"the caption of {table['name']} scrolls away"
+        assert right <= 1, f"the caption of {table['name']} is cut"
+        assert set(table["pinned"]) == {0.0}, f"no column of {table['name']} stays"
+        assert table["share"] <= 0.55, f"the column that stays of {table['name']} fills the screen"
+    pinned = {table["name"]: table["heading"] for table in tables}
+    (best,) = [heading for name, heading in pinned.items() if name.startswith("Best private")]
+    assert best == "ε", "with one dataset it is the epsilon that tells rows apart"
+
+
 @pytest.mark.parametrize("name", ["report.html", "figures/digits/tsne_pixels.html"])
 def test_pages_print(results: Path, browser: Any, name: str) -> None:
     browser.get((results / name).as_uri())
@@ -288,6 +316,25 @@ def test_the_tsne_page_shows_images_and_hides_classes(results: Path, browser: An
     assert_quiet(browser)
 
 
+# Each table that is wider than its box, scrolled to its end: distances from the box's edges.
+SCROLLED = """
+return [...document.querySelectorAll(".scroll")].flatMap((box) => {
+  const hidden = box.scrollWidth - box.clientWidth;
+  if (hidden < 2) return [];
+  box.scrollLeft = hidden;
+  const left = box.getBoundingClientRect().left + box.clientLeft;
+  const caption = box.querySelector("caption").getBoundingClientRect();
+  const pinned = [...box.querySelectorAll(".pin")];
+  return [{
+    name: box.getAttribute("aria-label"),
+    hidden,
+    caption: [caption.left - left, caption.right - left - box.clientWidth],
+    pinned: pinned.map((cell) => Math.round(cell.getBoundingClientRect().left - left)),
+    share: pinned[0].getBoundingClientRect().width / box.clientWidth,
+    heading: pinned[0].innerText.trim(),
+  }];
+});
+"""
 # Where the point drawn last lies: its colour is found on the canvas.
 FIRST_POINT = """
 const canvas = document.querySelector("#plane > canvas");

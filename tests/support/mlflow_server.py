@@ -1,4 +1,4 @@
-"""An MLflow server on a free local port, for tests."""
+"""An MLflow server on a free local port, for tests and pictures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 WAIT_SECONDS = 60.0
 
@@ -60,4 +58,4 @@ def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path) -> 
                 return
         except OSError:
             time.sleep(0.2)
-    pytest.fail(f"the MLflow server did not answer: {log.read_text()[-2000:]}")
+    raise AssertionError(f"the MLflow server did not answer: {log.read_text()[-2000:]}")

@@ -16,6 +16,7 @@ from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import read_info
 from dpprobe.errors import TrackingError
 from dpprobe.fairness.record import FairnessRecord
+from dpprobe.reporting.colours import CLASS_COLOURS
 from dpprobe.results.cell_record import ACCURACY, measures, read_cell
 from dpprobe.results.summary import read_grid
 from dpprobe.tracking.model_registry import register_heads, retire_heads
@@ -38,6 +39,7 @@ from dpprobe.tracking.store import (
     readable_errors,
 )
 from dpprobe.tracking.views import (
+    ALL_VIEW,
     PRIVATE_VIEW,
     VIEW_KEY,
     cells_experiment,
@@ -48,6 +50,7 @@ from dpprobe.tracking.writer import Writer
 
 logger = logging.getLogger("dpprobe")
 
+RUN_COLOUR = "mlflow.runColor"  # tag of a run, as MLflow 3.17's page names it
 STUDY_FOLDER = "_study"  # of a study's artifacts and its receipt; no dataset may be called so
 
 
@@ -122,14 +125,20 @@ def ingest(
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
         gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []
         files = [*attached, *planes, *gaps]
-        summaries.append(summary_run(group, study, shared_tags, files, source))
+        # Those that MLflow draws by lot give several lines of a chart the same colour.
+        colour = {RUN_COLOUR: CLASS_COLOURS[len(summaries) % len(CLASS_COLOURS)]}
+        summaries.append(summary_run(group, study, shared_tags | colour, files, source))
     with locked(lock_file(uri, lock, receipt)), readable_errors(uri):
         initialise(uri)
         location = None if is_server(uri) else artifact_root / dataset
         client = MlflowClient(tracking_uri=uri)
         writer = Writer(client, study=study, commit=commit)
         page = writer.write(cells_experiment(dataset, location, cells, measure), cells)
-        pages = {"cells": page, "private": page.replace(VIEW_KEY, PRIVATE_VIEW)}
+        pages = {
+            "cells": page,
+            "private": page.replace(VIEW_KEY, PRIVATE_VIEW),
+            "all": page.replace(VIEW_KEY, ALL_VIEW),
+        }
         page = writer.write(summary_experiment(dataset, location, summaries, measure), summaries)
         pages |= {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         models = register_heads(client, cell_files, writer.runs, study=study, which=register)

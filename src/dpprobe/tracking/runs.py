@@ -46,6 +46,8 @@ OUTSIDE = (
     "without noise. No promise covers them, nor a choice that was made by looking at them."
 )
 RELEASE = "What each head promises, and whether it may be released, stands in the run of its cell."
+# Of a summary's metric whose steps are 100 x epsilon; MLflow makes it the title of its chart.
+AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 TAG_LENGTH = 2000  # of a list of classes
 CLASSES_LOGGED = 100  # more classes than this have their recall in metrics.json alone
@@ -222,7 +224,7 @@ def summary_run(
             value = _rounded(record.summary[name].mean)
             metrics.append((f"{name}/eps_{record.cell.epsilon}", value, 0))
             if (step := steps.get(record.cell.epsilon_value)) is not None:
-                metrics.append((f"{name}/curve", value, step))
+                metrics.append((f"{name}/{AGAINST_EPSILON}", value, step))
     hashes = [[record.cell.epsilon, record.content_hash] for record in ordered]
     epsilons = ", ".join(record.cell.epsilon for record in ordered)
     return RunContents(

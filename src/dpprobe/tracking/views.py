@@ -1,6 +1,7 @@
-"""The experiments of MLflow and their ready-made views: columns, order, filter.
+"""The experiments of MLflow and their ready-made views: columns, order, filter, groups, charts.
 
-MLflow's own table shows neither params nor metrics until somebody picks columns.
+MLflow's own table shows neither params nor metrics until somebody picks columns. A view's keys are
+those of its page's state in MLflow 3.17; the state of the assistant's panel is not among them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.privacy.limits import epsilon_value
+from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.results.best_private import from_one
 from dpprobe.results.cell_record import Measure
-from dpprobe.tracking.runs import BEST, CURVES, RunContents
+from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
 
-VIEW_KEY = "dpprobe"  # of the ready-made view of an experiment
-PRIVATE_VIEW = "dpprobe-private"  # of the same with private cells alone
+VIEW_KEY = "dpprobe"  # of the ready-made view that an experiment's page opens
+PRIVATE_VIEW = "dpprobe-private"  # of private cells at every epsilon
+ALL_VIEW = "dpprobe-all"  # of every cell
 STUDIES = "all studies"  # the experiment of studies; a space keeps it apart from datasets
 RELEASES = "all releases"  # likewise, the experiment of releases
 STUDY_COLUMNS = 12  # of the view of all studies
 CURRENT = "current"  # tag: "true" while the study names the result, else "false"
+NAME = "name"  # of a view, in the menu of its page; not a key of the page's state
+# With MLflow's three, a page of 1,600 pixels cuts the epsilon off the title of a chart.
+CHART_COLUMNS = 2
+RUNS_SHOWN = 20  # in charts, until somebody asks for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +52,32 @@ class ExperimentContents:
 def cells_experiment(
     dataset: str, location: Path | None, cells: Sequence[RunContents], measure: Measure
 ) -> ExperimentContents:
-    """Describes the experiment of a dataset's cells."""
+    """Describes the experiment of a dataset's cells.
+
+    Its page opens on the private epsilon nearest to 1: accuracies at one epsilon can be compared.
+    """
     headline = f"test/{measure.headline}"
-    others_shown = [f"test/{name}" for name in CURVES[measure.headline][1:]]
+    others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]
     columns = [
-        headline, f"{headline}_std", f"{headline}_rows_low", f"{headline}_rows_high",
-        *others_shown, "test/ece", "privacy/epsilon_realised", "privacy/noise_multiplier",
+        headline, f"{headline}_rows_low", f"{headline}_rows_high", f"{headline}_std",
+        *dict.fromkeys(name for name in others_shown if name != headline),
+        "test/ece", "privacy/epsilon_realised", "privacy/noise_multiplier",
         "audit/epsilon_lower", "attack/auc",
     ]  # fmt: skip
-    params = ["backbone", "method", "epsilon", "seeds"]
+    params = ["method", "backbone", "epsilon", "seeds"]
+    epsilon = nearest_to_one(run.params["epsilon"] for run in cells)
 
     def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         logged = _logged(cells) | other_metrics
         shown = [name for name in columns if name in logged]
+        view = _view(params, shown, headline, runs=cells)
+        at_epsilon = f'{view["searchFilter"]} and tags.epsilon = "{epsilon}"'
+        private = f'{view["searchFilter"]} and tags.private = "true"'
+        grouped = view | {"groupBy": _by_param("epsilon")}
         return {
-            key: _view(params, shown, headline, runs=cells, also=also)
-            for key, also in ((VIEW_KEY, ""), (PRIVATE_VIEW, ' and tags.private = "true"'))
+            VIEW_KEY: view | {NAME: f"cells at epsilon {epsilon}", "searchFilter": at_epsilon},
+            PRIVATE_VIEW: grouped | {NAME: "private cells by epsilon", "searchFilter": private},
+            ALL_VIEW: grouped | {NAME: "all cells by epsilon"},
         }
 
     return ExperimentContents(
@@ -79,12 +95,15 @@ def summary_experiment(
     prefix = f"{measure.headline}/eps_"
 
     def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
+        logged = _logged(summaries) | other_metrics
         columns = sorted(
-            (name for name in _logged(summaries) | other_metrics if name.startswith(prefix)),
+            (name for name in logged if name.startswith(prefix)),
             key=lambda name: epsilon_value(name.removeprefix(prefix)),
         )
-        order = columns[-1] if columns else ""
-        return {VIEW_KEY: _view(["backbone", "method"], columns, order, runs=summaries)}
+        order = prefix + nearest_to_one(name.removeprefix(prefix) for name in columns)
+        view = _view(["method", "backbone"], columns, order, runs=summaries)
+        charts = _charts(measure.headline, columns, logged)
+        return {VIEW_KEY: view | charts | {NAME: "every method, by epsilon"}}
 
     return ExperimentContents(
         name=f"{dataset}/summary",
@@ -103,7 +122,8 @@ def studies_experiment(location: Path | None, run: RunContents) -> ExperimentCon
     def views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged([run]) | other_metrics)
         order = columns[0] if columns else ""
-        return {VIEW_KEY: _view(["study", "datasets", "cells"], columns, order, runs=[run])}
+        view = _view(["study", "datasets", "cells"], columns, order, runs=[run])
+        return {VIEW_KEY: view | {NAME: "studies"}}
 
     return ExperimentContents(
         name=STUDIES,
@@ -121,8 +141,16 @@ def releases_experiment(location: Path | None, run: RunContents) -> ExperimentCo
         name=RELEASES,
         location=location,
         note="One run a release: its guarantee, what was measured of it under noise, its bundle.",
-        views=lambda _: {VIEW_KEY: _view(params, metrics, metrics[0], runs=[run])},
+        views=lambda _: {
+            VIEW_KEY: _view(params, metrics, metrics[0], runs=[run]) | {NAME: "releases"}
+        },
     )
+
+
+def nearest_to_one(epsilons: Iterable[str]) -> str:
+    """Returns the epsilon nearest to 1, a finite one where there is any."""
+    tokens = sorted(set(epsilons), key=lambda token: (from_one(token), epsilon_value(token)))
+    return tokens[0] if tokens else INFINITE
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
@@ -150,22 +178,23 @@ def view_tag(key: str) -> str:
     return f"mlflow.sharedViewState.{key}"
 
 
-def changed_view(key: str, view: Mapping[str, Any], present: str | None) -> str | None:
+def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
     """Returns the value of a view's tag as MLflow 3.17's page writes it, None if it is up to date.
 
     Args:
       present: the tag's value, None if there is none.
     """
-    packed = zlib.compress(json.dumps(view, sort_keys=True).encode(), 9)
-    state = "deflate;" + base64.b64encode(packed).decode()
+    state = {name: value for name, value in view.items() if name != NAME}
+    packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
+    wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}
     try:
-        current = json.loads(present or "")["state"]
-    except (KeyError, ValueError, TypeError):
-        current = None
-    if current == state:
-        return None
+        current = json.loads(present or "")
+        if wanted.items() <= current.items():
+            return None
+    except (AttributeError, ValueError):
+        pass
     now = int(1000 * time.time())
-    return json.dumps({"name": key, "createdAt": now, "updatedAt": now, "state": state})
+    return json.dumps({**wanted, "createdAt": now, "updatedAt": now})
 
 
 def _view(
@@ -174,9 +203,16 @@ def _view(
     order: str,
     *,
     runs: Sequence[RunContents],
-    also: str = "",
 ) -> dict[str, Any]:
-    columns = [f"params.`{name}`" for name in params] + [f"metrics.`{name}`" for name in metrics]
+    """Makes a table: the first metric beside the run's name, then the params, more metrics.
+
+    Long names of backbones and methods would push it out of a page of 1,600 pixels.
+    """
+    columns = [
+        *(f"metrics.`{name}`" for name in metrics[:1]),
+        *(f"params.`{name}`" for name in params),
+        *(f"metrics.`{name}`" for name in metrics[1:]),
+    ]
     return {
         "selectedColumns": columns,
         "columnOrder": columns,
@@ -186,9 +222,63 @@ def _view(
         },
         "orderByKey": f"metrics.`{order}`",
         "orderByAsc": False,
-        "searchFilter": f'tags.{CURRENT} = "true"{also}',
-        "runsHiddenMode": "FIRST_20_RUNS",
+        "searchFilter": f'tags.{CURRENT} = "true"',
+        "runsHiddenMode": f"FIRST_{RUNS_SHOWN}_RUNS",
         "hideEmptyCharts": True,
+    }
+
+
+def _by_param(name: str) -> dict[str, Any]:
+    """Groups runs by a param; a group's line shows the highest of each metric."""
+    key = {"mode": "param", "groupByData": name}
+    return {"aggregateFunction": "max", "groupByKeys": [key]}
+
+
+def _charts(headline: str, columns: Sequence[str], logged: Set[str]) -> dict[str, Any]:
+    """Lays out the charts of a metric: against epsilon, then at each epsilon, in their order.
+
+    MLflow adds those of other metrics, and titles each chart by its metric. Reordered sections it
+    leaves where they are; others it sorts by name, which puts accuracy before an AUC.
+    """
+    section = f"dpprobe-{headline}"
+    curve = f"{headline}/{AGAINST_EPSILON}"
+    kinds = [("LINE", curve)] if curve in logged else []
+    kinds += [("BAR", name) for name in columns]
+    shared = {"metricSectionId": section, "deleted": False, "isGenerated": True}
+    # Without a smoothness of 0 MLflow draws averages over epsilons.
+    line = {
+        "lineSmoothness": 0,
+        "useGlobalLineSmoothing": False,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": False,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+    }
+    return {
+        "compareRunCharts": [
+            {
+                **shared,
+                **(line if kind == "LINE" else {}),
+                "type": kind,
+                "uuid": f"dpprobe-{name}",
+                "metricKey": name,
+                "runsCountToCompare": RUNS_SHOWN,
+            }
+            for kind, name in kinds
+        ],
+        "isAccordionReordered": True,
+        "compareRunSections": [
+            {
+                "uuid": section,
+                "name": headline,
+                "display": True,
+                "deleted": False,
+                "isGenerated": True,
+                "isReordered": False,
+                "columns": CHART_COLUMNS,
+            }
+        ],
     }
 
 

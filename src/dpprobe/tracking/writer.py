@@ -84,7 +84,7 @@ class Writer:
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
-            if (value := changed_view(key, view, now.tags.get(tag))) is not None:
+            if (value := changed_view(view, now.tags.get(tag))) is not None:
                 _set_tag(self.client, now, tag, value)
         return (
             f"#/experiments/{experiment.experiment_id}/runs"

@@ -121,7 +121,7 @@ def test_a_summary_run_has_accuracy_at_each_epsilon(study: Study) -> None:
         accuracy = cell.data.metrics["test/accuracy"]
         assert run.data.metrics[f"accuracy/eps_{epsilon}"] == accuracy
     client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "accuracy/curve")
+    curve = client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
     assert [point.step for point in curve] == [50, 200]
     assert study.artifacts(run) == [
         "figures/accuracy.png", "figures/tsne_pixels.png", "tables/accuracy.md",
@@ -136,7 +136,7 @@ def test_epsilons_that_round_to_one_step_keep_a_step_each(study: Study) -> None:
     study.ingest(metrics_files=cells)
     run = study.runs("digits/summary")["study/digits/pixels/sgd"]
     client = MlflowClient(tracking_uri=study.uri)
-    curve = client.get_metric_history(run.info.run_id, "accuracy/curve")
+    curve = client.get_metric_history(run.info.run_id, "accuracy/by_100_eps")
     expected = [run.data.metrics[f"accuracy/eps_{epsilon}"] for epsilon in epsilons[:-1]]
     assert [point.step for point in curve] == [1, 2, 3, 4, 50]
     assert [point.value for point in curve] == expected
@@ -233,7 +233,7 @@ def test_a_multi_label_dataset_is_tracked_by_its_auc(study: Study) -> None:
     for epsilon in ("0.5", "2", "inf"):
         assert f"auc/eps_{epsilon}" in whole.data.metrics
         assert f"mean_average_precision/eps_{epsilon}" in whole.data.metrics
-    points = client.get_metric_history(whole.info.run_id, "auc/curve")
+    points = client.get_metric_history(whole.info.run_id, "auc/by_100_eps")
     assert [point.step for point in points] == [50, 200]
     summary = study.view("digits/summary")
     assert [name for name in summary["selectedColumns"] if name.startswith("metrics")] == [
@@ -246,7 +246,7 @@ def test_two_classes_log_their_auc_beside_the_accuracy(study: Study) -> None:
     study.ingest(metrics_files=[cell])
     run = study.runs()["study/digits/pixels/sgd/eps-1"]
     assert {"test/accuracy", "test/auc", "curve/test_auc"} <= set(run.data.metrics)
-    assert "metrics.`test/auc`" not in study.view("digits")["selectedColumns"]
+    assert "metrics.`test/auc`" in study.view("digits")["selectedColumns"]
     shown = write_cell(study.root / "chosen", class_names=("no", "yes"), headline="auc", note="x")
     study.ingest(metrics_files=[shown])
     assert study.view("digits")["orderByKey"] == "metrics.`test/auc`"

@@ -84,7 +84,8 @@ def _plan_figure(
     axes.axvline(setting.n, color=style.NEUTRAL, lw=0.9)
     axes.annotate(
         f" n = {setting.n:,}", (setting.n, 1), xycoords=("data", "axes fraction"), va="top",
-        fontsize=8, color=style.SUBTLE,
+        fontsize=8, color=style.SUBTLE, zorder=4,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
     )  # fmt: skip
     _label(axes, setting, scale, title, measured=bool(measured))
     return figure
