@@ -1,4 +1,4 @@
-"""Predicts accuracy, shows results and the catalog; uses, checks and hands out releases."""
+"""Drafts studies, predicts accuracy, shows results; uses, checks and hands out releases."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.artifacts import read_json
+from dpprobe.draft.command import add_command as add_init
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
@@ -36,6 +37,7 @@ def main() -> None:
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
+    add_init(commands)
     add_plan(commands)
     add_reproduction(commands)
     arguments = parser.parse_args()
