@@ -30,6 +30,18 @@ methods:
     head: auto
   nonprivate: # the ceiling, to know what privacy costs
     head: nonprivate"""
+RELEASE = """\
+# When you have decided, one head to publish (docs/release.md): uncomment these lines, and run the
+# command above with `releases` after `--cores all`. It costs its epsilon for good.
+# releases:
+#   {name}_v1:
+#     dataset: {name}
+#     backbone: {backbone}
+#     method: auto
+#     epsilon: 1
+#     # A test result with noise, paid by test {unit}s alone. Where a class has few of them, the AUC
+#     # cannot be measured: write `metric: accuracy` beside epsilon.
+#     evaluate: {{epsilon: 1}}"""
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
 
@@ -147,17 +159,7 @@ def _rest(draft: Draft) -> Iterator[str]:
     yield f"delta: {number(draft.delta)} # below 1 / (training {unit}s), by a factor of ten or more"
     yield f"seeds: {SEEDS}"
     yield ""
-    yield from comment(
-        "When you have decided, one head to publish (docs/release.md): uncomment these lines, and "
-        "run the command above with `releases` after `--cores all`. It costs its epsilon for good."
-    )
-    yield "# releases:"
-    yield f"#   {name}_v1:"
-    yield f"#     dataset: {name}"
-    yield f"#     backbone: {draft.backbone.name}"
-    yield "#     method: auto"
-    yield "#     epsilon: 1"
-    yield f"#     evaluate: {{epsilon: 1}} # a noisy test result, paid by test {unit}s alone"
+    yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit)
     yield ""
     yield from comment("Not among the images, where they would be taken for some.")
     yield f"results_dir: results/{name}"
