@@ -162,7 +162,7 @@ def test_columns_that_are_not_known_end_it_with_a_line(
     ("content", "message"),
     [
         (b"", "is empty; its first line must name the columns"),
-        ("file,label\nfiles/0.jpg,naïf\n".encode("latin-1"), "not UTF-8; save it as such"),
+        ("file,label\nfiles/0.jpg,naïf\n".encode("latin-1"), "not UTF-8"),
         (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values under 2 columns"),
         (b"file,file\n1,2\n", "two columns are named 'file'"),
     ],
