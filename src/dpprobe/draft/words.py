@@ -41,7 +41,8 @@ def _counts(seen: Seen) -> Iterator[str]:
         if not name:
             yield f"  and {len(order) - len(shown) + 1} between"
             continue
-        mark = "  (the smallest)" if name == order[-1] else ""
+        least = name == order[-1] and seen.counts[name] < seen.counts[order[0]]
+        mark = "  (the smallest)" if least else ""
         yield f"  {name:{width}}  {seen.counts[name]:>9,}{mark}"
 
 
