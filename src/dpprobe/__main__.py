@@ -1,4 +1,4 @@
-"""Predicts accuracy, shows results and the catalog; uses, checks and hands out releases."""
+"""Drafts studies, predicts accuracy, shows results; uses, checks and hands out releases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 
+from dpprobe.draft.command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
@@ -34,6 +35,7 @@ def main() -> None:
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
     add_check(commands)
+    add_init(commands)
     add_plan(commands)
     add_results(commands)
     add_reproduction(commands)

@@ -165,8 +165,16 @@ class Options(ColumnOptions):
         return _header(self, self._files("train")[0]).multi_label
 
     def count_classes(self) -> int | None:
-        names = self.class_names or _header(self, self._files("train")[0]).class_names
+        names = self.names()
         return len(names) if names else None
+
+    def names(self) -> tuple[str, ...] | None:
+        """Returns the classes, or the labels; None where neither option nor file names them."""
+        return self.class_names or _header(self, self._files("train")[0]).class_names
+
+    def values(self, column: str) -> list[Any]:
+        """Reads a column of all rows, of both splits; not for images."""
+        return [value for name in self._splits() for value in _column(self, name, column)]
 
     def _count(self, name: SplitName) -> int:
         rows = sum(_header(self, path).rows for path in self._files(name))

@@ -20,13 +20,9 @@ from PIL import Image
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
 from dpprobe.data.table import READ_ROWS, EncodedImage
+from dpprobe.data.usual_columns import IMAGE_COLUMNS
 from dpprobe.errors import ConfigError, DataError
 
-# Columns of a table that usually hold images or the paths of their files, and that of ids.
-IMAGE_COLUMNS = (
-    "image", "img", "path", "file", "filename", "file_name", "filepath", "file_path",
-    "image_path", "img_path", "image_file", "image_filename", "image_name",
-)  # fmt: skip
 ID_COLUMN = "id"
 TABLES = (".csv", ".parquet")
 

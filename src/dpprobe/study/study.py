@@ -287,7 +287,7 @@ class Study(Options):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names that its datasets, or the wholes of parts, have in published results."""
+        """Returns the names of its datasets, or of the wholes of parts, in published results."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:

@@ -1,0 +1,42 @@
+"""Names that columns of tables usually have, by what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+# Images, or the paths of their files.
+IMAGE_COLUMNS = (
+    "image", "img", "path", "file", "filename", "file_name", "filepath", "file_path",
+    "image_path", "img_path", "image_file", "image_filename", "image_name",
+)  # fmt: skip
+# Names of images, to which a folder or a suffix may be missing.
+IMAGE_NAMES = ("image_id", "img_id", "isic_id", "dicom_id", "id")
+LABELS = (
+    "label", "labels", "class", "class_name", "diagnosis", "dx", "target", "category", "finding",
+    "pathology", "outcome", "y",
+)  # fmt: skip
+PATIENTS = (
+    "patient_id", "patient", "patient_number", "subject_id", "subject", "person_id", "person",
+    "participant_id", "participant", "donor_id", "donor", "mrn", "pid",
+)  # fmt: skip
+# Not people, but what several images are of: better than none.
+CASES = ("lesion_id", "case_id", "case", "study_id", "exam_id", "visit_id")
+SPLITS = ("split", "set", "subset", "partition", "fold")
+GROUPS = (
+    "sex", "gender", "age", "age_group", "race", "ethnicity", "skin_type", "fitzpatrick", "site",
+    "hospital", "center", "centre", "scanner", "device", "camera", "manufacturer",
+)  # fmt: skip
+
+
+def usual(columns: Collection[str], names: Iterable[str]) -> Iterator[str]:
+    """Yields the columns that have one of the names, in the order of the names.
+
+    Case and what stands between words do not count: PatientID is patient_id.
+    """
+    for name in names:
+        yield from (column for column in columns if _plain(column) == _plain(name))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

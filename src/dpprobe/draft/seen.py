@@ -1,0 +1,136 @@
+"""A dataset as it was seen: its options for a study, and counts for the screen alone."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.registry import SOURCES
+from dpprobe.errors import ConfigError
+from dpprobe.messages import validated
+from dpprobe.options import options_class
+
+Value = str | float | bool | list[str] | dict[str, object]
+UNEQUAL = 2.0  # times the smallest class: from here on accuracy says little of that class
+RARE = 10  # images; a class of fewer may be one person's
+# File names that say nothing of what is in them.
+_GENERAL = {"train", "training", "labels", "metadata", "data", "index", "images", "img", "table"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A key of a dataset in a study: its value, and words to stand before it."""
+
+    value: Value
+    comment: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A dataset that was looked at.
+
+    Attributes:
+      place: the folder or file, as it was named.
+      keys: the dataset's options, in the order in which they are to be written.
+      counts: images by class, of both splits, or with several labels an image those that have each.
+        Private: not for a file.
+      images: of both splits.
+      patients: who they are of; None where nothing says it.
+      multi_label: True where an image may have several labels.
+      notes: what a person should know or do, one line each.
+    """
+
+    place: str
+    keys: Mapping[str, Line]
+    counts: Mapping[str, int]
+    images: int
+    patients: int | None = None
+    multi_label: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return study_name(Path(self.place))
+
+    @property
+    def unit(self) -> str:
+        return "image" if self.patients is None else "patient"
+
+    @property
+    def smallest(self) -> str:
+        return min(self.counts, key=lambda name: self.counts[name])
+
+    @property
+    def largest(self) -> str:
+        return max(self.counts, key=lambda name: self.counts[name])
+
+    @property
+    def imbalance(self) -> float:
+        """The largest class's images for one of the smallest."""
+        return self.counts[self.largest] / max(self.counts[self.smallest], 1)
+
+    @property
+    def unequal(self) -> bool:
+        return self.imbalance > UNEQUAL
+
+    @property
+    def majority(self) -> float:
+        """The share of the largest class."""
+        return self.counts[self.largest] / sum(self.counts.values())
+
+    def options(self) -> DatasetOptions:
+        """Reads the keys as a study would."""
+        values = {key: line.value for key, line in self.keys.items()}
+        options = validated(options_class(SOURCES, str(values["source"])), values, self.place)
+        assert isinstance(options, DatasetOptions)
+        return options
+
+    def count_training_units(self) -> int:
+        """Counts what is trained on: patients where they are named, else images."""
+        options = self.options()
+        n = options.count_units() if options.names_units() else None
+        if n is None:
+            rows = options.count_rows()
+            assert rows is not None  # the data is here
+            n = rows[0]
+        return n
+
+
+def study_name(place: Path) -> str:
+    """Makes a name for a study of a folder's or a file's name."""
+    place = place.expanduser()
+    words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
+    if words[0].lower() in _GENERAL:
+        words.insert(0, place.resolve().parent.name)
+    for word in words:
+        plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
+        name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
+        if name:
+            return name
+    return "study"
+
+
+def check_counts(counts: Mapping[str, int], place: str) -> None:
+    """Raises ConfigError where there is nothing to tell apart."""
+    if len(counts) < 2:
+        name = next(iter(counts), "none")
+        raise ConfigError(
+            f"{place}: one class, {name}: a classifier tells two or more apart; add images of "
+            "another"
+        )
+
+
+def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[str]:
+    """Warns of classes whose mere name may tell of somebody."""
+    few = [name for name, count in counts.items() if count < RARE]
+    if not few:
+        return []
+    kind = "labels" if multi_label else "classes"
+    return [
+        f"{kind} of fewer than {RARE} images: {', '.join(few)}. Names are published with every "
+        "head, so that a rare one may tell of a person; merge it with another or leave it out"
+    ]

@@ -1,0 +1,197 @@
+"""A study's YAML with comments, of a dataset that was seen and a backbone that can be had.
+
+It holds names (classes, columns) and what is public anyway (how many units are trained on). Counts
+of classes stay out: no guarantee covers them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpprobe.draft.seen import Line, Seen
+from dpprobe.draft.weights import Chosen
+
+WIDTH = 110
+EPSILONS = (0.5, 1, 2, 4, 8)
+SEEDS = 5
+LARGEST_DELTA = 1e-5
+METHODS = """\
+methods:
+  auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
+    head: auto
+  nonprivate: # the ceiling, to know what privacy costs
+    head: nonprivate"""
+RELEASE = """\
+# When you have decided, one head to publish (docs/release.md): uncomment these lines, and run the
+# command above with `releases` after `--cores all`. It costs its epsilon for good.
+# releases:
+#   {name}_v1:
+#     dataset: {name}
+#     backbone: {backbone}
+#     method: auto
+#     epsilon: 1
+#     # A test result with noise, paid by test {unit}s alone. Where a class has few of them, the AUC
+#     # cannot be measured: write `metric: accuracy` beside epsilon.
+#     evaluate: {{epsilon: 1}}"""
+SCHEMA = Path("workflow/schemas/study.schema.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """All that a study's file says.
+
+    Attributes:
+      seen: the dataset.
+      keys: its options with those that `init` adds.
+      backbone: of the features.
+      n: training units, images or patients.
+      output: the file.
+    """
+
+    seen: Seen
+    keys: Mapping[str, Line]
+    backbone: Chosen
+    n: int
+    output: Path
+
+    @property
+    def delta(self) -> float:
+        return choose_delta(self.n)
+
+    @property
+    def command(self) -> str:
+        return f"snakemake --cores all --configfile {shlex.quote(str(self.output))}"
+
+
+def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
+    """Completes a dataset's options by what a study needs."""
+    keys = dict(seen.keys)
+    if not seen.options().has_test():
+        keys["test_fraction"] = Line(value=0.2)
+        keys["split_by"] = Line(
+            value="id",
+            comment="Who is tested on follows from each name alone, which a release needs; `class` "
+            "takes the same part of each class, for benchmarks alone.",
+        )
+    if seen.unequal and len(seen.counts) == 2 and not seen.multi_label:
+        keys["metric"] = Line(
+            value="auc",
+            comment="The classes are unequal, so that naming the larger one is right most of the "
+            "time: accuracy would flatter. This changes tables, not training. It was seen in the "
+            "labels, without noise: a coarse fact of them.",
+        )
+    n = replace(seen, keys=keys).count_training_units()
+    return Draft(seen=seen, keys=keys, backbone=backbone, n=n, output=output)
+
+
+def choose_delta(n: int) -> float:
+    """Returns the largest power of ten of at most 1 / (10 n), and of at most 1e-5."""
+    return min(LARGEST_DELTA, 10.0 ** -(1 + math.ceil(math.log10(max(n, 1)))))
+
+
+def study_text(draft: Draft) -> str:
+    """Writes the study."""
+    return "\n".join([*_head(draft), *_datasets(draft), *_backbones(draft), *_rest(draft), ""])
+
+
+def _head(draft: Draft) -> Iterator[str]:
+    if SCHEMA.is_file():
+        yield f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, draft.output.parent)}"
+        yield "#"
+    yield from comment(
+        f"Made by `python -m dpprobe init {draft.seen.place}`: every line is yours to edit "
+        "(docs/configuration.md). Run it:"
+    )
+    yield f"#     {draft.command}"
+    yield f"study: {draft.seen.name}"
+    yield ""
+
+
+def _datasets(draft: Draft) -> Iterator[str]:
+    seen = draft.seen
+    yield "datasets:"
+    yield f"  {seen.name}:"
+    for key, line in draft.keys.items():
+        yield from comment(line.comment, indent=4)
+        yield from entry(key, line.value, indent=4)
+    if seen.unequal and "metric" not in draft.keys and not seen.multi_label:
+        yield from comment(
+            "The classes are unequal, so accuracy says little of the small ones: read the macro "
+            "accuracy and each class's recall beside it.",
+            indent=4,
+        )
+    yield ""
+
+
+def _backbones(draft: Draft) -> Iterator[str]:
+    backbone = draft.backbone
+    yield "backbones:"
+    yield from comment(backbone.comment, indent=2)
+    yield f"  {backbone.name}:"
+    for key, value in backbone.keys.items():
+        yield from entry(key, value, indent=4)
+    if not backbone.pretrained:
+        yield from comment(
+            "In its place, once the weights can be fetched; or a file of weights of yours, "
+            "`checkpoint: weights/...`:",
+            indent=2,
+        )
+        yield "  # vit:"
+        yield "  #   family: timm"
+        yield "  #   model: vit_base_patch16_224.augreg_in21k"
+    yield ""
+
+
+def _rest(draft: Draft) -> Iterator[str]:
+    name, unit = draft.seen.name, draft.seen.unit
+    yield METHODS
+    yield ""
+    yield f"epsilons: [{', '.join(f'{epsilon:g}' for epsilon in EPSILONS)}]"
+    yield f"delta: {number(draft.delta)} # below 1 / (training {unit}s), by a factor of ten or more"
+    yield f"seeds: {SEEDS}"
+    yield ""
+    yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit)
+    yield ""
+    yield from comment("Not among the images, where they would be taken for some.")
+    yield f"results_dir: results/{name}"
+    yield f"data_dir: data/{name}"
+
+
+def comment(text: str, *, indent: int = 0) -> list[str]:
+    """Breaks words into lines of comment; none for no words."""
+    before = " " * indent + "# "
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=before, subsequent_indent=before, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def entry(key: str, value: Any, *, indent: int) -> list[str]:
+    """Writes a key and its value, quoted where YAML would read something else."""
+    before = " " * indent
+    if isinstance(value, dict):
+        parts = [f"{before}  {_flow(name)}: {_flow(part)}" for name, part in value.items()]
+        return [f"{before}{key}:", *parts]
+    return [f"{before}{key}: {_flow(value)}"]
+
+
+def _flow(value: Any) -> str:
+    """Writes a value on one line."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def number(value: float) -> str:
+    """Writes a small number as YAML reads one: 1.0e-05 needs its dot."""
+    return f"{value:.1e}".replace("e-0", "e-")

@@ -1,0 +1,110 @@
+"""The tutorial: its commands write a study that can be run and released, its page shows that."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+from tests.conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")
+LARGEST_PICTURE = 300_000  # bytes
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script that runs the page."""
+    monkeypatch.syspath_prepend(REPOSITORY / "bench")
+    return importlib.import_module("tutorial")
+
+
+def commands(bench: ModuleType) -> list[str]:
+    """The page's commands, in their order."""
+    blocks = PAGE.split("<!-- run -->\n\n")[1:]
+    return [one for block in blocks for one in bench.commands(bench._block(block, 0))]
+
+
+def shown_study() -> str:
+    """The study as the page prints it."""
+    block = PAGE.partition("cat lesions.yaml\n")[2].partition("<!-- prints -->\n\n")[2]
+    lines = re.match(r"(?:(?:    .*)?\n)*", block)
+    assert lines is not None
+    return "\n".join(line[4:] for line in lines[0].splitlines()).strip() + "\n"
+
+
+@pytest.fixture
+def folder(bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder after the page's commands up to the study, with fewer images."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench").symlink_to(REPOSITORY / "bench")
+    (tmp_path / "workflow").symlink_to(REPOSITORY / "workflow")
+    draw, init = commands(bench)[:2]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for command in (f"{draw} --count 330", init):
+        subprocess.run(
+            command, shell=True, check=True, capture_output=True, env={**os.environ, "PATH": path}
+        )
+    return tmp_path
+
+
+def read(file: Path) -> Study:
+    study = load_study(yaml.safe_load(file.read_text(encoding="utf-8")))
+    check_study(study)
+    return study
+
+
+def test_the_page_shows_the_study_that_its_commands_write(folder: Path) -> None:
+    written = (folder / "lesions.yaml").read_text(encoding="utf-8")
+    assert shown_study() == written
+    study = read(folder / "lesions.yaml")
+    assert study.dataset_unit("lesions") == "patient"
+    assert study.datasets["lesions"].metric == "auc"
+
+
+def test_the_page_makes_a_release_of_the_comment(bench: ModuleType, folder: Path) -> None:
+    (edit,) = (command for command in commands(bench) if command.startswith("sed "))
+    subprocess.run(edit, shell=True, check=True, cwd=folder)
+    (release,) = read(folder / "lesions.yaml").releases.values()
+    assert release.evaluate is not None
+    assert (release.epsilon, release.evaluate.epsilon) == (2, 2)
+
+
+def test_pictures_are_there_and_small() -> None:
+    pictures = re.findall(r"!\[[^\]]*\]\((\S+)\)", PAGE)
+    assert len(pictures) > 1
+    for picture in pictures:
+        assert 0 < (REPOSITORY / "docs" / picture).stat().st_size < LARGEST_PICTURE
+
+
+def test_every_mark_is_read(bench: ModuleType) -> None:
+    """A mark that is misspelt would leave an old output in the page."""
+    marks = [mark[0] for mark in bench.MARK.finditer(PAGE)]
+    assert len(marks) == PAGE.count("<!--")
+
+
+def test_outputs_are_replaced(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (
+        "A\n\n<!-- run -->\n\n    one\n    two \\\n        three\n\n<!-- prints: last 2 -->\n\n"
+        "    old\n\n    older\n\nB\n"
+    )
+    called: list[str] = []
+
+    def run(command: str) -> str:
+        called.append(command)
+        return "x\n\ny\n"
+
+    monkeypatch.setattr(bench, "run", run)
+    renewed = bench.renew(page)
+    assert [line.split() for line in called] == [["one"], ["two", "three"]]
+    assert renewed == page.replace("    old\n\n    older\n", "\n    y\n")

@@ -1,0 +1,176 @@
+"""Studies drafted from CSV files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dpprobe.data.csv_manifest import Options
+from dpprobe.draft.study_text import choose_delta
+from tests.unit.draft.conftest import Desk, lesions
+
+
+def options(desk: Desk, file: str = "lesions.yaml") -> Options:
+    (dataset,) = desk.study(file).datasets.values()
+    assert isinstance(dataset, Options)
+    return dataset
+
+
+@pytest.fixture
+def clinic(desk: Desk) -> Desk:
+    """A working directory with sixty images and no table yet."""
+    desk.images("scans/files", count=60)
+    return desk
+
+
+def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
+    clinic.table("scans/lesions.csv", lesions())
+    printed = clinic.init("scans/lesions.csv")
+    assert "60 images of 30 patients, 2 classes" in printed
+    assert "patients, the unit of privacy; delta 1e-05" in printed
+    dataset = options(clinic)
+    assert (dataset.root, dataset.train, dataset.path_column) == ("scans", "lesions.csv", "file")
+    assert dataset.names() == ("benign", "malignant")
+    assert dataset.unit_column == "PatientID"
+    assert dataset.groups()["group_age"].bins == (18, 40, 60, 80)
+    assert dataset.groups()["group_sex"].column == "sex"
+    assert dataset.metric == "auc"
+    assert dataset.count_units() == int(printed.partition("trained on:  ")[2].split()[0])
+    text = (clinic.folder / "lesions.yaml").read_text()
+    assert "Guessed from its name: whose an image is. The unit of privacy is then the" in text
+
+
+def test_delta_lies_below_one_over_the_patients() -> None:
+    assert [choose_delta(n) for n in (1, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
+
+
+def test_another_delimiter_is_seen(clinic: Desk) -> None:
+    clinic.table("scans/lesions.csv", lesions(), delimiter=";")
+    assert "60 images of 30 patients" in clinic.init("scans/lesions.csv")
+    assert options(clinic).delimiter == ";"
+
+
+def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
+    rows = [{"image_id": number, "dx": "ab"[number % 2]} for number in range(60)]
+    clinic.table("scans/lesions.csv", rows)
+    assert "no column is known to name patients" in clinic.init("scans/lesions.csv")
+    assert options(clinic).path_template == "files/{image_id}.jpg"
+
+
+def test_images_may_lie_elsewhere(clinic: Desk) -> None:
+    clinic.table("tables/old/lesions.csv", lesions())
+    assert "no such image under tables/old or . or tables; name" in clinic.init(
+        "tables/old/lesions.csv", "--image", "file"
+    )
+    assert "60 images" in clinic.init("tables/old/lesions.csv", "--root", "scans")
+    assert (options(clinic).root, options(clinic).train) == ("scans", "../tables/old/lesions.csv")
+
+
+def test_a_folder_beside_the_table_is_looked_into(clinic: Desk) -> None:
+    clinic.table("lesions.csv", lesions())
+    clinic.init("lesions.csv")
+    assert options(clinic).path_template == "scans/{file}"
+
+
+def test_a_split_column_is_used(clinic: Desk) -> None:
+    rows = [
+        {"file": f"files/{number}.jpg", "label": "ab"[number % 2], "set": ["Train", "Test"][part]}
+        for number in range(60)
+        for part in [number % 3 == 0]
+    ]
+    clinic.table("scans/lesions.csv", rows)
+    clinic.init("scans/lesions.csv")
+    assert options(clinic).count_rows() == (40, 20)
+
+
+def test_a_test_file_beside_is_used(clinic: Desk) -> None:
+    clinic.table("scans/train.csv", lesions())
+    clinic.table("scans/test.csv", [row | {"PatientID": "q"} for row in lesions()])
+    clinic.init("scans/train.csv")
+    assert options(clinic, "scans.yaml").test == "test.csv"
+
+
+def test_several_labels_an_image_are_seen(clinic: Desk) -> None:
+    rows = [
+        {"file": f"files/{number}.jpg", "mel": number % 2, "nev": int(number % 7 == 0)}
+        for number in range(60)
+    ]
+    rows[3]["nev"] = -1
+    clinic.table("scans/lesions.csv", rows)
+    printed = clinic.init("scans/lesions.csv")
+    assert "60 images, 2 labels" in printed
+    assert "write `uncertain:` ones, zeros or drop" in printed
+    assert options(clinic).label_columns == ("mel", "nev")
+
+
+def test_classes_that_are_numbers_or_words_of_yaml_stay_text(clinic: Desk) -> None:
+    for names in (("0", "1"), ("yes", "no"), ("2", "10")):
+        rows = [{"file": f"files/{n}.jpg", "label": names[n % 2]} for n in range(60)]
+        clinic.table("scans/lesions.csv", rows)
+        clinic.init("scans/lesions.csv", "--force")
+        assert set(options(clinic).names()) == set(names)
+    assert options(clinic).names() == ("2", "10")
+
+
+def test_blanks_are_told_of(clinic: Desk) -> None:
+    rows = lesions()
+    rows[5]["diagnosis"] = rows[7]["PatientID"] = ""
+    clinic.table("scans/lesions.csv", rows)
+    printed = clinic.init("scans/lesions.csv")
+    assert "1 labels are blank, and a run refuses them" in printed
+    assert "column PatientID is blank in 1 rows" in printed
+
+
+def test_what_several_images_are_of_is_better_than_nothing(clinic: Desk) -> None:
+    rows = [
+        {"file": f"files/{n}.jpg", "label": "ab"[n % 2], "lesion_id": n // 3} for n in range(60)
+    ]
+    clinic.table("scans/lesions.csv", rows)
+    assert "a person may have several" in clinic.init("scans/lesions.csv")
+    assert options(clinic).unit_column == "lesion_id"
+    clinic.init("scans/lesions.csv", "--force", "--patient", "label")
+    assert options(clinic).unit_column == "label"
+
+
+ROW = {"file": "files/0.jpg", "label": "a"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "message"),
+    [
+        ([{"file": "files/0.jpg", "kind": "a"}], (), "it has file, kind: name it with --label"),
+        ([{"scan": "0", "label": "a"}, {"scan": "1", "label": "b"}], (), "name it with --image"),
+        ([ROW, ROW], (), "no column of labels"),
+        ([ROW, ROW], ("--label", "label"), "column label has 1 classes"),
+        ([ROW], ("--label", "labl"), "--label labl: "),
+        ([ROW | {"file": "no/0.jpg"}, ROW | {"label": "b"}], (), "names 'no/0.jpg'"),
+    ],
+)
+def test_columns_that_are_not_known_end_it_with_a_line(
+    rows: list[dict[str, Any]], arguments: tuple[str, ...], message: str, clinic: Desk
+) -> None:
+    clinic.table("scans/lesions.csv", rows)
+    error = clinic.init("scans/lesions.csv", *arguments)
+    assert error.startswith("dpprobe: scans/lesions.csv: ") or error.startswith("dpprobe: --label")
+    assert message in error
+    assert error.count("\n") == 0
+    assert not list(clinic.folder.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty; its first line must name the columns"),
+        ("file,label\nfiles/0.jpg,naïf\n".encode("latin-1"), "not UTF-8"),
+        (b"file,label\nfiles/0.jpg,a\nfiles/1.jpg,b,c\n", "3 values under 2 columns"),
+        (b"file,file\n1,2\n", "two columns are named 'file'"),
+    ],
+)
+def test_a_file_that_cannot_be_read_ends_it_with_a_line(
+    content: bytes, message: str, clinic: Desk
+) -> None:
+    (clinic.folder / "scans/lesions.csv").write_bytes(content)
+    error = clinic.init("scans/lesions.csv")
+    assert message in error
+    assert error.count("\n") == 0

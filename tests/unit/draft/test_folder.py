@@ -1,0 +1,124 @@
+"""Studies drafted from folders of images."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.unit.draft.conftest import Desk
+
+
+def test_a_folder_of_classes_becomes_a_study(desk: Desk) -> None:
+    desk.images("images/Skin Lesions/benign", "images/Skin Lesions/naevus")
+    printed = desk.init("images/Skin Lesions")
+    assert "24 images, 2 classes" in printed
+    assert "trained on:  " in printed
+    assert "imbalance:   1.0 to 1; accuracy is a fair metric" in printed
+    assert "Expected accuracy at epsilon 1" in printed
+    assert printed.endswith("snakemake --cores all --configfile skin_lesions.yaml\n")
+    study = desk.study("skin_lesions.yaml")
+    dataset = study.datasets["skin_lesions"]
+    assert dataset.count_classes() == 2
+    assert dataset.metric is None
+    assert dataset.release_fault() is None
+    assert set(study.methods) == {"auto", "nonprivate"}
+    assert study.epsilons == ("0.5", "1", "2", "4", "8")
+    assert (study.results_dir, study.data_dir) == ("results/skin_lesions", "data/skin_lesions")
+    assert study.backbones["scattering"].computed_dimension == 512
+
+
+def test_a_split_of_ones_own_is_kept(desk: Desk) -> None:
+    desk.images("x/train/a", "x/train/b", "x/test/a", "x/test/b", "x/val/a", "x/val/b")
+    printed = desk.init("x")
+    assert "48 images, 2 classes" in printed
+    assert "not used, as it is neither train nor test: val" in printed
+    assert desk.study("x.yaml").datasets["x"].count_rows() == (24, 24)
+    assert "test_fraction" not in (desk.folder / "x.yaml").read_text()
+
+
+def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: Desk) -> None:
+    desk.images("x/benign", count=347)
+    desk.images("x/malignant", count=31)
+    printed = desk.init("x")
+    assert "imbalance:   11.2 to 1; always naming benign is right in 91.8 %" in printed
+    assert "so look at AUC" in printed
+    assert "malignant         31  (the smallest)" in printed
+    assert desk.study("x.yaml").datasets["x"].metric == "auc"
+    text = (desk.folder / "x.yaml").read_text()
+    assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))
+
+
+def test_three_unequal_classes_keep_accuracy_with_a_comment(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("x/c", count=12)
+    assert "the macro accuracy and every class's recall" in desk.init("x")
+    assert "The classes are unequal" in (desk.folder / "x.yaml").read_text()
+
+
+def test_names_that_yaml_reads_otherwise_are_quoted(desk: Desk) -> None:
+    desk.images("1e5/no", "1e5/yes")
+    desk.init("1e5")
+    values = yaml.safe_load((desk.folder / "1e5.yaml").read_text())
+    assert values["datasets"]["1e5"]["path"] == "1e5"
+    assert desk.study("1e5.yaml").study == "1e5"
+
+
+def test_a_rare_class_is_told_of(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("x/c", count=3)
+    assert "classes of fewer than 10 images: c. Names are published" in desk.init("x")
+
+
+def test_the_same_folder_gives_the_same_study(desk: Desk) -> None:
+    desk.images("x/a", "x/b")
+    printed = desk.init("x")
+    first = (desk.folder / "x.yaml").read_text()
+    assert desk.init("x", "--force") == printed
+    assert (desk.folder / "x.yaml").read_text() == first
+
+
+def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=30)
+    desk.init("x")
+    text = (desk.folder / "x.yaml").read_text()
+    assert "\n# releases:\n" in text
+    start = text.index("# releases:")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    released = text.replace("\n".join(lines), "\n".join(line[2:] for line in lines))
+    (desk.folder / "x.yaml").write_text(released)
+    assert desk.study("x.yaml").releases["x_v1"].evaluate is not None
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], "x: no such folder or file; correct the path"),
+        (["x/a/notes.txt", "x/b/notes.txt"], "x: holds no image"),
+        (["x/0.jpg", "x/1.jpg"], "x: 2 images and no class folder; put each into a folder"),
+        (
+            ["x/0.jpg", "x/a/1.jpg", "x/b/2.jpg"],
+            "x: 1 images beside the class folders",
+        ),
+        (["x/a/1.jpg"], "fewer than two class folders"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "x: one folder, in, which holds 2 more"),
+        (["x/in/a/1.jpg", "x/in/b/1.jpg"], "name it: `python -m dpprobe init x/in`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/list.csv"], "name it: `python -m dpprobe init x/list.csv`"),
+        (["x/a/1.jpg", "x/b/1.jpg", "x/b/2.txt"], "2.txt"),
+        (["x/train/a/1.jpg", "x/train/b/1.jpg"], "x has train/ but no test/"),
+    ],
+)
+def test_a_folder_of_another_layout_ends_it_with_a_line(
+    paths: list[str], message: str, desk: Desk
+) -> None:
+    for path in paths:
+        desk.file(path)
+    error = desk.init("x")
+    assert error.startswith("dpprobe: ")
+    assert message in error
+    assert error.count("\n") == 0
+    assert not list(desk.folder.glob("*.yaml"))
+
+
+def test_classes_that_may_stand_one_deeper_are_told_of(desk: Desk) -> None:
+    desk.images("x/2021/a", "x/2021/b", "x/2022/a", "x/2022/b")
+    assert "every class folder holds the folders a, b; if these are the classes" in desk.init("x")
