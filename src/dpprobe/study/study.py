@@ -284,7 +284,7 @@ class Study(Options):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names that its datasets, or the wholes of parts, have in published results."""
+        """Returns its datasets' names in published results, of parts those of the wholes too."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
