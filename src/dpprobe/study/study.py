@@ -287,7 +287,7 @@ class Study(Options):
         return whole | self.papers.datasets
 
     def paper_names(self) -> set[str]:
-        """Returns the names of its datasets, or of the wholes of parts, in published results."""
+        """Returns its datasets' names in published results, of parts those of the wholes too."""
         return {*self.published_names().values(), *self.part_names().values()}
 
     def text_backbones(self) -> tuple[str, ...]:
