@@ -432,6 +432,7 @@ def test_the_default_study(clone: Workspace) -> None:
     """`snakemake --profile slurm`, word for word, of one budget; the others differ in a number."""
     config = clone.directory / "config.yaml"
     config.write_text(config.read_text().replace("[0.5, 1, 2, 4, 8, inf]", "[1, inf]"))
+    planned = count_rules(clone.run("--dry-run"))
     result = subprocess.run(
         ["snakemake", "--profile", "slurm"],
         cwd=clone.directory,
@@ -455,7 +456,7 @@ def test_the_default_study(clone: Workspace) -> None:
         name for name, _ in jobs
     )
     assert len(jobs) == len(set(jobs)), "each ran once"
-    planned = count_rules(result.stdout)
+    assert "report:  results/report.html" in result.stdout.splitlines()
     here = {"all"}  # everything but the target itself ran as a Slurm job
     assert clone.counts() == Counter({r: n for r, n in planned.items() if r not in here})
     assert clone.counts()["train_heads"] == 2
