@@ -121,7 +121,9 @@ def test_the_first_chart_is_the_metric_against_epsilon(
     for method in ("sgd", "full"):
         logged = [accuracy(results, method, epsilon) for epsilon in ("0.5", "2", "8")]
         drawn = [values for name, _, _, values in lines if name == f"{method} pixels"]
-        assert drawn == [pytest.approx(logged, rel=1e-3)], "MLflow draws a smoothed curve"
+        assert drawn, f"no line of {method}"
+        for values in drawn:  # MLflow draws what it does not smooth twice
+            assert values == pytest.approx(logged, rel=1e-3), "MLflow draws a smoothed curve"
     assert_quiet(browser, server)
 
 

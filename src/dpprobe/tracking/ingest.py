@@ -23,6 +23,7 @@ from dpprobe.tracking.model_registry import register_heads, retire_heads
 from dpprobe.tracking.receipt import write_receipt
 from dpprobe.tracking.runs import (
     CellFile,
+    RunContents,
     by_curve,
     cell_run,
     dataset_input,
@@ -120,7 +121,7 @@ def ingest(
         for path, record in cell_files
     ]  # fmt: skip
     attached = [(path, "figures") for path in figures] + [(path, "tables") for path in tables]
-    summaries = []
+    summaries: list[RunContents] = []
     for (backbone, _), group in by_curve(cell_files).items():
         planes = [(path, "figures") for path in embeddings.get(backbone, ())]
         gaps = [(groups[backbone][0], "fairness")] if backbone in groups else []

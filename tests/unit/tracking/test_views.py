@@ -100,7 +100,7 @@ def test_a_view_has_a_name_that_tells_its_epsilon_and_no_key_that_mlflow_does_no
     assert tag is not None
     assert json.loads(tag)["name"] == "cells at epsilon 0.5"
     assert changed_view(view, tag) is None
-    renamed = view | {"name": "another"}
+    renamed = {**view, "name": "another"}
     assert changed_view(renamed, tag) is not None
     packed = base64.b64decode(json.loads(tag)["state"].removeprefix("deflate;"))
     assert "name" not in json.loads(zlib.decompress(packed))
