@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -74,13 +75,13 @@ def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository
 
 def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(repository / "envs")
-    from clean import DEFAULT_DATASETS, WRITTEN
+    clean = importlib.import_module("clean")
 
     text = "".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
     assert len(named) > 15
-    assert named | constants <= WRITTEN
-    assert set(DEFAULT_DATASETS) <= set(
+    assert named | constants <= clean.WRITTEN
+    assert set(clean.DEFAULT_DATASETS) <= set(
         re.findall(r"^  (\w+):$", (repository / "config.yaml").read_text(), re.M)
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.data.groups import group_column
+from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, usual
 from dpprobe.draft.seen import Line, Value
 from dpprobe.errors import ConfigError
@@ -106,7 +107,8 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
     """Returns the classes that a column of labels has, as numbers or by the alphabet.
 
     Raises:
-      ConfigError: for less than two, and for more than anybody would tell apart.
+      ConfigError: for less than two, for more than anybody would tell apart, and for two that
+        look alike.
     """
     if column.many:
         raise ConfigError(
@@ -117,6 +119,11 @@ def class_names(column: Column, name: str, place: str) -> list[str]:
         raise ConfigError(
             f"{place}: column {name} has {len(column.values)} classes: a classifier tells two or "
             "more apart; add images of another or name another column with --label"
+        )
+    for names in alike(sorted(column.values)):
+        raise ConfigError(
+            f"{place}: column {name} has {in_words(names)}, which differ in case or spaces alone; "
+            "write one of them everywhere"
         )
     if column.numbers:
         return sorted(column.values, key=lambda value: (float(value), value))

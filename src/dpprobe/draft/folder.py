@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from dpprobe.data import imagefolder
-from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.draft.places import is_image
+from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.draft.seen import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 
@@ -57,7 +56,7 @@ def _check_layout(root: Path, place: str) -> None:
     entries = [entry for entry in sorted(root.iterdir()) if not entry.name.startswith(".")]
     folders = [entry for entry in entries if entry.is_dir()]
     tables = [entry for entry in entries if entry.name.lower().endswith(TABLES)]
-    images = [entry for entry in entries if is_image(entry.name)]
+    images = [entry for entry in entries if entry.is_file() and is_image_file(entry)]
     if tables:
         raise ConfigError(
             f"{place}: {tables[0].name} lies in it; if it lists the images, name it: "
@@ -95,7 +94,9 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _holds_image(folder: Path) -> bool:
-    return any(is_image(name) for _, _, names in os.walk(folder) for name in names)
+    return any(
+        is_image_file(Path(place, name)) for place, _, names in os.walk(folder) for name in names
+    )
 
 
 def _notes(root: Path, listing: imagefolder.Listing) -> list[str]:

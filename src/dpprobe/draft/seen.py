@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.options import DatasetOptions
+from dpprobe.data.options import IMBALANCED, DatasetOptions
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.messages import validated
 from dpprobe.options import options_class
 
 Value = str | float | bool | list[str] | dict[str, object]
-UNEQUAL = 2.0  # times the smallest class: from here on accuracy says little of that class
 RARE = 10  # images; a class of fewer may be one person's
 # File names that say nothing of what is in them.
 _GENERAL = {"train", "training", "labels", "metadata", "data", "index", "images", "img", "table"}
@@ -75,7 +74,7 @@ class Seen:
 
     @property
     def unequal(self) -> bool:
-        return self.imbalance > UNEQUAL
+        return self.imbalance > IMBALANCED
 
     @property
     def majority(self) -> float:

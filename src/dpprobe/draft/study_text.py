@@ -82,9 +82,9 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
             comment="Who is tested on follows from each name alone, which a release needs; `class` "
             "takes the same part of each class, for benchmarks alone.",
         )
-    if seen.unequal and len(seen.counts) == 2 and not seen.multi_label:
+    if seen.unequal and not seen.multi_label:
         keys["metric"] = Line(
-            value="auc",
+            value="auc" if len(seen.counts) == 2 else "macro_accuracy",
             comment="The classes are unequal, so that naming the larger one is right most of the "
             "time: accuracy would flatter. This changes tables, not training. It was seen in the "
             "labels, without noise: a coarse fact of them.",
@@ -123,12 +123,6 @@ def _datasets(draft: Draft) -> Iterator[str]:
     for key, line in draft.keys.items():
         yield from comment(line.comment, indent=4)
         yield from entry(key, line.value, indent=4)
-    if seen.unequal and "metric" not in draft.keys and not seen.multi_label:
-        yield from comment(
-            "The classes are unequal, so accuracy says little of the small ones: read the macro "
-            "accuracy and each class's recall beside it.",
-            indent=4,
-        )
     yield ""
 
 

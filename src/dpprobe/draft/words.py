@@ -53,7 +53,7 @@ def _imbalance(seen: Seen) -> Iterator[str]:
     elif not seen.unequal:
         yield f"{ratio}; accuracy is a fair metric"
     else:
-        metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy and every class's recall"
+        metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
         yield (
             f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
             f"look at {metric}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from dpprobe.data import prompts
 from dpprobe.data.options import DatasetOptions, headline_metric
 from dpprobe.errors import ConfigError
+from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
@@ -310,7 +311,7 @@ def _several_labels(method: MethodOptions) -> str:
     """Returns what lets a method train on rows of several labels."""
     if "loss" in type(method).model_fields:
         return "write loss: sigmoid in the method"
-    if "loss" in type(getattr(method, "base", method)).model_fields:
+    if isinstance(method, tuned.Options) and "loss" in type(method.base).model_fields:
         return "write loss: sigmoid in the method's base"
     return "write another head, such as auto"
 

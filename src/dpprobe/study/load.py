@@ -63,8 +63,8 @@ def _parse_yaml(path: Path) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}: {_fault(error)}") from None
     except (yaml.YAMLError, ValueError) as error:  # a sign that no text has, a 13th month
-        line = " ".join(str(error).split())
-        raise ConfigError(f"{path}: not YAML ({line}); correct it") from None
+        said = " ".join(str(error).split())
+        raise ConfigError(f"{path}: not YAML ({said}); correct it") from None
 
 
 def _compose(text: str) -> yaml.Node | None:

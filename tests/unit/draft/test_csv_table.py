@@ -144,6 +144,7 @@ ROW = {"file": "files/0.jpg", "label": "a"}
         ([ROW, ROW], (), "no column of labels"),
         ([ROW, ROW], ("--label", "label"), "column label has 1 classes"),
         ([ROW], ("--label", "labl"), "--label labl: "),
+        ([ROW, ROW | {"label": "A"}], (), "column label has 'A' and 'a', which differ in case"),
         ([ROW | {"file": "no/0.jpg"}, ROW | {"label": "b"}], (), "names 'no/0.jpg'"),
     ],
 )

@@ -17,6 +17,7 @@ from sklearn.metrics import (
 )
 
 from dpprobe.errors import DataError
+from dpprobe.results.intervals import wilson
 from dpprobe.results.metrics import (
     ROW_BOOTSTRAP,
     ROW_CLASSES,
@@ -30,7 +31,6 @@ from dpprobe.results.metrics import (
     hits,
     summarise,
     training_metrics,
-    wilson,
 )
 from dpprobe.results.units import row_weights
 
