@@ -338,10 +338,16 @@ def spelt(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return f"{value:g}"
+        return plain(value)
     if isinstance(value, tuple):
         return ", ".join(map(spelt, value)) or "none"
     return f"`{value}`"
+
+
+def plain(value: float) -> str:
+    """Writes a number as YAML takes it: 1000000, not 1e+06."""
+    whole = float(value).is_integer() and abs(value) < 1e9
+    return f"{int(value)}" if whole else f"{value:g}"
 
 
 def allowed(
@@ -374,7 +380,7 @@ def limits(schema: Mapping[str, Any], noun: str) -> str:
     """Of numbers: from 0 to 1; above 0, below 1."""
     words = {"exclusiveMinimum": "above", "minimum": "from"}
     words |= {"exclusiveMaximum": "below", "maximum": "to"}
-    bounds = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema]
+    bounds = [f"{word} {plain(schema[key])}" for key, word in words.items() if key in schema]
     return " ".join([noun, *bounds]).replace(" above 0 below ", " between 0 and ")
 
 
