@@ -24,6 +24,7 @@ from dpprobe.errors import ConfigError, PrivacyError
 from pairs import GROUPS, Group, Pair, add_files, chosen
 from pairs_report import (
     AUTO,
+    BALANCED,
     CEILING,
     Cell,
     Outcome,
@@ -53,7 +54,11 @@ HEADS: dict[str, dict[str, Any]] = {
         "normalize": "centred",
     },
 }  # fmt: skip
-OTHERS: dict[str, dict[str, Any]] = {AUTO: {"head": "auto"}, CEILING: {"head": "nonprivate"}}
+OTHERS: dict[str, dict[str, Any]] = {
+    AUTO: {"head": "auto"},
+    BALANCED: {"head": "auto", "balanced": True},
+    CEILING: {"head": "nonprivate"},
+}
 
 
 class Change(NamedTuple):
@@ -148,6 +153,8 @@ def fits_of(
 ) -> Iterator[Fit | tuple[str, float, str]]:
     """Yields a pair's fits; where a head refuses at planning its name, epsilon and reason."""
     for name, values in names.items():
+        if name == BALANCED and pair.unequal == "neither":
+            continue
         finite = arguments.epsilons or pair.epsilons
         for epsilon in (math.inf,) if name == CEILING else finite:
             try:
@@ -214,7 +221,9 @@ flatters it; "on other seeds" chooses it on half of the seeds and compares on th
 over all halves. Where `auto` trains the very head that is best, both have the same seeds and the
 regret is 0. Standard errors are over seeds alone; a test split of m rows has one of up to
 50 / sqrt(m) points. The mean over cells counts regrets below 0 as 0, that on other seeds does
-not. A head without a row, a pair without a section and an empty field were not run."""
+not. `auto_balanced` is `auto` with `balanced: true`, where classes are unequal; it is no candidate
+for the best head in hindsight. A head without a row, a pair without a section and an empty field
+were not run."""
 
 ABLATION_NOTES = """\
 Points that each default brings: the head's accuracy with it, less that with the option as it was,

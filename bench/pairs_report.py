@@ -17,7 +17,7 @@ from pairs import Pair
 from pairs_regret import Regret, regret
 from pairs_scores import Score
 
-AUTO, CEILING = "auto", "nonprivate"
+AUTO, BALANCED, CEILING = "auto", "auto_balanced", "nonprivate"
 BLACK = "#000000"
 
 
@@ -96,7 +96,7 @@ def pair_section(outcome: Outcome, heads: Sequence[str]) -> list[str]:
         "",
         *_table(outcome, heads, "accuracy"),
     ]
-    if pair.unequal:
+    if pair.unequal == "both":
         lines += ["", "Mean over the classes:", "", *_table(outcome, heads, "macro")]
     faults = {
         name: fault
@@ -114,8 +114,9 @@ def _table(outcome: Outcome, heads: Sequence[str], measure: str) -> list[str]:
     epsilons = outcome.epsilons()
     lines = [_row("head", (f"epsilon {epsilon:g}" for epsilon in epsilons))]
     lines.append("|---" * (len(epsilons) + 1) + "|")
-    tops = {epsilon: _top(outcome, [*heads, AUTO], epsilon, measure) for epsilon in epsilons}
-    for name in [*heads, AUTO]:
+    names = [*heads, AUTO, BALANCED]
+    tops = {epsilon: _top(outcome, names, epsilon, measure) for epsilon in epsilons}
+    for name in names:
         texts = [_spread(outcome.values(name, epsilon, measure)) for epsilon in epsilons]
         marked = [
             f"**{text}**" if text and tops[epsilon] == text else text
