@@ -18,6 +18,7 @@ VERSIONS = {
     "download": 1,
     "data": 2,
     "features": 2,
+    "manifest": 3,  # it was written under the number of "features" until copies were counted
     "text": 2,
     "overlap": 2,
     "removal": 1,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.options import IMBALANCED, DatasetOptions
+from dpprobe.data.options import IMBALANCED, DatasetOptions, imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.messages import validated
@@ -69,8 +69,8 @@ class Seen:
 
     @property
     def imbalance(self) -> float:
-        """The largest class's images for one of the smallest."""
-        return self.counts[self.largest] / max(self.counts[self.smallest], 1)
+        """The largest class's images for one of the smallest that has any, as in tables."""
+        return imbalance(tuple(self.counts.values()))
 
     @property
     def unequal(self) -> bool:

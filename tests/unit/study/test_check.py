@@ -97,6 +97,31 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
         check_study(load_study(study))
 
 
+@pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])
+def test_a_release_never_takes_the_metric_of_its_dataset(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` writes it by the labels; and a mean over classes would silently be accuracy."""
+    monkeypatch.setattr("dpprobe.data.sklearn_datasets.Options.count_classes", lambda _: 2)
+    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
+    study = changed("datasets.digits", {
+        "source": "sklearn", "name": "digits", "split_by": "id", "metric": metric,
+    }) | {"methods": {"exact": {"head": "sgd", "engine": "exact"}}}  # fmt: skip
+    for evaluate in (None, {"epsilon": 1, "metric": "accuracy"}, {"epsilon": 1, "metric": "auc"}):
+        study["releases"] = {"first": release | {"evaluate": evaluate}}
+        check_study(load_study(study))
+    study["releases"] = {"first": release | {"evaluate": {"epsilon": 1}}}
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    assert str(caught.value) == (
+        f"config: releases.first: evaluate: tables show {metric} of digits, and the release would "
+        "measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: what stands "
+        "there is published"
+    )
+    study["datasets"]["digits"]["metric"] = "accuracy"
+    check_study(load_study(study))
+
+
 def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
     study = load_study(changed("methods.sgd.batch_size", 100_000))
     with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
