@@ -2,9 +2,10 @@
 
 Grey values go through the file's rescale slope and intercept (or modality table), then through its
 first window (or value-of-interest table), and from the window's dark end to its bright end become 0
-to 255. Without a window, or with a blank one, the smallest and the largest value of that image are the ends. MONOCHROME1,
-whose small values are bright, is turned round; padding is black. All of this looks at one file
-alone, so an image's pixels never depend on another image, and no privacy is spent.
+to 255. Without a window, or with a blank one, the smallest and the largest value of that image are
+the ends. MONOCHROME1, whose small values are bright, is turned round; padding is black. All of this
+looks at one file alone, so an image's pixels never depend on another image, and no privacy is
+spent.
 
 Of the header only what describes pixels is read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.

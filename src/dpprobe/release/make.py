@@ -389,8 +389,7 @@ class _Task:
             return set()
         spelt = [asked.model_copy(update={"metric": each}) for each in (None, asked.published)]
         return {
-            self._options_hash(self.options.model_copy(update={"evaluate": each}))
-            for each in spelt
+            self._options_hash(self.options.model_copy(update={"evaluate": each})) for each in spelt
         }
 
     def _stuck(self, entry: Entry) -> str:

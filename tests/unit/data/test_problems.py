@@ -22,8 +22,6 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import problems, sources, table
-from dpprobe.data.image_error import ImageError
-from dpprobe.data.image_files import open_image
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from dpprobe.backbones.dimensions import Dimensions
 from tests.conftest import REPOSITORY
@@ -60,7 +62,8 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
         return Dimensions(known={"network": 1280}, faults=faults)
 
     folder.monkeypatch.setattr("dpprobe.draft.weights.read_dimensions", told)
-    folder.file("mobilenetv2_100_imagenet.safetensors")
+    weights = {"weight": np.zeros(1, dtype=np.float32)}
+    save_file(weights, folder.folder / "mobilenetv2_100_imagenet.safetensors")
     printed = folder.init("x", "--checkpoint", "mobilenetv2_100_imagenet.safetensors")
     if fault is not None:
         assert printed == f"dpprobe: --{fault}"

@@ -52,9 +52,9 @@ def test_another_delimiter_is_seen(clinic: Desk) -> None:
 
 
 def test_endings_in_capitals_are_endings(clinic: Desk) -> None:
-    clinic.table("scans/Labels.CSV", lesions())
-    assert "60 images of 30 patients" in clinic.init("scans/Labels.CSV")
-    assert options(clinic, "labels.yaml").train == "Labels.CSV"
+    clinic.table("scans/Skin.CSV", lesions())
+    assert "60 images of 30 patients" in clinic.init("scans/Skin.CSV")
+    assert options(clinic, "skin.yaml").train == "Skin.CSV"
     clinic.table("scans/More.TSV", lesions(), delimiter="\t")
     assert "60 images of 30 patients" in clinic.init("scans/More.TSV")
     assert options(clinic, "more.yaml").delimiter is None
