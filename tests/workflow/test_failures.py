@@ -1,4 +1,4 @@
-"""Each failure is told with its cause: of killed jobs, of such as are tried again, and of ended runs."""
+"""Failures are told with their causes: of killed jobs, of those tried again, of ended runs."""
 
 from __future__ import annotations
 
@@ -124,12 +124,27 @@ def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
     tmp_path: Path, repository: Path
 ) -> None:
     """The second job fails for good while the first has an attempt left, which nobody starts."""
-    later = "import time; time.sleep(1)\n"
-    scripts = {"a": FAILS.format(error="DownloadError"), "b": FAILS.format(error="ConfigError")}
-    slow = {name: later * (name == "b") + text for name, text in scripts.items()}
-    again = later * 3 + slow["a"]
-    first = f'import os\nif os.path.exists("a.log"):\n    exec({again!r})\nelse:\n    exec({slow["a"]!r})'
-    lines = say(tmp_path, repository, {"a": first, "b": slow["b"]}, *QUIET, "--retries", "1")
+    first = """
+import time
+from pathlib import Path
+if Path("tried").exists():
+    Path("again").touch()
+    while "ERROR" not in (Path("b.log").read_text() if Path("b.log").exists() else ""):
+        time.sleep(0.1)
+    time.sleep(3)
+Path("tried").touch()
+"""
+    second = """
+import time
+from pathlib import Path
+while not Path("again").exists():
+    time.sleep(0.1)
+"""
+    scripts = {
+        "a": first + FAILS.format(error="DownloadError"),
+        "b": second + FAILS.format(error="ConfigError"),
+    }
+    lines = say(tmp_path, repository, scripts, *QUIET, "--retries", "2")
     assert "dpprobe: making a: no room for a" in lines
     assert "dpprobe: making b: no room for a" in lines
 
