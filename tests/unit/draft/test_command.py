@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from dpprobe.backbones.dimensions import Dimensions
+from dpprobe.draft.seen import study_name
 from tests.conftest import REPOSITORY
 from tests.unit.draft.conftest import Desk
 
@@ -37,6 +38,13 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")
     assert not list(folder.folder.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ["Cells", "downloads", "releases", "tables"])
+def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) -> None:
+    """results/cells is where the default study has its cells, data/downloads what is fetched."""
+    (tmp_path / name).mkdir()
+    assert study_name(tmp_path / name) == f"{name.lower()}_images"
 
 
 def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:

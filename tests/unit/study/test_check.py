@@ -347,12 +347,17 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
         ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
         ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
         ({"data_dir": "out", "results_dir": "out/results"}, None),
+        ({"results_dir": "results/cells"}, "results_dir: .*: cells is a name that studies write"),
+        ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
+        ({"results_dir": "results/mine"}, None),
+        ({"results_dir": "elsewhere/cells"}, None),
         ({"data_dir": "out/data", "results_dir": "out"}, None),
     ],
 )
 def test_folders_that_would_be_written_into_each_other_or_read(
-    tmp_path: Path, folders: dict[str, str], message: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], message: str | None
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("a/1.png", "b/2.png"):
         path = tmp_path / "images" / name
         path.parent.mkdir(parents=True)
