@@ -6,11 +6,12 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.artifacts import git_commit
+        from dpprobe.code_version import clone_commit
         from dpprobe.reporting.paper_tables.common import Run
         from dpprobe.reporting.report.sources import Origin, Sources
         from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
+        from dpprobe.resources import resource
         from dpprobe.results.cell_record import METRICS_FILE
         from dpprobe.study.snapshot import run_study
 
@@ -18,7 +19,7 @@ if __name__ == "__main__":
             return [Path(path) for path in snakemake.input[name]]
 
         study, results = run_study(snakemake.config), Path(snakemake.output[0]).parent
-        params, resources = snakemake.params, Path(snakemake.scriptdir).parent / "resources"
+        params = snakemake.params
         # Where the papers' tables are inputs, the records that they were made from are there too.
         run = None
         if any(path.parent.name == "papers" for path in paths("tables")):
@@ -53,13 +54,13 @@ if __name__ == "__main__":
                 imbalance=paths("imbalance"),
                 names=study.part_names(),
                 zero_shot=[path for path in paths("zero_shot") if path.suffix == ".json"],
-                captions=sorted((resources / "captions").glob("*.rst")),
+                captions=sorted(resource("captions").glob("*.rst")),
             ),
             Origin(
                 study=study.model_dump(mode="json"),
                 results=results,
                 call=params.call,
-                commit=git_commit(resources.parent),
+                commit=clone_commit(),
             ),
-            template=resources / "report",
+            template=resource("report"),
         )

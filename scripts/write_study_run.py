@@ -6,7 +6,7 @@ from dpprobe.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
-        from dpprobe.artifacts import git_commit
+        from dpprobe.code_version import clone_commit
         from dpprobe.tracking.ingest import ingest_study
 
         params, paths = snakemake.params, snakemake.input
@@ -26,5 +26,5 @@ if __name__ == "__main__":
             artifact_root=results / "mlartifacts",
             receipt=Path(snakemake.output[0]),
             lock=results / "mlflow.lock",
-            commit=git_commit(Path(snakemake.scriptdir)),
+            commit=clone_commit(),
         )

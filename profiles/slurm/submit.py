@@ -129,11 +129,17 @@ def code(words: list[list[str]]) -> list[tuple[str, str]]:
     files = [
         path
         for root in roots
-        for place in (root / name for name in CODE)
+        for place in _places(root)
         for path in ([place] if place.is_file() else sorted(place.rglob("*")))
         if path.suffix in ("", ".py", ".smk") and path.is_file()
     ]
     return [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+
+
+def _places(root: Path) -> list[Path]:
+    """Returns files and folders of code, for a Snakefile in a clone or installed in the package."""
+    installed = [root.parent] if root.name == "shipped" else []
+    return [*(root / name for name in CODE), *installed]
 
 
 def digest(value: object) -> str:

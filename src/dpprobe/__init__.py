@@ -1,3 +1,15 @@
 """Differentially private classifiers on features of frozen foundation models."""
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name):
+        """Computes `__version__` when it is asked for: in a clone that is a call of git."""
+        if name == "__version__":
+            from dpprobe.code_version import code_version
+
+            return code_version()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Drafts studies, predicts accuracy, shows results; uses, checks and hands out releases."""
+"""Drafts and runs studies, predicts accuracy, shows results; uses and checks releases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 
 from dpprobe.draft.command import add_command as add_init
 from dpprobe.errors import DpprobeError
+from dpprobe.launch import add_command as add_run
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
 from dpprobe.reporting.plan_command import add_command as add_plan
@@ -34,15 +35,20 @@ def main() -> None:
     known = commands.add_parser("catalog", help="list the datasets and backbones known by name")
     known.add_argument("name", nargs="?", help="a dataset, to print all of its entry")
     add_commands(commands)
+    add_run(commands)
     add_check(commands)
     add_init(commands)
     add_plan(commands)
     add_results(commands)
     add_reproduction(commands)
-    arguments = parser.parse_args()
+    arguments, words = parser.parse_known_args()
+    if words and arguments.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
     status = 0
     try:
-        if "run" in arguments:
+        if "start" in arguments:
+            arguments.start(words)
+        elif "run" in arguments:
             _show_progress()
             status = arguments.run(arguments)
         else:

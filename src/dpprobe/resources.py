@@ -1,29 +1,59 @@
-"""Locates and reads the files of `resources/`."""
+"""Locates the files that are not Python's: resources, studies, rules, scripts, profiles.
+
+They stand in the root of a clone, and in a wheel under one folder of the package, laid out alike.
+Everything that looks for one asks here.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpprobe.errors import ConfigError
 
-RESOURCES = Path(__file__).resolve().parents[2] / "resources"
+# The folder of the package in which a wheel has them; pyproject.toml puts them there.
+SHIPPED = "shipped"
+PACKAGE = Path(__file__).resolve().parent
+
+
+@cache
+def project_root() -> Path:
+    """Returns the folder that holds Snakefile, config.yaml, resources/, scripts/ and profiles/."""
+    return clone_root() or PACKAGE / SHIPPED
+
+
+@cache
+def clone_root() -> Path | None:
+    """Returns the clone that this package is imported from; None where it was installed."""
+    root = PACKAGE.parents[1]
+    return root if is_clone(root) and root / "src" / "dpprobe" == PACKAGE else None
+
+
+def is_clone(folder: Path) -> bool:
+    """Tells whether a folder is the root of a clone, or of an unpacked source distribution."""
+    return (folder / "Snakefile").is_file() and (folder / "src/dpprobe/resources.py").is_file()
+
+
+def resource(*parts: str) -> Path:
+    """Returns the path of a file or folder of `resources/`."""
+    return project_root().joinpath("resources", *parts)
 
 
 def read_yaml(*parts: str) -> Any:
-    """Reads one of the project's YAML files.
+    """Reads one of the YAML files of `resources/`.
 
     Raises:
-      ConfigError: when it is missing, as in an installation without the checkout.
+      ConfigError: when it is missing, as where the package was copied without its files.
     """
     import yaml
 
-    path = RESOURCES.joinpath(*parts)
+    path = resource(*parts)
     try:
         with path.open(encoding="utf-8") as stream:
             return yaml.load(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); install dpprobe from its checkout, "
+            f"{path}: cannot be read ({error.strerror}); install dpprobe's wheel, or its clone "
             "with pip install --editable"
         ) from error

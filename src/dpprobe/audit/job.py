@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import dpprobe
 from dpprobe.artifacts import fingerprint, sha256_file, write_table
 from dpprobe.audit import membership, white_box
 from dpprobe.audit.record import (
@@ -35,6 +34,7 @@ from dpprobe.audit.record import (
     audit_path,
     power_in_words,
 )
+from dpprobe.code_version import code_version
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.store import FeatureStore
@@ -236,7 +236,7 @@ class _Task:
                 **parts,
                 "evidence": Evidence(
                     date=datetime.now(UTC).date().isoformat(),
-                    code=f"dpprobe {dpprobe.__version__}, audit {VERSIONS['audit']}",
+                    code=f"dpprobe {code_version()}, audit {VERSIONS['audit']}",
                     power=power_in_words(parts["white_box"]),
                 ),
             }

@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 from dpprobe.errors import DataError
-from dpprobe.resources import RESOURCES
+from dpprobe.resources import resource
 
-FILE = RESOURCES / "learning_curves.json"
+FILE = resource("learning_curves.json")
 FORMAT = "dpprobe learning curves"
 VERSION = 1
 

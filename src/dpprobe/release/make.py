@@ -26,13 +26,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
+from dpprobe.code_version import code_version
 from dpprobe.data.options import DatasetOptions
 from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
@@ -606,7 +606,7 @@ class _Task:
             name=self.name,
             study=self.study.study,
             dataset=self.options.dataset,
-            dpprobe=version("dpprobe"),
+            dpprobe=code_version(),
             class_names=store.class_names,
             multi_label=store.multi_label,
             dimension=store.dimension,

@@ -34,7 +34,6 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +42,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load
 
 from dpprobe.artifacts import canonical_json, sha256_file
+from dpprobe.code_version import code_version
 from dpprobe.errors import DataError, DpprobeError, PrivacyError
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.auto import Options as Auto
@@ -626,7 +626,7 @@ def _evidence(values: Values, plan: Plan) -> tuple[str, bool]:
 
 def _other_version(facts: BundleFacts) -> str:
     """Returns a remedy for texts of another version; nothing for this one's."""
-    made, here = facts.dpprobe, version("dpprobe")
+    made, here = facts.dpprobe, code_version()
     return "" if made == here else f" by dpprobe {here}; verify with {made}, which made it"
 
 

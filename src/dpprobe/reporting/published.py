@@ -338,7 +338,7 @@ def published_datasets() -> set[str]:
 
 def published_digest() -> str:
     """Returns a hash of the published numbers, so that figures and tables follow their changes."""
-    return sha256_file(resources.RESOURCES / "published.yaml")
+    return sha256_file(resources.resource("published.yaml"))
 
 
 def bibliography(published: Published) -> str:

@@ -129,7 +129,7 @@ class DatasetEntry(Options):
 
 def dataset_names() -> tuple[str, ...]:
     """Returns the names of all datasets, sorted."""
-    folder = resources.RESOURCES / "catalog"
+    folder = resources.resource("catalog")
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import yaml
 
 from dpprobe.artifacts import read_json
+from dpprobe.code_version import code_version
 from dpprobe.data.table import DatasetInfo
+from dpprobe.launch import run_words
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.cell_record import METRICS_FILE, CellName
 
@@ -30,7 +32,7 @@ def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsil
 
 def _snakemake(origin: Origin, *targets: str) -> str:
     """Writes a call of Snakemake; options come last, for --configfile takes all that follows."""
-    return shlex.join(["snakemake", *targets, "--cores", "all", *origin.call])
+    return shlex.join(run_words(*targets, call=origin.call))
 
 
 def commands(origin: Origin) -> dict[str, str]:
@@ -53,7 +55,8 @@ def provenance(
     versions = []
     for name in LIBRARIES:
         try:
-            versions.append((name, metadata.version(name)))
+            version = code_version() if name == "dpprobe" else metadata.version(name)
+            versions.append((name, version))
         except metadata.PackageNotFoundError:
             continue
     fingerprints = [

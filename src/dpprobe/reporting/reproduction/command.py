@@ -9,9 +9,9 @@ from typing import Any
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.resources import RESOURCES
+from dpprobe.resources import project_root
 
-CONFIG = RESOURCES.parent / "config"
+CONFIG = project_root() / "config"
 PAGE = Path("docs", "reproduction.md")
 RATES = Path("bench", "results", "rates.json")
 

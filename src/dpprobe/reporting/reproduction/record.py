@@ -19,12 +19,12 @@ from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.reproduction.facts import Kept
-from dpprobe.resources import RESOURCES
+from dpprobe.resources import resource
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.study import Study
 
 FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
-FILE = RESOURCES / "reproduced.json"
+FILE = resource("reproduced.json")
 
 
 @dataclass(frozen=True, kw_only=True)

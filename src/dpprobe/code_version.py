@@ -1,0 +1,50 @@
+"""The version of the code that runs, as records, statements and releases carry it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from dpprobe.artifacts import git_commit
+from dpprobe.resources import clone_root
+
+NO_TAG = "0.1.0.dev0"  # where no tag can be had; pyproject.toml has it too, for builds
+
+
+@cache
+def code_version() -> str:
+    """Returns the version by the tags of a clone, and as it was installed elsewhere.
+
+    What was installed tells of the commit on which `make environment` ran, and a clone moves on.
+    """
+    from importlib.metadata import PackageNotFoundError, version  # not needed to plan
+
+    root = _history()
+    if root is not None:
+        # Without the library or git: as it was installed. Whatever else may be wrong with a clone,
+        # a release that was drawn must not fail for its version.
+        with suppress(Exception):
+            from setuptools_scm import get_version
+
+            return get_version(root=root, fallback_version=NO_TAG)
+    try:
+        return version("dpprobe")
+    except PackageNotFoundError:
+        return NO_TAG
+
+
+def clone_commit() -> str | None:
+    """Returns the commit of the clone that runs; None where the package was installed."""
+    root = _history()
+    return None if root is None else git_commit(root)
+
+
+def _history() -> Path | None:
+    """Returns the clone that runs if it has a history.
+
+    An environment, or an unpacked source distribution, may lie in a repository of its user's,
+    whose commits say nothing of this code.
+    """
+    root = clone_root()
+    return root if root is not None and (root / ".git").exists() else None

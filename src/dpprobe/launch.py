@@ -1,0 +1,128 @@
+"""The command that runs a study: it starts Snakemake with the rules of a clone, or installed ones.
+
+Results are written to the working directory, as Snakemake does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpprobe.errors import ConfigError
+from dpprobe.resources import clone_root, is_clone, project_root
+
+# Tells the script that Snakemake runs in a conda environment which dpprobe to install in it.
+ROOT = "DPPROBE_ROOT"
+STUDY = "config.yaml"  # the default study
+# Each says how much may run at once, or names a profile that does.
+_SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)")
+_FILES = ("--configfile", "--configfiles")
+
+
+def add_command(commands: Any) -> None:
+    """Adds `run` to a parser's commands."""
+    summary = "run a study here: all options and targets are Snakemake's"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "run",
+        help=summary,
+        description=summary,
+        allow_abbrev=False,
+        usage="dpprobe run [TARGET ...] [--configfile FILE] [options of snakemake]",
+        epilog="Without --configfile the study is config.yaml here, or the default one, the digits "
+        "of scikit-learn. Without --cores, --jobs or a profile all cores are taken. Files of "
+        "config/ and profiles of profiles/ are known by these names: --profile slurm. The rules "
+        "are those of the clone that you stand in, or those installed with dpprobe. All options: "
+        "snakemake --help.",
+    )
+    parser.set_defaults(start=start)
+
+
+def start(words: Sequence[str]) -> None:
+    """Becomes Snakemake, with the words after `dpprobe run`; does not return.
+
+    Raises:
+      ConfigError: where the files of the workflow are missing.
+    """
+    here = Path.cwd()
+    root = workflow_root(here)
+    if not (root / "Snakefile").is_file():
+        raise ConfigError(
+            f"{root}: has no Snakefile; install dpprobe's wheel, or its clone with "
+            "pip install --editable"
+        )
+    command = [sys.executable, "-m", "snakemake", *snakemake_words(words, root, here)]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment(root, os.environ))
+
+
+def workflow_root(here: Path) -> Path:
+    """Returns the clone that a folder lies in, else where the files of this package are."""
+    return next((folder for folder in (here, *here.parents) if is_clone(folder)), project_root())
+
+
+def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
+    """Returns what Snakemake is started with for what a person typed."""
+    named = list(_with_known_files(words, root, here))
+    before = ["--snakefile", str(root / "Snakefile")]
+    sized = any(_SIZES.match(word) for word in words) or os.environ.get("SNAKEMAKE_PROFILE")
+    if not sized:
+        before += ["--cores", "all"]
+    chosen = any(word.partition("=")[0] in _FILES for word in words)
+    if not chosen and not (here / STUDY).exists():
+        # last, for it takes every word that follows
+        return [*before, *named, "--configfile", str(root / STUDY)]
+    return [*before, *named]
+
+
+def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
+    """Yields the words, with the paths of studies and profiles that only `root` has."""
+    option = ""
+    for word in words:
+        if word.startswith("-"):
+            option, _, value = word.partition("=")
+            yield f"{option}={_known(option, value, root, here)}" if value else word
+        else:
+            yield _known(option, word, root, here)
+            if option not in _FILES:
+                option = ""
+
+
+def _known(option: str, word: str, root: Path, here: Path) -> str:
+    places = {"--profile": root / "profiles"} | dict.fromkeys(_FILES, root)
+    folder = places.get(option)
+    if folder is None or not word or (here / word).exists() or not (folder / word).exists():
+        return word
+    return str(folder / word)
+
+
+def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dict[str, str]:
+    """Returns the variables for Snakemake and its jobs, which import the package of `root`."""
+    result = {**variables, ROOT: str(root)}
+    if root != project_root():
+        places = [str(root / "src"), variables.get("PYTHONPATH", "")]
+        result["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    return result
+
+
+def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:
+    """Returns the words that run a study from the working directory.
+
+    Args:
+      targets: files or named targets; all where there are none.
+      call: the options of Snakemake that select the study, as Snakemake was given them.
+    """
+    if clone_root() is not None:
+        return ["snakemake", *targets, "--cores", "all", *call]
+    installed = project_root()
+    options = list(call)
+    for option, file in (("--snakefile", "Snakefile"), ("--configfile", STUDY)):
+        if option in options:
+            place = options.index(option)
+            if Path(options[place + 1]).resolve() == installed / file:
+                del options[place : place + 2]
+    return ["dpprobe", "run", *targets, *options]
