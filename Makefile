@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema screenshots lock clean clean-all
+.PHONY: help environment demo test slurm-test check format schema screenshots docs wheel lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
@@ -16,6 +16,8 @@ help:
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
 	@echo "make screenshots  make the README's pictures again, in Chromium"
+	@echo "make docs     build the docs site, build/site/index.html, and check its links"
+	@echo "make wheel    build dist/dpprobe-*.whl, which has the workflow too: dpprobe run"
 	@echo "make lock     resolve requirements/*.in again"
 	@echo "make clean    remove the environment and the default study's results, nothing else"
 	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
@@ -79,11 +81,26 @@ schema: $(READY)
 screenshots: $(READY)
 	@$(BIN)/python -m tests.browser.screenshots
 
+# Of its own few packages, which nothing else needs; it needs no other part of the environment.
+DOCS := build/docs_environment
+$(DOCS)/.ready: requirements/docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --require-hashes -r requirements/docs.lock
+	@touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/python -m mkdocs build --quiet
+	@echo "the site: build/site/index.html"
+
+wheel: $(READY)
+	$(BIN)/python -m hatchling build -t wheel
+
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url --quiet --upgrade
 lock: $(READY)
 	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
+	$(LOCK) requirements/docs.in -o requirements/docs.lock
 	$(BIN)/python envs/from_lock.py
 
 # Images, results of other studies, releases and ledgers stay.
