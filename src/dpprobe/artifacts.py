@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,10 +101,27 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
         record = read_json(path)
         written = record.get("format"), record.get("format_version")
         if written != (kind, version):
+            check_not_newer(path, record, kind=kind, version=version)
             raise ValueError(f"{written[0]} {written[1]}, not {kind} {version}")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: unreadable ({error}); delete it and run again") from error
     return dict(record)
+
+
+def check_not_newer(
+    where: Path | str, record: Mapping[str, Any], *, kind: str, version: int
+) -> None:
+    """Refuses what a newer dpprobe wrote: it may be whole, and is not to be deleted unread.
+
+    Raises:
+      DataError: for a version of the format `kind` above `version`.
+    """
+    written = record.get("format_version")
+    if record.get("format") == kind and isinstance(written, int) and written > version:
+        raise DataError(
+            f"{where}: {kind} of version {written}, and this dpprobe reads {version} and before; "
+            "use the newer dpprobe that wrote it, or another results_dir"
+        )
 
 
 def write_table(path: Path, table: pa.Table) -> None:

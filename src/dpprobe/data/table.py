@@ -580,6 +580,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise DataError(f"{dataset_json}: not a dataset's description; {remedy}")
     if values["format_version"] != FORMAT_VERSION:
+        artifacts.check_not_newer(dataset_json, values, kind=FORMAT, version=FORMAT_VERSION)
         raise DataError(
             f"{dataset_json}: format version {values['format_version']}, "
             f"this program reads {FORMAT_VERSION}; {remedy}"

@@ -135,6 +135,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
       StoreError: when it is missing, damaged or of another format.
+      DataError: when a newer dpprobe wrote it.
     """
     try:
         body = artifacts.read_json(path)
@@ -145,6 +146,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("format") != MANIFEST_FORMAT:
         raise StoreError(f"{path}: not a manifest; {REMEDY}")
     if body.get("format_version") != FORMAT_VERSION:
+        artifacts.check_not_newer(path, body, kind=MANIFEST_FORMAT, version=FORMAT_VERSION)
         raise StoreError(f"{path}: format version {body.get('format_version')}; {REMEDY}")
     written = body.pop("manifest_sha256", None)
     if written != artifacts.fingerprint(body):

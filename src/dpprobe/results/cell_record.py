@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import write_json
+from dpprobe.artifacts import check_not_newer, write_json
 from dpprobe.data.options import Headline
 from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
@@ -256,6 +256,8 @@ def read_cell(path: Path) -> CellRecord:
         return parse_cell(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path}: missing; run the cell by naming this path") from None
+    except DataError as error:
+        raise DataError(f"{path.parent}: {error}") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}; delete it and run the cell again") from None
 
@@ -264,7 +266,8 @@ def parse_cell(text: bytes) -> CellRecord:
     """Returns the record that the bytes of a `metrics.json` describe.
 
     Raises:
-      ValueError: in one line, when they are not JSON or not a record of today's version.
+      ValueError: in one line, when they are not JSON or not a record of a version that is read.
+      DataError: when a newer dpprobe wrote them.
     """
     try:
         values = json.loads(text)
@@ -272,6 +275,7 @@ def parse_cell(text: bytes) -> CellRecord:
         raise ValueError("not valid JSON") from None
     named = values if isinstance(values, Mapping) else {}
     if named.get("format") != CELL_FORMAT or named.get("format_version") not in READ_VERSIONS:
+        check_not_newer(METRICS_FILE, named, kind=CELL_FORMAT, version=CELL_FORMAT_VERSION)
         raise ValueError(f"not a {CELL_FORMAT} record of version {CELL_FORMAT_VERSION}")
     try:
         return CellRecord.model_validate(values)

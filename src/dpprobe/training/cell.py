@@ -29,7 +29,7 @@ from dpprobe.artifacts import (
 from dpprobe.data.options import Headline
 from dpprobe.differences import Difference, first_difference
 from dpprobe.disk import when_there_is_room
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import CLASS_PRIORS
@@ -362,6 +362,9 @@ def whole_cell(folder: Path, expected: str) -> CellRecord | None:
     Args:
       folder: the cell's folder.
       expected: the fingerprint that makes the cell current.
+
+    Raises:
+      DataError: when a newer dpprobe wrote it.
     """
     try:
         record = parse_cell((folder / METRICS_FILE).read_bytes())
@@ -372,6 +375,8 @@ def whole_cell(folder: Path, expected: str) -> CellRecord | None:
         ]
     except FileNotFoundError:
         return None
+    except DataError as error:  # of a newer dpprobe, whose cell is not overwritten
+        raise DataError(f"{folder}: {error}") from None
     except ValueError as error:
         logger.warning("%s: unreadable (%s); the cell is trained again", folder, error)
         return None

@@ -1,0 +1,180 @@
+"""docs/formats.md, the code and the stored files of before say the same of every format."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import yaml
+
+from dpprobe.artifacts import read_record
+from dpprobe.data.table import SplitTable, read_info
+from dpprobe.errors import DataError
+from dpprobe.features.manifest import read_manifest
+from dpprobe.features.store import FeatureStore
+from dpprobe.release.bundle import read_bundle
+from dpprobe.release.ledger import Ledger
+from dpprobe.results.cell_record import READ_VERSIONS, read_cell
+from dpprobe.training.cell import whole_cell
+from tests.conftest import REPOSITORY
+
+STORED = REPOSITORY / "tests/stored"
+# Of a version number alone, or none: neither is read by a later dpprobe.
+UNVERSIONED = {"dpprobe-calibration"}  # its name is the hash of what it follows from
+FOLDERS = {
+    "dpprobe-bundle": "bundle",
+    "dpprobe-ledger": "ledger",
+    "dpprobe-dataset": "dataset",
+    "dpprobe-features": "features",
+    "dpprobe-manifest": "features",
+    "dpprobe-cell": "cell",
+}
+
+
+def documented() -> dict[str, tuple[int, list[int]]]:
+    """The version that is written and those that are read, of each format in the page's tables."""
+    formats = {}
+    for line in (REPOSITORY / "docs/formats.md").read_text().splitlines():
+        if match := re.match(r"\| `(dpprobe-[\w-]+)` \|.*?\| (\d+) \|(?: ([\d, ]+) \|)?$", line):
+            read = [int(each) for each in (match[3] or match[2]).split(",")]
+            formats[match[1]] = int(match[2]), read
+    return formats
+
+
+def written_by_the_code() -> dict[str, int]:
+    """The version that each format's writer gives it, from the constants of every module."""
+    formats: dict[str, int] = {}
+    for path in sorted((REPOSITORY / "src/dpprobe").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        values = dict(_constants(tree.body))
+        for name, kind in values.items():
+            if name.endswith("FORMAT") and str(kind).startswith("dpprobe-"):
+                version = values.get(f"{name}_VERSION", values.get("FORMAT_VERSION"))
+                formats.setdefault(str(kind), version or 0)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                fields = dict(_constants(node.body))
+                if str(fields.get("format", "")).startswith("dpprobe-"):
+                    formats[str(fields["format"])] = fields["format_version"]
+    header = formats["dpprobe-features"]
+    return {**formats, "dpprobe-manifest": header}  # which imports the number of its shards
+
+
+def _constants(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
+                yield name, value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value)):
+                yield name, value
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                for each, value in zip(names, values, strict=True):
+                    if isinstance(each, ast.Name) and isinstance(value, ast.Constant):
+                        yield each.id, value.value
+
+
+def test_the_page_has_every_format_and_its_version() -> None:
+    code = {
+        kind: version for kind, version in written_by_the_code().items() if kind not in UNVERSIONED
+    }
+    assert len(code) > 20
+    assert {kind: version for kind, (version, _) in documented().items()} == code
+    assert documented()["dpprobe-cell"] == (4, list(READ_VERSIONS))
+
+
+def test_every_version_that_is_kept_is_stored() -> None:
+    page = documented()
+    kept = {f"{FOLDERS[kind]}-{version}" for kind in FOLDERS for version in page[kind][1]}
+    assert {path.name for path in STORED.iterdir() if path.is_dir()} == kept
+
+
+def test_a_cell_of_version_3() -> None:
+    record = read_cell(STORED / "cell-3/metrics.json")
+    assert (record.format_version, record.cell.method, record.n) == (3, "sgd", 1438)
+    assert record.guaranteed
+    assert record.mean == pytest.approx(0.513928, abs=1e-6)  # as its file says
+    # what version 4 added
+    assert record.summary[record.headline].both_low is None
+    assert record.test_counts is None
+
+
+def test_a_cell_of_version_4() -> None:
+    record = read_cell(STORED / "cell-4/metrics.json")
+    assert record.format_version == 4
+    assert record.summary[record.headline].both_low is not None
+
+
+def test_a_bundle_of_version_1() -> None:
+    bundle = read_bundle(STORED / "bundle-1")
+    assert bundle.facts.format_version == 1
+    assert bundle.facts.class_names == ("naevus", "melanoma", "keratosis")
+    assert bundle.weights.shape == (3, 65)
+    expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
+    np.testing.assert_array_equal(bundle.weights, expected)
+    assert bundle.statement["epsilon_target"] == 1.0
+
+
+def test_a_ledger_of_version_1() -> None:
+    first, second, third = Ledger(STORED / "ledger-1/ledger.jsonl").entries()
+    assert (first.state, first.reason) == ("abandoned", "der Rechner fiel aus")
+    assert (second.state, second.digest) == ("closed", "d" * 64)
+    assert third.state == "open"
+    assert [part.side for part in third.booking.parts] == ["train", "test"]
+
+
+def test_split_tables_of_version_1() -> None:
+    info = read_info(STORED / "dataset-1/dataset.json")
+    assert info.class_names == ("naevus", "melanoma")
+    table = SplitTable(STORED / "dataset-1/train.parquet")
+    assert table.rows == info.splits["train"].rows == 4
+
+
+def test_features_of_version_2() -> None:
+    store = FeatureStore(STORED / "features-2/manifest.json")
+    features = store.read()
+    assert features.shape == (10, 3)
+    assert store.labels.tolist() == [0, 1] * 5
+    # its writer adds 3 where a row's class is
+    assert (features[store.labels == 0, 0].mean() - features[store.labels == 1, 0].mean()) > 1
+
+
+def newer(source: Path, target: Path, version: int) -> Path:
+    values = json.loads(source.read_text())
+    target.write_text(json.dumps({**values, "format_version": version}))
+    return target
+
+
+def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(tmp_path: Path) -> None:
+    cell = newer(STORED / "cell-4/metrics.json", tmp_path / "metrics.json", 5)
+    dataset = newer(STORED / "dataset-1/dataset.json", tmp_path / "dataset.json", 2)
+    manifest = newer(STORED / "features-2/manifest.json", tmp_path / "manifest.json", 3)
+    said = []
+    for read, path in ((read_cell, cell), (read_info, dataset), (read_manifest, manifest)):
+        with pytest.raises(DataError, match="use the newer dpprobe that wrote it") as error:
+            read(path)
+        said.append(str(error.value))
+    with pytest.raises(DataError, match="cell of version 5, and this dpprobe reads 4 and before"):
+        whole_cell(tmp_path, "any")
+    with pytest.raises(DataError, match="use the newer dpprobe"):
+        read_record(cell, kind="dpprobe-cell", version=4)
+    with pytest.raises(DataError, match="delete it and run again"):
+        read_record(cell, kind="dpprobe-cell", version=6)
+    assert not [line for line in said if "delete" in line]
+
+
+def test_shards_name_their_format() -> None:
+    with h5py.File(STORED / "features-2/shard-00000-of-00002.h5") as file:
+        assert (file.attrs["format"], file.attrs["format_version"]) == ("dpprobe-features", 2)
+
+
+def test_the_citation_is_whole() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
+    assert citation["license"] == "Apache-2.0"
