@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -125,4 +126,9 @@ def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:
             place = options.index(option)
             if Path(options[place + 1]).resolve() == installed / file:
                 del options[place : place + 2]
-    return ["dpprobe", "run", *targets, *options]
+    return ["dpprobe", "run", *targets, "--cores", "all", *options]
+
+
+def run_command(*call: str) -> str:
+    """Returns the line that runs a study, for a person to copy."""
+    return shlex.join(run_words(call=call))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import yaml
 
 from dpprobe.draft.seen import Line, Seen
 from dpprobe.draft.weights import Chosen
+from dpprobe.launch import run_command
 
 WIDTH = 110
 EPSILONS = (0.5, 1, 2, 4, 8)
@@ -76,7 +76,7 @@ class Draft:
 
     @property
     def command(self) -> str:
-        return f"snakemake --cores all --configfile {shlex.quote(str(self.output))}"
+        return run_command("--configfile", str(self.output))
 
 
 def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:

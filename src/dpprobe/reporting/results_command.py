@@ -12,6 +12,7 @@ from typing import Any
 
 from dpprobe.artifacts import read_json
 from dpprobe.errors import DataError
+from dpprobe.launch import run_command
 from dpprobe.study.snapshot import recent_results_folders
 
 SUMMARIES = "summary/*.parquet"
@@ -72,7 +73,7 @@ def describe_results(folder: Path) -> str:
     summaries = sorted(folder.glob(SUMMARIES))
     if not summaries:
         others = ", ".join(map(str, results_folders()[:_SHOWN]))
-        remedy = f"finished are {others}" if others else "run `snakemake --cores all` first"
+        remedy = f"finished are {others}" if others else f"run `{run_command()}` first"
         raise DataError(f"{folder}: no finished dataset; {remedy}")
     lines = [format_console(summaries), ""]
     lines += [f"figure:  {path}" for path in sorted(folder.glob("figures/*/accuracy.png"))]
@@ -94,7 +95,7 @@ def _finished() -> list[Path]:
     folders = results_folders()
     if not folders:
         raise DataError(
-            f"{Path('results')}: no finished dataset here or below; run `snakemake --cores all` "
+            f"{Path('results')}: no finished dataset here or below; run `{run_command()}` "
             "first, or name a study's results_dir: `python -m dpprobe results FOLDER`"
         )
     return folders

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.launch import STUDY, run_command
 from dpprobe.study.check import check_study
 from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.load import check_yaml, load_study
@@ -24,7 +25,7 @@ def add_command(commands: Any) -> None:
         "files",
         nargs="*",
         type=Path,
-        default=[Path("config.yaml")],
+        default=[Path(STUDY)],
         help="as after --configfile: the last file's values win; config.yaml by default",
     )
 
@@ -38,8 +39,9 @@ def _run(arguments: argparse.Namespace) -> int:
     for warning in [*check_study(study), *check_dimensions(study)]:
         print(f"dpprobe: warning: {warning}", file=sys.stderr)
     named = " ".join(map(str, arguments.files))
-    words = "" if arguments.files == [Path("config.yaml")] else f" --configfile {named}"
-    print(f"{named}: {len(study.cells())} cells; run: snakemake --cores all{words}")
+    default = arguments.files == [Path(STUDY)]
+    words = [] if default else ["--configfile", *map(str, arguments.files)]
+    print(f"{named}: {len(study.cells())} cells; run: {run_command(*words)}")
     return 0
 
 

@@ -1,0 +1,101 @@
+"""The version follows from the tags of a clone, alike in what is built and in what runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dpprobe
+from dpprobe import code_version as module
+from dpprobe.code_version import NO_TAG, clone_commit, code_version
+from tests.conftest import REPOSITORY
+
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", folder, *IDENTITY, *words], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def built(folder: Path) -> str:
+    """The version that a build in a folder would have."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "version"],
+        cwd=folder, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small clone with one commit and no tag, as the one that runs."""
+    folder = tmp_path / "clone"
+    (folder / "src/dpprobe").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src/dpprobe/__init__.py"):
+        shutil.copy(REPOSITORY / name, folder / name)
+    git(tmp_path, "init", "-q", str(folder))
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    monkeypatch.setattr(module, "clone_root", lambda: folder)
+    return folder
+
+
+def running() -> str:
+    code_version.cache_clear()
+    try:
+        return code_version()
+    finally:
+        code_version.cache_clear()
+
+
+def test_of_clones_with_and_without_tags(clone: Path) -> None:
+    commit = git(clone, "rev-parse", "HEAD")
+    without = running()
+    assert without.startswith(f"{NO_TAG[:-1]}1+g{commit[:7]}")
+    assert without == built(clone)
+    git(clone, "tag", "v1.2.0")
+    assert running() == built(clone) == "1.2.0"
+    (clone / "README.md").write_text("changed\n")
+    assert running().startswith(f"1.2.1.dev0+g{commit[:7]}")
+    git(clone, "commit", "-qam", "second")
+    assert running().startswith("1.2.1.dev1+g")
+    assert clone_commit() == git(clone, "rev-parse", "HEAD")
+
+
+def test_without_a_history_it_is_what_was_installed(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(clone / ".git")
+    assert built(clone) == NO_TAG
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"5.0 of {name}")
+    assert running() == "5.0 of dpprobe"
+    # the commit of a repository around it would be no commit of this code
+    git(clone.parent, "init", "-q", ".")
+    assert clone_commit() is None
+
+
+def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
+    (clone / ".git/HEAD").write_text("damaged")
+    assert running() in ("5.0", NO_TAG)
+    monkeypatch.setitem(sys.modules, "setuptools_scm", None)
+    assert running() == "5.0"
+
+
+def test_it_is_the_package_s_version() -> None:
+    assert dpprobe.__version__ == code_version()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dpprobe.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_build_has_the_same_number_where_there_is_no_tag() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["version"]["fallback-version"] == NO_TAG
