@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "build" / "docs"
+SOURCE = Path("build", "docs")
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
@@ -22,12 +21,14 @@ _ITEM = re.compile(r"^ *([-*+]|\d+\.) ")
 
 def on_config(config: Any) -> Any:
     """Copies the files into the build folder, which mkdocs then reads."""
-    shutil.rmtree(SOURCE, ignore_errors=True)
-    for path in linked(ROOT):
-        target = SOURCE / path
+    root = Path(config["config_file_path"]).resolve().parent
+    source = root / SOURCE
+    shutil.rmtree(source, ignore_errors=True)
+    for path in linked(root):
+        target = source / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / path, target)
-    config["docs_dir"] = str(SOURCE)
+        shutil.copyfile(root / path, target)
+    config["docs_dir"] = str(source)
     return config
 
 

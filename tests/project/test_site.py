@@ -1,0 +1,100 @@
+"""The docs site: every page has a place in it, and a link that leads nowhere fails its build."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+# mkdocs is not of the environment: `make docs` has one for it.
+MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_source", REPOSITORY / "docs/site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_has_a_place() -> None:
+    nav = re.findall(r": ([\w/.-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {
+        path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "docs").rglob("*.md")
+    }
+    assert not pages - set(nav), "add them to the nav of mkdocs.yml"
+    assert not [name for name in nav if not (REPOSITORY / name).is_file()]
+    assert len(nav) == len(set(nav))
+
+
+def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path) -> None:
+    for name in site.PAGES:
+        (tmp_path / name).write_text("")
+    (tmp_path / "README.md").write_text(
+        "[a](docs/a.md#b) [away](https://example.org/x.md) [nowhere](none.md) [dots](../x.md)"
+    )
+    for name, text in {
+        "docs/a.md": "[c](../config/c.yaml)\n![d](images/d.png) [results](../bench/results.md)",
+        "bench/results.md": "[e](e.csv)",
+        "bench/e.csv": "",
+        "bench/unlinked.csv": "",
+        "config/c.yaml": "",
+        "docs/images/d.png": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [path.as_posix() for path in site.linked(tmp_path)] == [
+        "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "bench/e.csv",
+        "bench/results.md", "config/c.yaml", "docs/a.md", "docs/images/d.png",
+    ]  # fmt: skip
+
+
+def test_a_list_after_a_sentence_is_a_list(site: ModuleType) -> None:
+    text = "It is for\n- one\n  more of it\n- two\n\n```\nx\n- y\n```\n    z\n    - code"
+    assert site.on_page_markdown(text) == (
+        "It is for\n\n- one\n  more of it\n- two\n\n```\nx\n- y\n```\n    z\n    - code"
+    )
+
+
+def test_the_lock_has_hashes_and_no_address() -> None:
+    lock = (REPOSITORY / "requirements/docs.lock").read_text().replace("\\\n", " ")
+    assert "mkdocs-material==" in lock
+    assert all("==" in line and "--hash=sha256:" in line for line in lock.splitlines())
+    assert "://" not in lock
+
+
+@pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` was not run here")
+@pytest.mark.parametrize(
+    ("link", "builds"),
+    [
+        ("[x](docs/page.md#a-part)", True),
+        ("[x](docs/none.md)", False),
+        ("[x](docs/page.md#nowhere)", False),
+    ],
+)
+def test_a_link_that_leads_nowhere_fails(
+    link: str, builds: bool, site: ModuleType, tmp_path: Path
+) -> None:
+    settings, _, _ = (REPOSITORY / "mkdocs.yml").read_text().partition("nav:\n")
+    (tmp_path / "mkdocs.yml").write_text(settings)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/site.py").write_bytes((REPOSITORY / "docs/site.py").read_bytes())
+    (tmp_path / "docs/page.md").write_text("# Page\n\n## A part\n")
+    for name in site.PAGES:
+        (tmp_path / name).write_text(f"# {name}\n")
+    (tmp_path / "README.md").write_text(f"# Home\n\n{link}\n")
+    done = subprocess.run(
+        [MKDOCS.with_name("python"), "-m", "mkdocs", "build"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode == 0) == builds, done.stderr
+    assert builds or "README.md" in done.stderr

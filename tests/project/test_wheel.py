@@ -1,0 +1,156 @@
+"""The wheel, installed where no clone is: all files are there, and `dpprobe run` finds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+from dpprobe.code_version import code_version
+from dpprobe.resources import SHIPPED
+from tests.conftest import REPOSITORY
+
+TIMEOUT = 1200  # a busy machine is slow
+SHIPPED_FOLDERS = ("config", "profiles", "resources", "scripts", "workflow")
+
+
+def build(folder: Path, target: str, output: Path) -> Path:
+    """Builds without a network, by what the environment has."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
+        cwd=folder, check=True, capture_output=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    (path,) = output.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(REPOSITORY, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripts of an environment with the wheel, which sees the packages of this one."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(folder, with_pip=False)
+    places = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", vars=places))
+    (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run(
+        [uv, "pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", wheel],
+        check=True, capture_output=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    return folder / "bin"
+
+
+def call(*command: str | Path, here: Path) -> str:
+    """Runs a command of the installed package, without a word on this clone."""
+    hidden = {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
+    variables = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run(
+        command, cwd=here, env=variables, capture_output=True, text=True, timeout=TIMEOUT,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        held = {item.filename: item.external_attr >> 16 for item in archive.infolist()}
+    wanted = {
+        path.relative_to(REPOSITORY).as_posix(): os.access(path, os.X_OK)
+        for folder in SHIPPED_FOLDERS
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    wanted |= dict.fromkeys(("Snakefile", "config.yaml", "envs/dpprobe.yaml"), False)
+    prefix = f"dpprobe/{SHIPPED}/"
+    assert not [name for name in wanted if prefix + name not in held]
+    # the profile's commands are run as they lie
+    assert {name for name, runs in wanted.items() if runs and not held[prefix + name] & 0o111} == (
+        set()
+    )
+    assert "dpprobe/__init__.py" in held
+    assert not [name for name in held if "__pycache__" in name or "/tests/" in name]
+
+
+def test_the_wheel_asks_for_what_the_environment_is_made_of(wheel: Path) -> None:
+    listed = (REPOSITORY / "requirements/environment.in").read_text().partition("# development")[0]
+    lines = [line for line in listed.splitlines() if line and not line.startswith("#")]
+    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ] == lines  # fmt: skip
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+    assert len(metadata.get_all("Requires-Dist", [])) == len(lines) > 30
+
+
+def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) -> None:
+    source = build(REPOSITORY, "sdist", tmp_path / "sdist")
+    with tarfile.open(source) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = (path.parent for path in tmp_path.glob("dpprobe-*/pyproject.toml"))
+    again = build(folder, "wheel", tmp_path / "again")
+    assert again.name.removesuffix("-py3-none-any.whl") == folder.name
+    with zipfile.ZipFile(again) as archive:
+        assert f"dpprobe/{SHIPPED}/Snakefile" in archive.namelist()
+
+
+def test_the_installed_package_knows_its_version_and_its_files(
+    scripts: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import dpprobe, json; from dpprobe import code_version, resources;"
+        "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
+        "str(resources.project_root()), resources.resource('catalog').is_dir()]))"
+    )
+    version, commit, root, catalog = json.loads(call(scripts / "python", "-c", code, here=tmp_path))
+    assert version == code_version()
+    assert commit is None
+    assert Path(root).is_relative_to(scripts.parent)
+    assert Path(root).name == SHIPPED
+    assert catalog
+    assert "cifar10" in call(scripts / "dpprobe", "catalog", here=tmp_path)
+
+
+def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> None:
+    said = call(scripts / "dpprobe", "run", "-n", here=tmp_path)
+    jobs = dict(line.split()[:2] for line in said.splitlines() if len(line.split()) == 2)
+    assert (jobs["train_heads"], jobs["extract_features"]) == ("10", "8")
+    assert [path.name for path in tmp_path.iterdir()] == [".snakemake"]
+    said = call(
+        scripts / "dpprobe", "run", "-n", "audits", "--configfile", "config/audit.yaml",
+        here=tmp_path,
+    )  # fmt: skip
+    assert "audit" in said
+
+
+@pytest.mark.slow
+def test_the_default_study_in_an_empty_folder(scripts: Path, tmp_path: Path) -> None:
+    """At one epsilon and with two seeds: all of its rules, and fewer cells."""
+    command = (scripts / "dpprobe", "run", "--config", "epsilons=[1]", "seeds=2")
+    call(*command, here=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".snakemake", "data", "logs", "results",
+    ] or {"data", "results"} <= {path.name for path in tmp_path.iterdir()}  # fmt: skip
+    report = (tmp_path / "results/report.html").read_text()
+    # how to make it again, where no clone is
+    assert "dpprobe run --cores all --config" in report
+    assert "not a git checkout" in report
+    assert code_version() in report
+    assert str(REPOSITORY) not in report
+    assert "Nothing to be done" in call(*command, "--quiet", "none", here=tmp_path)
