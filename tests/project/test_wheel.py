@@ -142,6 +142,37 @@ def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> Non
     assert "audit" in said
 
 
+def test_the_code_of_a_slurm_job_is_the_installed_one(scripts: Path, tmp_path: Path) -> None:
+    """A job of an earlier run is taken over only if it runs the same code."""
+    code = (
+        "import sys; from dpprobe import resources; root = resources.project_root();"
+        "sys.path.insert(0, str(root / 'profiles/slurm')); import submit;"
+        "print(*(name for name, _ in submit.code([['snakefile', str(root / 'Snakefile')]])))"
+    )
+    names = call(scripts / "python", "-c", code, here=tmp_path).split()
+    assert {"Snakefile", "training.smk", "train_heads.py", "accountants.py"} <= set(names)
+
+
+def test_an_environment_of_snakemake_gets_the_installed_package(
+    wheel: Path, scripts: Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "conda", with_pip=False)
+    python = tmp_path / "conda/bin/python"
+    root = call(
+        scripts / "python", "-c", "from dpprobe import resources; print(resources.project_root())",
+        here=tmp_path,
+    ).strip()  # fmt: skip
+    subprocess.run(
+        ["bash", Path(root, "envs/dpprobe.post-deploy.sh")],
+        cwd=tmp_path, check=True,
+        env={"PATH": f"{python.parent}:{os.environ['PATH']}", "DPPROBE_ROOT": root},
+    )  # fmt: skip
+    code = "import dpprobe; print(dpprobe.__version__, dpprobe.__file__)"
+    version, place = call(python, "-c", code, here=tmp_path).split()
+    assert version == version_of(wheel)
+    assert Path(place).is_relative_to(tmp_path / "conda")
+
+
 @pytest.mark.slow
 def test_the_default_study_in_an_empty_folder(wheel: Path, scripts: Path, tmp_path: Path) -> None:
     """At one epsilon and with two seeds: all of its rules, and fewer cells."""
