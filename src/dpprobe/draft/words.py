@@ -56,7 +56,8 @@ def _imbalance(seen: Seen) -> Iterator[str]:
         metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
         yield (
             f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
-            f"look at {metric}"
+            f"look at {metric}. If {seen.smallest} must be named as often as it is there, use the "
+            "method with `balanced: true` in the study"
         )
 
 
@@ -86,6 +87,13 @@ def _expected(draft: Draft) -> Iterator[str]:
     ]
     yield f"Expected accuracy at epsilon {EPSILON:g}, from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
+    if seen.unequal and len(seen.counts) == 2:
+        yield "  This is accuracy; the study's metric is AUC, whose values are others."
+    elif seen.unequal:
+        yield (
+            "  This is accuracy; the study's metric is macro accuracy, which is lower where "
+            "classes are unequal."
+        )
     if plan.too_few:
         yield f"{too_few_words(setting, plan.would_do)}."
     dimension = f" --d {setting.dimension}" if setting.dimension else ""

@@ -31,6 +31,19 @@ def least_class(record: CellRecord) -> Least | None:
     return Least(name=record.class_names[worst], value=float(values[worst]))
 
 
+def constant_headline(record: CellRecord) -> float | None:
+    """Returns the headline of always giving the most frequent answer; None where not known.
+
+    One answer for all rows ranks none above another, and has a recall of 1 in one class alone.
+    """
+    if record.headline == "accuracy":
+        return record.constant_accuracy
+    if record.headline == "auc":
+        return 0.5
+    tested = sum(count > 0 for count in record.test_counts or ())
+    return 1 / tested if tested else None
+
+
 def headline_reason(record: CellRecord) -> str | None:
     """Writes which metric stands for a cell, and why; None for a record of an older version."""
     counts = record.test_counts

@@ -27,7 +27,7 @@ from dpprobe.results.cell_record import (
     read_cell,
 )
 from dpprobe.results.choice import choice_price
-from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.headline import constant_headline, headline_reason, least_class
 from dpprobe.results.metrics import SEED_INTERVAL
 
 ENDS = (
@@ -58,7 +58,9 @@ SCHEMA = pa.schema(
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
         ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
-        ("constant_accuracy", pa.float64()),  # of always giving the most frequent answer
+        # Of always giving the most frequent answer: the headline, and the accuracy.
+        ("constant", pa.float64()),
+        ("constant_accuracy", pa.float64()),
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
@@ -160,7 +162,8 @@ class Entry:
       both_low, both_high: over seeds and test rows together, likewise.
       values: of each seed.
       halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
-      constant: the accuracy of always giving the most frequent answer; None where not known.
+      constant: the headline of always giving the most frequent answer; None where not known.
+      constant_accuracy: the accuracy of that.
       least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
         the lowest AUC of a label, and whose it is; None where not known. least_title says which.
       never: for each class that seeds never predict, how many of them.
@@ -184,6 +187,7 @@ class Entry:
     values: tuple[float, ...] = ()
     halves: np.ndarray | None = field(default=None, compare=False, repr=False)
     constant: float | None = None
+    constant_accuracy: float | None = None
     least: float | None = None
     least_class: str | None = None
     least_title: str = ""
@@ -290,7 +294,8 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             **{part: _percent(first[f"{name}_{part}"]) for part in ENDS},
             values=tuple(100 * rows[name]),
             halves=_halves(rows.half_values),
-            constant=_percent(first.constant_accuracy),
+            constant=_percent(first.constant),
+            constant_accuracy=_percent(first.constant_accuracy),
             least=_percent(first.least),
             least_class=first.least_class,
             least_title=shown[key[0]].least_title,
@@ -372,6 +377,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "multi_label": record.multi_label,
         "headline": record.headline,
         "headline_reason": headline_reason(record),
+        "constant": constant_headline(record),
         "constant_accuracy": record.constant_accuracy,
         "least": least.value if least else None,
         "least_class": least.name if least else None,

@@ -43,7 +43,7 @@ def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
         "value": f"{best.value:.1f}\u00a0%",
         "interval": best_interval(best),
         "tested": tested_words(best.entry),
-        "beside": beside_words(best.entry),
+        "beside": beside_words(best),
         "never": never_predicted(best.entry),
         "chosen": chosen_words(best),
         "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
