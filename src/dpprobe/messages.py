@@ -11,9 +11,11 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import (
     FOLDER_PATTERN,
     NAME_PATTERN,
+    REGISTRIES,
     Options,
     options_class,
     registered_name,
+    takes,
 )
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -68,7 +70,7 @@ def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
     for place, group in groups.items():
         deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
         if place[0] == "alone" or deeper:
-            lines += [_explain(path, item) for path, item in deeper or group]
+            lines += [_explain(path, item, values) for path, item in deeper or group]
             continue
         wanted = [_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
@@ -108,12 +110,35 @@ def _wanted(item: Any) -> str:
     return text.partition(",")[0] if item["type"].endswith("_parsing") else text
 
 
-def _explain(place: Sequence[Any], item: Any) -> str:
+def _unknown_key(place: Sequence[Any], values: Any) -> str:
+    """Returns the remedy for a key that is not known: those that take it, or to spell it right."""
+    block: Any = values
+    for part in place[:-1]:
+        try:
+            block = block[part]
+        except (KeyError, IndexError, TypeError):  # options that a catalog wrote
+            return "remove it or correct its spelling"
+    for selector, registry in REGISTRIES.items():
+        name = block.get(selector) if isinstance(block, Mapping) else None
+        if not isinstance(name, str) or name not in registry:
+            continue
+        takers = [other for other in registry if takes(registry, other, place[-1])]
+        if takers:
+            counterpart = options_class(registry, name).counterpart(str(place[-1]))
+            remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
+            return (
+                f"{selector} {name} has none of that name, which is of {selector} "
+                f"{', '.join(takers)}; {remedy}"
+            )
+    return "remove it or correct its spelling"
+
+
+def _explain(place: Sequence[Any], item: Any, values: Any) -> str:
     """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        return f"{path}: unknown key; remove it or correct its spelling"
+        return f"{path}: unknown key; {_unknown_key(place, values)}"
     if item["type"] == "missing":
         return f"{path}: missing; it must be given"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:

@@ -41,6 +41,13 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
 
 
+def _reason(iterations: int, most: int, message: str) -> str:
+    """Says why a fit ended early."""
+    if iterations >= most:
+        return f"after max_iterations {most}, write more"
+    return f"the solver says: {message.strip().lower()}"
+
+
 class Objective:
     """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
@@ -156,10 +163,12 @@ class Objective:
             "nonprivate: penalty %g: loss %.6f after %d iterations, largest slope %.1e",
             penalty, result.fun, result.nit, slope,
         )  # fmt: skip
-        if slope > tolerance:
+        # Success with a larger slope: the loss stopped falling in float64, so it is the minimum.
+        if slope > tolerance and not result.success:
             logger.warning(
-                "nonprivate: penalty %g stopped at slope %.1e, above the tolerance %.1e: %s",
-                penalty, slope, tolerance, result.message,
+                "nonprivate: penalty %g ended before its loss had stopped falling (largest slope "
+                "%.1e, wanted %.1e; %s): the ceiling is usable, and may be a little too low",
+                penalty, slope, tolerance, _reason(result.nit, max_iterations, result.message),
             )  # fmt: skip
         solution: Array = result.x.reshape(start.shape)
         return solution

@@ -25,6 +25,8 @@ from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.representation_law import law_faults
 from dpprobe.study.study import Study
 
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test rows, that an error proposes
+
 
 def check_study(study: Study) -> list[str]:
     """Checks a study against the machine: files exist, delta fits each dataset's size.
@@ -43,6 +45,7 @@ def check_study(study: Study) -> list[str]:
     for name in study.releases:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
+            report.warnings += _warn_of_unmeasured(study, name)
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
     report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
@@ -171,6 +174,18 @@ def _check_release(study: Study, name: str) -> list[str]:
     return [f"config: releases.{name}: {fault}" for fault in faults]
 
 
+def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
+    """Says that no cell measures heads of a release's epsilon."""
+    epsilon = study.releases[name].epsilon
+    measured = [float(token) for token in study.epsilons]
+    if epsilon in measured:
+        return []
+    return [
+        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so that no cell of this study "
+        "measures such a head; add it there to see its quality before a release pays for it"
+    ]
+
+
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     report.errors += _check_other_source(study, name, dataset)
     dataset.check()
@@ -296,12 +311,42 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
     """Lists splits with fewer rows than shards."""
     shards = study.features.shards
+    if rows and min(rows) == 0:
+        return _empty_splits(study, name, rows)
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
         for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
         if shards > count
     ]
+
+
+def _empty_splits(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
+    """Lists splits without rows, with the fraction that would give them some."""
+    dataset = (study.datasets | study.public_datasets)[name]
+    key = "datasets" if name in study.datasets else "public_datasets"
+    faults = []
+    for split, count in zip(("train", "test"), rows, strict=True):
+        if count:
+            continue
+        written = getattr(dataset, "test_fraction", None)
+        if dataset.has_test() or written is None:
+            remedy = f"complete the source, or correct what says which rows are {split} rows"
+        else:
+            remedy = _fraction_that_does(dataset, study.features.shards, split=split)
+            remedy = f"test_fraction {written:g} leaves it none; {remedy}"
+        faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
+    return faults
+
+
+def _fraction_that_does(dataset: DatasetOptions, shards: int, *, split: str) -> str:
+    """Says the fraction, nearest to the one written, by which both parts have enough rows."""
+    order = FRACTIONS if split == "test" else FRACTIONS[::-1]
+    for fraction in order:
+        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
+        if rows and min(rows) >= shards:
+            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
+    return "add rows"
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:

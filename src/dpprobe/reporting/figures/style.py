@@ -7,6 +7,7 @@ marker.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ SETTINGS: Any = {
 DPI = 200
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 LEGEND_LINE = 0.185  # inches
+CAPTION_LINE = 0.15  # inches, of the title's size
+CAPTION_LETTER = 0.068  # inches, on average
 
 
 def looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
@@ -93,9 +96,18 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 
 
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
-    """Writes a figure's title and caption; above a single panel they take a line each."""
+    """Writes a figure's title and caption; above a single panel they take a line each.
+
+    Lines that are longer than the figure is wide are broken. Legends that were placed at its upper
+    right corner go below them.
+    """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
-    figure.suptitle(text, fontsize=9, x=0.01, ha="left")
+    width = int(figure.get_figwidth() / CAPTION_LETTER)
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
+    figure.suptitle("\n".join(lines), fontsize=9, x=0.01, ha="left")
+    below = 1 - (len(lines) * CAPTION_LINE + 0.08) / figure.get_figheight()
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, below), transform=figure.transFigure)
 
 
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:

@@ -153,7 +153,7 @@ def what_was_run(
         for name, options in study["backbones"].items()
     ]
     methods = [
-        {"name": name, "head": options["head"], "options": one_line(options, skip=("head",))}
+        {"name": name, "head": options["head"], "options": _method_options(options)}
         for name, options in study["methods"].items()
     ]
     return {
@@ -163,6 +163,15 @@ def what_was_run(
         "methods": methods,
         "epsilons": ", ".join(map(str, study["epsilons"])),
     }
+
+
+def _method_options(options: Mapping[str, Any]) -> str:
+    """Writes a method's options; what `auto` chooses stands in its statements, by cell."""
+    if options["head"] != "auto":
+        return one_line(options, skip=("head",))
+    asked = one_line(options, skip=("head", "normalize"))
+    chosen = "all else chosen by its rule for each cell, see the privacy statements"
+    return f"{asked}; {chosen}" if asked else chosen
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
