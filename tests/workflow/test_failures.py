@@ -170,5 +170,9 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
     time.sleep(0.5)  # for the scheduler to have noted the failure
     process.send_signal(word)
     output, _ = process.communicate(timeout=TIMEOUT)
-    assert output.splitlines()[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
+    assert output.splitlines()[-3:] == [
+        "dpprobe: making a: no room for a",
+        "  log: a.log",
+        "dpprobe: stopped; run the same command again to go on",
+    ]
     assert "making b: " not in output

@@ -211,5 +211,7 @@ Executor._callback = noting_status(Executor._callback)
 # Snakemake's last lines name its own log and no cause: these come after them, when Python ends.
 onerror:
     causes = failures() if workflow.is_main_process else []
+    if workflow.is_main_process and workflow.scheduler._user_kill:
+        causes.append("dpprobe: stopped; run the same command again to go on")
     if causes:
         atexit.register(print, *causes, sep="\n", file=sys.stderr)

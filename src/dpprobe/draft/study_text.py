@@ -137,7 +137,7 @@ def _head(draft: Draft) -> Iterator[str]:
         "(docs/configuration.md). Run it:"
     )
     yield f"#     {draft.command}"
-    yield f"study: {draft.study}"
+    yield f"study: {_flow(draft.study)}"
     yield ""
 
 

@@ -219,7 +219,7 @@ def _console_block(grid: Grid, dataset: str) -> str:
     tested = "test patients, who count once each" if shown[0].patients else "test rows"
     notes = [f"{PLUS_MINUS} or [ends]: 95 % intervals over seeds and {tested} together"]
     if any(entry.over_seeds for entry in shown):
-        notes[0] += f"; the {PLUS_MINUS} of tables/accuracy.md is over seeds alone"
+        notes.append(f"(the {PLUS_MINUS} of tables/accuracy.md is over seeds alone)")
     notes += [ABOVE_NOTE] if dataset in grid.above else []
     notes += [LEFT_OUT] if measure.partial else []
     notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []

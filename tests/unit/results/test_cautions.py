@@ -10,6 +10,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.headline import (
+    ALWAYS,
     ONE_SEED,
     beside_words,
     ceiling_words,
@@ -89,10 +90,60 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     assert least is not None
     assert (least.name, least.value) == ("malignant", 0.0)
     best = best_private(grid, {})[0]
-    words = beside_words(best.entry)
+    words = beside_words(best)
     share = 100 * max(record.test_counts or ()) / 660
-    assert f"always answering the most frequent has accuracy {share:.1f}" in words
+    assert f"{ALWAYS} has AUC 50.0\u00a0% and accuracy {share:.1f}" in words
+    assert "`balanced: true`" in " ".join(cautions(grid, [], "digits"))
     assert "least recall of a class 0.0\u00a0% (malignant)" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "constant"),
+    [
+        ({"class_names": ("a", "b", "c"), "shares": (0.48, 0.46, 0.06)}, "macro accuracy 33.3"),
+        (LESIONS, "AUC 50.0"),
+        ({"shares": (0.25,) * 4}, "accuracy 2"),
+    ],
+)
+def test_a_constant_answer_is_told_in_the_metric_of_the_headline(
+    options: dict[str, Any], constant: str, tmp_path: Path
+) -> None:
+    """A result as good as noise is told as such, and one that is better is not."""
+    cells = [
+        write_cell(tmp_path, epsilon=epsilon, quality=quality, rows=400, **options)
+        for epsilon, quality in (("1", 0.0), ("8", 3.0))
+    ]
+    grid = _grid(tmp_path, *cells)
+    poor, good = best_private(grid, {})
+    assert f"{ALWAYS} has {constant}" in beside_words(good)
+    assert beside_words(poor).startswith(f"not distinguishable from {ALWAYS}, which has {constant}")
+    lines = headline_lines(grid, "digits")
+    assert any(
+        line.startswith(f"Always answering the most frequent has {constant}") for line in lines
+    )
+    assert f"The best private cells are not distinguishable from {ALWAYS}: at 1." in lines
+
+
+def test_a_result_below_a_constant_answer_is_told(tmp_path: Path) -> None:
+    shares = {"class_names": ("a", "b"), "shares": (0.95, 0.05), "headline": "accuracy"}
+    (best,) = best_private(
+        _grid(tmp_path, write_cell(tmp_path, quality=0.0, rows=400, **shares)), {}
+    )
+    assert beside_words(best).startswith(f"worse than {ALWAYS}, which has accuracy 9")
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
+def test_few_seeds_are_told_where_they_widen_an_interval(
+    seeds: int, told: bool, tmp_path: Path
+) -> None:
+    cells = [
+        write_cell(tmp_path, epsilon="8", quality=0.9, seeds=seeds, rows=600),
+        write_cell(
+            tmp_path, method="nonprivate", epsilon="inf", quality=1.0, seeds=seeds, rows=600
+        ),
+    ]
+    lines = headline_lines(_grid(tmp_path, *cells), "digits")
+    assert any(line.startswith("More seeds would tell, at 8: ") for line in lines) == told
 
 
 def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:

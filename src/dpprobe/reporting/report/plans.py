@@ -50,6 +50,16 @@ def plan_parts(
     return parts
 
 
+def unplanned_words(grid: Grid) -> list[str]:
+    """Says of each dataset why nothing is predicted for it, where its metric is the reason."""
+    return [
+        f"{dataset}: nothing is predicted, for the learning curves that predictions stand on are "
+        f"of accuracy with one label an image, and the metric here is {measure.title}"
+        for dataset, measure in grid.measures.items()
+        if measure.headline != _HEADLINE or measure.multi_label
+    ]
+
+
 def plan_origin() -> dict[str, Any]:
     """Says what the predictions stand on."""
     curves = read_curves()

@@ -140,6 +140,7 @@ def what_was_run(
             "delta": grid.delta_text(name) or "none",
             "source": one_line(dict(info.source)),
             "untested": _untested(info),
+            "rare": info.rare,
         }
         for name, info in infos.items()
     ]

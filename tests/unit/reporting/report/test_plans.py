@@ -56,3 +56,11 @@ def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
     object.__setattr__(grid.measures["digits"], "headline", "auc")
     assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
+    (words,) = unplanned_words(grid)
+    assert words.startswith("digits: nothing is predicted")
+    assert words.endswith("and the metric here is AUC")
+
+
+def test_a_report_without_predictions_says_why(tmp_path: Path) -> None:
+    made = make(tmp_path, headline="macro_accuracy")
+    assert "the metric here is macro accuracy" in made.section("plans").text
