@@ -21,7 +21,7 @@ from tests.support.small_study import STUDY, changed
         ("epsilonss", [1], ["epsilonss", "unknown key"]),
         ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize: unknown key; write batch_size"]),
         ("datasets.digits.test_fracton", 0.1, ["unknown key; write test_fraction, or remove it"]),
-        ("features.shrads", 3, ["features.shrads: unknown key; write shards, or remove it"]),
+        ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
         ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
         ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),

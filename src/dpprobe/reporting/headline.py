@@ -144,10 +144,10 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
             lines.append(
                 f"Not distinguishable from the non-private ceiling: at {', '.join(unclear)}."
             )
-        wide = [best for best in beside if not _apart(best) and more_seeds_would_tell(best.entry)]
+        wide = [best for best in beside if not _apart(best) and more_seeds_may_tell(best.entry)]
         if wide:
             lines.append(
-                f"More seeds would tell, at {', '.join(best.epsilon for best in wide)}: the "
+                f"More seeds may tell, at {', '.join(best.epsilon for best in wide)}: the "
                 f"intervals are wide because {wide[0].entry.seeds} seeds are few."
             )
         if single := [best.epsilon for best in beside if _one_seed(best)]:
@@ -158,7 +158,7 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
     return lines + list(cautions(grid, bests, dataset))
 
 
-def more_seeds_would_tell(entry: Entry) -> bool:
+def more_seeds_may_tell(entry: Entry) -> bool:
     """Returns True where a cell's interval is wide for its few seeds rather than its test rows."""
     if entry.seeds >= FEW_SEEDS or not entry.over_seeds or entry.rows_low is None:
         return False

@@ -44,14 +44,18 @@ def constant_headline(record: CellRecord) -> float | None:
     return 1 / tested if tested else None
 
 
-def headline_reason(record: CellRecord) -> str | None:
-    """Writes which metric stands for a cell, and why; None for a record of an older version."""
+def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str | None:
+    """Writes which metric stands for a cell, and why; None for a record of an older version.
+
+    Args:
+      metric_of: what names the metric, where one is named.
+    """
     counts = record.test_counts
     if counts is None:
         return None
     title = record.measure.title
     if record.metric_named:
-        return f"The metric is {title}, as the study or the catalog says."
+        return f"The metric is {title}, as {metric_of} says."
     if record.multi_label:
         return f"The metric is {title}, for an image may have several labels."
     present = [count for count in counts if count]

@@ -96,13 +96,20 @@ SCHEMA = pa.schema(
 )
 
 
-def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) -> None:
+def summarise_cells(
+    metrics_files: Sequence[Path],
+    output: Path,
+    *,
+    study: str,
+    metric_of: str = "the study or the catalog",
+) -> None:
     """Writes one row a cell and seed, in the order of backbone, method, epsilon and seed.
 
     The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
     publishing the best private cell of the dataset and epsilon costs, as `choice` derives; None
     where there is one. `private` says that the cell's method is private *and* its epsilon is
-    finite. Metrics are fractions; `epsilon` of "inf" is infinity.
+    finite. Metrics are fractions; `epsilon` of "inf" is infinity. `metric_of` says what names the
+    metric, where one is named.
 
     Raises:
       DataError: when a file is not a cell's record, two files describe one cell, or two cells
@@ -132,7 +139,7 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
     rows = [
         row | (choices[record.cell.dataset, record.cell.epsilon] if record.guaranteed else {})
         for record in records
-        for row in _rows(record, study)
+        for row in _rows(record, study, metric_of)
     ]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
 
@@ -353,7 +360,7 @@ def _halves(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
     return 100 * np.stack(known).astype(np.float64).reshape(len(known), -1, 2)
 
 
-def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
+def _rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str, Any]]:
     cell = record.cell
     least = least_class(record)
     shared = {
@@ -376,7 +383,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "num_classes": len(record.class_names),
         "multi_label": record.multi_label,
         "headline": record.headline,
-        "headline_reason": headline_reason(record),
+        "headline_reason": headline_reason(record, metric_of),
         "constant": constant_headline(record),
         "constant_accuracy": record.constant_accuracy,
         "least": least.value if least else None,

@@ -61,6 +61,13 @@ def test_the_metric_follows_the_test_split_and_says_why(
     assert lines[0] == grid.reasons["digits"]
 
 
+def test_what_named_the_metric_is_told(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, **LESIONS, headline="accuracy")
+    summarise_cells([cell], tmp_path / "s.parquet", study="s", metric_of="the study")
+    (reason,) = read_grid([tmp_path / "s.parquet"]).reasons.values()
+    assert reason == "The metric is accuracy, as the study says."
+
+
 def _majority(path: Path, *, seeds: int) -> None:
     """Changes a cell to one of which so many seeds answer the first class alone."""
     values = read_json(path)
@@ -137,13 +144,13 @@ def test_few_seeds_are_told_where_they_widen_an_interval(
     seeds: int, told: bool, tmp_path: Path
 ) -> None:
     cells = [
-        write_cell(tmp_path, epsilon="8", quality=0.9, seeds=seeds, rows=600),
+        write_cell(tmp_path, epsilon="4", quality=0.95, seeds=seeds, rows=600),
         write_cell(
-            tmp_path, method="nonprivate", epsilon="inf", quality=1.0, seeds=seeds, rows=600
+            tmp_path, method="nonprivate", epsilon="inf", quality=0.95, seeds=seeds, rows=600
         ),
     ]
     lines = headline_lines(_grid(tmp_path, *cells), "digits")
-    assert any(line.startswith("More seeds would tell, at 8: ") for line in lines) == told
+    assert any(line.startswith("More seeds may tell, at 4: ") for line in lines) == told
 
 
 def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
