@@ -92,7 +92,9 @@ def result_trees(folder: Path) -> Iterator[Path]:
     A tree with a release or a ledger is left out, and one that another study has for results_dir.
     """
     if is_results_folder(folder):
-        for path in sorted(folder.glob("*")):
+        # the records last: a cleaning that was interrupted may go on
+        told = {pattern.partition("/")[0] for pattern in MARKS}
+        for path in sorted(folder.glob("*"), key=lambda path: (path.name in told, path.name)):
             if path.name in WRITTEN and not is_results_folder(path) and not holds_release(path):
                 yield path
 

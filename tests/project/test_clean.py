@@ -99,7 +99,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 def clean(root: Path, repository: Path, *words: str) -> str:
     """Cleans, and returns what it says."""
-    command = [sys.executable, repository / "envs/clean.py", *words]
+    command = [sys.executable, str(repository / "envs/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
