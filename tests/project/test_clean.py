@@ -50,6 +50,7 @@ KEPT = {
     "data/downloads/by_hand/images.zip": "x",
     "data/downloads/mine.zip": "x",
     "data/downloads/scans/mine.png": "x",
+    "data/downloads/scans/x.extracted.json": UNPACKED,
     # a ledger of a dataset that is called as the folder of downloads
     f"data/downloads/downloads/{LEDGER_FILE}": "x",
     # a folder of a person's, with names that a study writes
