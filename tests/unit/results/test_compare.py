@@ -103,7 +103,7 @@ def test_the_interval_covers_a_difference_of_areas() -> None:
     assert 0.91 * TIMES <= held <= 0.99 * TIMES
 
 
-@pytest.mark.parametrize("rare", [2, 4])
+@pytest.mark.parametrize("rare", [1, 2])
 def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
     """Halves of its few rows would say too little, as they do of few rows."""
     generator = np.random.default_rng(0)
