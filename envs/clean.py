@@ -40,6 +40,7 @@ STUDY, DATASETS = "digits", ("digits",)  # the default study, and what it is of
 TABLES = ("train.parquet", "test.parquet", "problems.csv", "dataset.json")
 BUNDLE = "bundle.json"
 LEDGER = re.compile(r"ledger\..+")
+UNPACKED = re.compile(r"\.([^.].*)\.extracted\.json")
 SLURM_LOG = re.compile(r"\d+\.log")
 # Of what a study writes; MLflow keeps copies, of other kinds too.
 KINDS = frozenset(
@@ -101,7 +102,9 @@ def result_trees(folder: Path) -> Iterator[Path]:
     A tree with a release or a ledger is left out, and one that another study has for results_dir.
     """
     if is_results_folder(folder):
-        for path in sorted(folder.glob("*")):
+        # the records last: a cleaning that was interrupted may go on
+        told = {pattern.partition("/")[0] for pattern in MARKS}
+        for path in sorted(folder.glob("*"), key=lambda path: (path.name in told, path.name)):
             if path.name in WRITTEN and not is_results_folder(path) and not holds_release(path):
                 yield path
 
@@ -201,9 +204,10 @@ def downloaded(folder: Path) -> Iterator[Path]:
         # a name with `..` is another path once it is resolved
         if path.is_file() and path.is_relative_to(folder) and has_no_link(path):
             yield path
-    for mark in [path for path in files(folder) if path.name.endswith(".extracted.json")]:
-        unpacked = mark.with_name(mark.name[1:].removesuffix(".extracted.json"))
-        if {"archive", "sha256"} <= record(mark).keys() and not holds_release(unpacked):
+    for mark in [*files(folder)]:
+        named = UNPACKED.fullmatch(mark.name)
+        unpacked = mark.with_name(named[1]) if named else mark
+        if named and {"archive", "sha256"} <= record(mark).keys() and not holds_release(unpacked):
             yield from files(unpacked)
             yield mark
     yield receipt

@@ -50,6 +50,7 @@ KEPT = {
     "data/downloads/by_hand/images.zip": "x",
     "data/downloads/mine.zip": "x",
     "data/downloads/scans/mine.png": "x",
+    "data/downloads/scans/x.extracted.json": UNPACKED,
     # a ledger of a dataset that is called as the folder of downloads
     f"data/downloads/downloads/{LEDGER_FILE}": "x",
     # a folder of a person's, with names that a study writes
@@ -99,7 +100,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 def clean(root: Path, repository: Path, *words: str) -> str:
     """Cleans, and returns what it says."""
-    command = [sys.executable, repository / "envs/clean.py", *words]
+    command = [sys.executable, str(repository / "envs/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
 

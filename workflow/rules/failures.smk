@@ -56,6 +56,8 @@ def failed_line(record):
     if job is None:
         return f"{record['rule_name']}: {FAILED}{logs}"
     name = job.message or record["rule_name"]
+    if is_interrupted(job):
+        return f"{name}: {killed(job)}{logs}"
     if not is_tried_again(job):
         return f"{name}: {FAILED}{logs}"
     # the next attempt writes the log anew
@@ -165,10 +167,20 @@ def failures():
     return [failure(job) for job in sorted(told, key=workflow.dag.jobid)]
 
 
+def ended_by(job, *signals):
+    """Returns True for a job whose process one of these signals ended."""
+    status = STATUSES.get(workflow.dag.jobid(job))
+    return status in [code for each in signals for code in (-each, 128 + each)]
+
+
 def is_out_of_memory(job):
     """Returns True for a job that the system ended, as it does for want of memory, and no person by Ctrl-C."""
-    status = STATUSES.get(workflow.dag.jobid(job))
-    return status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    return ended_by(job, signal.SIGKILL)
+
+
+def is_interrupted(job):
+    """Returns True for a job without an error that Ctrl-C ended, or a signal to all processes of a run."""
+    return ended_by(job, signal.SIGINT, signal.SIGTERM) and not told_cause(job)[0]
 
 
 def noting_status(callback):

@@ -15,9 +15,9 @@ from dpprobe.results.summary import Entry, Grid
 TOLD_APART = (
     "Whether a result differs from its ceiling is told by a 95 % interval of the difference: "
     "paired over test rows, since both were tested on the same ones, with the variance over seeds "
-    "added; where test rows are few, as if they had been tested on different ones, which is "
-    "conservative. Of the best of several it is stretched by what the choice adds, as its own "
-    "interval is. With one seed the noise of its training is not in it, which is said."
+    "added; where test rows are few, or those of a rare class, as if tested on different ones, "
+    "which is conservative. Of the best of several it is stretched by what the choice adds, as "
+    "its own interval is. With one seed the noise of its training is not in it, which is said."
 )
 ALWAYS = "always answering the most frequent"
 FEW_SEEDS = 5  # of fewer, Student's t is more than 2.8 standard errors

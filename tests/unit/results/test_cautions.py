@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dpprobe.results.cautions import cautions, falls, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.held_out import HeldOut
 from dpprobe.results.summary import Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 
@@ -66,6 +68,27 @@ def test_what_named_the_metric_is_told(tmp_path: Path) -> None:
     summarise_cells([cell], tmp_path / "s.parquet", study="s", metric_of="the study")
     (reason,) = read_grid([tmp_path / "s.parquet"]).reasons.values()
     assert reason == "The metric is accuracy, as the study says."
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "expected"),
+    [
+        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
+        ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
+        ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
+        (LESIONS, [180, 20], 24.7),
+        (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
+        ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+    ],
+)
+def test_the_variance_rests_on_the_rows_of_rare_classes(
+    options: dict[str, Any], counts: list[int], expected: float, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, **options)
+    write_json(path, read_json(path) | {"test_counts": counts})
+    (entry,) = _grid(tmp_path, path).entries.values()
+    assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
 def _majority(path: Path, *, seeds: int) -> None:
@@ -217,6 +240,26 @@ def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
         )  # fmt: skip
         fell += bool(falls(grid, [], "d"))
     assert fell <= told
+
+
+@pytest.mark.parametrize(("luck", "told"), [(0.0, True), (25.0, False)])
+def test_what_two_choices_add_makes_a_fall_less_sure(
+    luck: float, told: bool, tmp_path: Path
+) -> None:
+    """The luck of both is the same: the difference stays at 28 points."""
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality, rows=600)
+        for method, epsilon, quality in (("a", "1", 2.0), ("c", "4", 0.5))
+    ]
+    grid = _grid(tmp_path, *cells)
+    bests = [
+        replace(
+            best,
+            held_out=HeldOut(value=best.entry.mean - luck, candidates=2, seeds=True, agreement=0.5),
+        )
+        for best in best_private(grid, {})
+    ]
+    assert bool(falls(grid, bests, "digits")) is told
 
 
 def _quantile(chance: np.ndarray) -> np.ndarray:
