@@ -56,8 +56,11 @@ def _imbalance(seen: Seen) -> Iterator[str]:
         metric = "AUC" if len(seen.counts) == 2 else "the macro accuracy"
         yield (
             f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
-            f"look at {metric}. If {seen.smallest} must be named as often as it is there, use the "
-            "method with `balanced: true` in the study"
+            f"look at {metric}"
+        )
+        yield (
+            f"             for {seen.smallest} to be named although it is rare: the method with "
+            "`balanced: true`, a comment in the study"
         )
 
 
