@@ -7,7 +7,7 @@ import time
 
 from snakemake.executors.local import Executor
 from snakemake.jobs import GroupJob, Job
-from snakemake.logging import DefaultFormatter
+from snakemake.logging import DefaultFormatter, logger
 from snakemake.settings.enums import Quietness
 
 from dpprobe.logs import is_lasting, last_error
@@ -17,6 +17,7 @@ SCHEDULER_IDS = {}
 STATUSES = (
     {}
 )  # of jobs that ran here, by their number: how the last attempt's process ended
+STOPPED = []  # holds what Snakemake said when a person ended the run by Ctrl-C
 FAILED = "failed; why is told when this run ends"
 
 
@@ -220,10 +221,22 @@ for kind in (Job, GroupJob):
 Executor._callback = noting_status(Executor._callback)
 
 
+def noting_stop(record):
+    """Notes that a person ended the run by Ctrl-C, of which no state of the scheduler tells."""
+    if str(record.msg).startswith("Terminating processes on user request"):
+        STOPPED.append(record.msg)
+    return True
+
+
+# Upstream: Snakemake 9.27 has `_user_kill` of SIGTERM alone.
+# Test: tests/workflow/test_failures.py::test_a_failure_before_a_person_ends_the_run_is_told
+logger.addFilter(noting_stop)
+
+
 # Snakemake's last lines name its own log and no cause: these come after them, when Python ends.
 onerror:
     causes = failures() if workflow.is_main_process else []
-    if workflow.is_main_process and workflow.scheduler._user_kill:
+    if workflow.is_main_process and (STOPPED or workflow.scheduler._user_kill):
         causes.append("dpprobe: stopped; run the same command again to go on")
     if causes:
         atexit.register(print, *causes, sep="\n", file=sys.stderr)
