@@ -19,7 +19,7 @@ help:
 	@echo "make lock     resolve requirements/*.in again"
 	@echo "make clean    remove the environment and the default study's results, nothing else"
 	@echo "make clean-all  remove also the results, split tables and downloads of every study in results/ and data/;"
-	@echo "              releases and ledgers stay, as does what dpprobe has not written"
+	@echo "              releases, ledgers, links and what is not certainly dpprobe's stay, and a line counts them"
 
 environment: $(READY)
 

@@ -1,86 +1,282 @@
 """Removes results and split tables: `make clean`, and with `--all` those of every study.
 
-Releases and ledgers stay: a release cannot be made again, and a ledger says what was spent. Only
-names that the workflow writes are removed, so that images or results that lie beside them stay.
+Only files go that are certainly dpprobe's, and the folders that this empties:
+- results, of the kinds and under the names that a study writes, in folders that a record of dpprobe
+  or the snapshot of a run tells from a person's;
+- split tables beside the `dataset.json` that describes them;
+- downloads that a receipt lists, and what was unpacked from them;
+- the logs of Slurm's jobs, and Snakemake's own notes.
+
+Releases and ledgers stay, with all that lies in one tree with them: a release cannot be made again,
+and a ledger says what was spent. No link is followed. The last line counts what stayed.
 It imports nothing but the standard library, as the environment may be gone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-# All that a study writes into its results_dir but `releases`; MLflow's files among them.
-WRITTEN = frozenset(
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
+
+RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
+SLURM_LOGS = Path("logs/slurm")
+LOGS = (Path("logs"), Path("benchmarks"))
+DATASETS = ("digits",)  # of the default study
+TABLES = ("train.parquet", "test.parquet", "problems.csv", "dataset.json")
+BUNDLE = "bundle.json"
+LEDGER = re.compile(r"ledger\..+")
+UNPACKED = re.compile(r"\.([^.].*)\.extracted\.json")
+SLURM_LOG = re.compile(r"\d+\.log")
+# Of what a study writes; MLflow keeps copies, of other kinds too.
+KINDS = frozenset(
     {
-        "audit", "backbones.json", "benchmarks", "calibration", "cells", "costly_images", "cuts",
-        "embeddings", "fairness", "features", "few_shot", "figures", "imbalance", "layers", "logs",
-        "long_tail", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal", "networks",
-        "overlap", "report.html", "searches", "summary", "tables", "tracking", "zero_shot",
+        ".bib", ".csv", ".db", ".done", ".h5", ".html", ".json", ".lock", ".log", ".md", ".parquet",
+        ".partial", ".png", ".safetensors", ".svg", ".tex", ".tsv",
     }
 )  # fmt: skip
-TABLES = ("train.parquet", "test.parquet", "problems.csv", "dataset.json")
-DEFAULT_DATASETS = ("digits",)
-RESULTS, DATA = Path("results"), Path("data")
+ARTIFACTS = "mlartifacts"
+# Records that tell a results_dir from a person's folder, and the format that each names.
+MARKS = {
+    "cells/*/*/*/eps-*/metrics.json": "dpprobe-cell",
+    "features/*/*/*/manifest.json": "dpprobe-manifest",
+    "calibration/*/eps-*.json": "dpprobe-plans",
+    "calibration/*.json": "dpprobe-calibration",
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Removes results and split tables.")
     parser.add_argument("--all", action="store_true", help="of every study in results/ and data/")
     every = parser.parse_args().all
-    paths = [*all_results(), *all_tables()] if every else [*results(RESULTS), *default_tables()]
+    trees = [*result_trees(RESULTS)]
     if every:
-        paths += [path for path in map(Path, (".snakemake", "logs", "benchmarks")) if path.exists()]
-    for path in paths:
-        print(f"removed {path}")
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for folder in (RESULTS, DATA):
-        remove_empty(folder)
+        trees += [tree for folder in folders(RESULTS) for tree in result_trees(folder)]
+    written = {tree: [*result_files(tree)] for tree in trees} | data_files(every)
+    if every:
+        written[SLURM_LOGS] = [path for path in files(SLURM_LOGS) if SLURM_LOG.fullmatch(path.name)]
+    for place, paths in written.items():
+        remove(place, paths)
+    for tree in trees:
+        remove_empty(tree)
+    if every and SNAKEMAKE.is_dir() and has_no_link(SNAKEMAKE):
+        shutil.rmtree(SNAKEMAKE)
+        print(f"removed {SNAKEMAKE}")
+    of_the_default = [RESULTS / name for name in WRITTEN] + [DATA / name for name in DATASETS]
+    say_what_stayed([RESULTS, DATA, *LOGS] if every else of_the_default)
 
 
-def results(folder: Path) -> Iterator[Path]:
-    """Lists what a study wrote into its results_dir."""
-    for path in sorted(folder.glob("*")):
-        if path.name in WRITTEN:
+def data_files(every: bool) -> dict[Path, list[Path]]:
+    """Lists the split tables of the default study, or all of them and the downloads, by folder."""
+    if not every:
+        return {DATA / name: [*tables(DATA / name)] for name in DATASETS}
+    described = [path.parent for path in sorted(found(DATA, "dataset.json"))]
+    return {folder: [*tables(folder)] for folder in described} | {
+        folder: [*downloaded(folder)] for folder in download_folders()
+    }
+
+
+def result_trees(folder: Path) -> Iterator[Path]:
+    """Lists what a study wrote into its results_dir, and nothing of a folder that is none.
+
+    A tree with a release or a ledger is left out, and one that another study has for results_dir.
+    """
+    if is_results_folder(folder):
+        # the records last: a cleaning that was interrupted may go on
+        told = {pattern.partition("/")[0] for pattern in MARKS}
+        for path in sorted(folder.glob("*"), key=lambda path: (path.name in told, path.name)):
+            if path.name in WRITTEN and not is_results_folder(path) and not holds_release(path):
+                yield path
+
+
+def is_results_folder(folder: Path) -> bool:
+    """Returns True for a folder with records of dpprobe, or which a run's snapshot names."""
+    if not folder.is_dir() or not has_no_link(folder):
+        return False
+    if folder.resolve() in snapshot_folders():
+        return True
+    return any(
+        has_no_link(path) and record(path).get("format") == kind
+        for pattern, kind in MARKS.items()
+        for path in folder.glob(pattern)
+    )
+
+
+@cache
+def snapshot_folders() -> set[Path]:
+    """Returns the results_dir of the runs that began here not long ago."""
+    named = set()
+    for path in SNAKEMAKE.glob("dpprobe/*.json"):
+        run = record(path).get("_run")
+        study = run.get("study") if isinstance(run, dict) else None
+        place = study.get("results_dir") if isinstance(study, dict) else None
+        if isinstance(place, str):
+            named.add(Path(place).resolve())
+    return named
+
+
+@cache
+def holds_release(tree: Path) -> bool:
+    """Returns True for a tree with a ledger, a bundle or a folder of releases, at any depth.
+
+    `tracking/releases` alone is none: it has MLflow's receipts, which are files. Nor are MLflow's
+    copies of bundles.
+    """
+    for folder, inner, names in os.walk(tree):
+        if any(LEDGER.fullmatch(name) for name in names):
+            return True
+        if BUNDLE in names and tree.name != ARTIFACTS:
+            return True
+        if RELEASES in inner:
+            receipts = tree.name == "tracking" and Path(folder) == tree
+            if not receipts or any(path.suffix != ".json" for path in (tree / RELEASES).iterdir()):
+                return True
+    return False
+
+
+def result_files(tree: Path) -> Iterator[Path]:
+    """Lists the files of a tree of results that are of the kinds that a study writes."""
+    for path in files(tree):
+        if path == tree or path.suffix in KINDS or tree.name == ARTIFACTS:
             yield path
 
 
-def all_results() -> Iterator[Path]:
-    """Lists what every study wrote into `results` or a folder of it."""
-    yield from results(RESULTS)
-    for folder in sorted(RESULTS.glob("*")):
-        if folder.is_dir() and folder.name not in {*WRITTEN, "releases"}:
-            yield from results(folder)
-
-
-def default_tables() -> Iterator[Path]:
-    """Lists the split tables of the default study."""
-    for name in DEFAULT_DATASETS:
-        yield from tables(DATA / name)
-
-
-def all_tables() -> Iterator[Path]:
-    """Lists the split tables of every study below `data`, and what they downloaded."""
-    for record in sorted(DATA.rglob("dataset.json")):
-        yield from tables(record.parent)
-    yield from sorted([*DATA.glob("downloads"), *DATA.glob("*/downloads")])
-
-
 def tables(folder: Path) -> Iterator[Path]:
-    """Lists the tables of a dataset, which a `dataset.json` tells from a person's own files."""
-    if (folder / "dataset.json").is_file():
-        yield from (folder / name for name in TABLES if (folder / name).is_file())
+    """Lists the tables that a record of dpprobe's describes; others write a `dataset.json` too."""
+    content = record(folder / "dataset.json")
+    if content.get("format") == "dpprobe-dataset" and "splits" in content:
+        for path in (folder / name for name in TABLES):
+            if path.is_file() and has_no_link(path):
+                yield path
 
 
-def remove_empty(folder: Path) -> None:
-    """Removes folders that hold nothing, from the innermost on."""
-    if folder.is_dir() and not folder.is_symlink():
-        for inner in sorted(folder.iterdir()):
-            remove_empty(inner)
-        if not any(folder.iterdir()):
+def download_folders() -> Iterator[Path]:
+    """Lists the folders below `data` of which a receipt of dpprobe's says what was downloaded."""
+    for receipt in sorted(found(DATA, "receipt.json")):
+        of_dpprobe = record(receipt).get("format") == "dpprobe-download"
+        if of_dpprobe and receipt.parent.parent.name == DOWNLOADS:
+            yield receipt.parent
+
+
+def downloaded(folder: Path) -> Iterator[Path]:
+    """Lists the files that were downloaded into a folder, and what was unpacked from them."""
+    receipt = folder / "receipt.json"
+    listed = record(receipt).get("files")
+    for file in listed if isinstance(listed, list) else []:
+        path = folder / str(file.get("name", "")) if isinstance(file, dict) else folder
+        # a name with `..` is another path once it is resolved
+        if path.is_file() and path.is_relative_to(folder) and has_no_link(path):
+            yield path
+    for mark in [*files(folder)]:
+        named = UNPACKED.fullmatch(mark.name)
+        unpacked = mark.with_name(named[1]) if named else mark
+        if named and {"archive", "sha256"} <= record(mark).keys() and not holds_release(unpacked):
+            yield from files(unpacked)
+            yield mark
+    yield receipt
+
+
+def record(path: Path) -> dict[str, Any]:
+    """Reads a JSON file's object; empty for a file that is none."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def has_no_link(path: Path) -> bool:
+    """Returns True where neither a path nor a folder that it goes through from here is a link."""
+    return path.resolve() == Path.cwd().resolve() / path
+
+
+def folders(folder: Path) -> Iterator[Path]:
+    """Lists the folders in a folder, but its releases."""
+    for path in sorted(folder.glob("*")):
+        if path.is_dir() and path.name != RELEASES:
+            yield path
+
+
+def files(tree: Path) -> Iterator[Path]:
+    """Lists the files of a tree, or itself if it is one; no link, and nothing behind one."""
+    if not has_no_link(tree):
+        return
+    if tree.is_file():
+        yield tree
+    for folder, _, names in os.walk(tree):
+        for path in (Path(folder, name) for name in sorted(names)):
+            if not path.is_symlink():
+                yield path
+
+
+def found(tree: Path, name: str) -> Iterator[Path]:
+    """Lists the files of a tree that have a name."""
+    return (path for path in files(tree) if path.name == name)
+
+
+def remove(place: Path, paths: Iterable[Path]) -> None:
+    """Removes files, and the folders that this empties."""
+    removed = 0
+    for path in dict.fromkeys(paths):
+        if not path.exists():
+            continue  # went with another folder
+        path.unlink()
+        removed += 1
+        for folder in path.parents:
+            if folder == Path() or any(folder.iterdir()):
+                break
             folder.rmdir()
+    if removed:
+        print(f"removed {place}" + (f": {removed} files" if removed > 1 else ""))
+
+
+def remove_empty(tree: Path) -> None:
+    """Removes the folders of a tree that hold nothing, itself too; a failed job leaves such."""
+    if not tree.is_dir() or not has_no_link(tree):
+        return
+    for folder, _, _ in os.walk(tree, topdown=False):
+        if not any(Path(folder).iterdir()):
+            Path(folder).rmdir()
+
+
+def say_what_stayed(places: Iterable[Path]) -> None:
+    """Prints how many files and links are still there, and why."""
+    reasons = Counter(
+        reason for place in places for path in [place, *everything(place)] if (reason := why(path))
+    )
+    if reasons:
+        print("stayed:", ", ".join(f"{reasons[reason]} {reason}" for reason in sorted(reasons)))
+
+
+def why(path: Path) -> str | None:
+    """Returns the words for what stayed; None for a folder."""
+    if path.is_symlink():
+        return "links, which are not followed"
+    if not path.is_file():
+        return None
+    tree = Path(*path.parts[:2])
+    precious = RELEASES in path.parts or LEDGER.fullmatch(path.name) or path.name == BUNDLE
+    if precious or (tree.parent == RESULTS and tree.name in WRITTEN and holds_release(tree)):
+        return "files of releases and ledgers, or beside them"
+    return "files that are not certainly dpprobe's"
+
+
+def everything(tree: Path) -> Iterator[Path]:
+    """Lists all that a tree holds, links but nothing behind them."""
+    if not tree.is_symlink():
+        for folder, inner, names in os.walk(tree):
+            yield from (Path(folder, name) for name in (*inner, *names))
 
 
 if __name__ == "__main__":

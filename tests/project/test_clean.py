@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,46 +15,107 @@ import pytest
 from dpprobe.analysis.law_record import LAYERS
 from dpprobe.analysis.long_tail_record import LONG_TAIL
 from dpprobe.audit.record import AUDITS
+from dpprobe.data import downloads, table
 from dpprobe.fairness.imbalance_record import IMBALANCE
 from dpprobe.fairness.record import FAIRNESS
+from dpprobe.features.manifest import MANIFEST_FORMAT
+from dpprobe.privacy import calibration
 from dpprobe.release.ledger import LEDGER_FILE
+from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
+from dpprobe.study.written import WRITTEN
+from dpprobe.training import plans
 
-KEPT = (
-    f"data/digits/{LEDGER_FILE}",
-    "data/photographs/a.png",
-    "data/mine/train.parquet",
-    "images/lesions/benign/a.png",
-    "results/releases/first/bundle.json",
-    "results/own_images/releases/first/bundle.json",
-    "results/notes.txt",
-    "weights/vit.safetensors",
-)
-OF_THE_DEFAULT_STUDY = (
-    "data/digits/dataset.json",
-    "data/digits/train.parquet",
-    "results/cells/digits/metrics.json",
-    "results/mlflow.db",
-    "results/report.html",
-)
-OF_OTHERS = (
-    ".snakemake/metadata/x",
-    "data/own_images/lesions/dataset.json",
-    "data/own_images/lesions/test.parquet",
-    "data/downloads/scans/receipt.json",
-    "results/own_images/cells/lesions/metrics.json",
-    "results/own_images/report.html",
-)
+DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
+CELL = f'{{"format": "{CELL_FORMAT}"}}'
+RECEIPT = '{"format": "dpprobe-download", "files": [{"name": "a.zip"}, {"name": "../mine.zip"}]}'
+UNPACKED = '{"archive": "a.zip", "sha256": "0"}'
+
+# Files by their content, which is "x" where it tells nothing.
+KEPT = {
+    f"data/digits/{LEDGER_FILE}": "x",
+    "data/photographs/a.png": "x",
+    "data/mine/train.parquet": "x",
+    "images/lesions/benign/a.png": "x",
+    "results/releases/first/bundle.json": "x",
+    "results/own_images/releases/first/bundle.json": "x",
+    "results/notes.txt": "x",
+    "weights/vit.safetensors": "x",
+    # another program's record beside a person's tables
+    "data/hospital/dataset.json": '{"name": "Hospital", "labels": {"0": "background"}}',
+    "data/hospital/train.parquet": "x",
+    "data/hospital/test.parquet": "x",
+    "data/hospital/downloads/photo1.png": "x",
+    "data/downloads/by_hand/images.zip": "x",
+    "data/downloads/mine.zip": "x",
+    "data/downloads/scans/mine.png": "x",
+    "data/downloads/scans/x.extracted.json": UNPACKED,
+    # a ledger of a dataset that is called as the folder of downloads
+    f"data/downloads/downloads/{LEDGER_FILE}": "x",
+    # a folder of a person's, with names that a study writes
+    "results/my_paper/figures/f.png": "x",
+    "results/my_paper/summary/x.parquet": "x",
+    "results/figures/f.pptx": "x",
+    # a bundle that somebody laid among results, and all with it
+    "results/own_images/tables/kept/bundle.json": "x",
+    "results/own_images/tables/accuracy.csv": "x",
+    "logs/server.log": "x",
+    "logs/slurm/notes.txt": "x",
+    "benchmarks/mine.tsv": "x",
+}
+OF_THE_DEFAULT_STUDY = {
+    "data/digits/dataset.json": DATASET,
+    "data/digits/train.parquet": "x",
+    "results/cells/digits/pixels/sgd/eps-2/metrics.json": CELL,
+    "results/cells/digits/pixels/.eps-2.done": "",
+    "results/figures/digits/accuracy.png": "x",
+    "results/tracking/releases/first.json": "{}",
+    "results/mlflow.db": "x",
+    "results/report.html": "x",
+}
+OF_OTHERS = {
+    ".snakemake/metadata/x": "x",
+    "data/own_images/lesions/dataset.json": DATASET,
+    "data/own_images/lesions/test.parquet": "x",
+    "data/downloads/scans/receipt.json": RECEIPT,
+    "data/downloads/scans/a.zip": "x",
+    "data/downloads/scans/.a.extracted.json": UNPACKED,
+    "data/downloads/scans/a/image.png": "x",
+    "data/downloads/downloads/dataset.json": DATASET,
+    "data/downloads/downloads/train.parquet": "x",
+    "data/downloads/downloads/downloads/receipt.json": RECEIPT,
+    "results/own_images/cells/lesions/vit/sgd/eps-2/metrics.json": CELL,
+    "results/own_images/report.html": "x",
+    "logs/slurm/train_heads/digits/17.log": "x",
+}
+EMPTY = ("data/empty", "results/empty", "results/my_paper/empty")
+
+
+def fill(root: Path, files: Mapping[str, str]) -> None:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+def clean(root: Path, repository: Path, *words: str) -> str:
+    """Cleans, and returns what it says."""
+    command = [sys.executable, str(repository / "envs/clean.py"), *words]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+
+
+def files_in(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
 def cleaned(root: Path, repository: Path, *words: str) -> set[str]:
     """Makes all of the files, cleans, and returns those that are left."""
-    for name in (*KEPT, *OF_THE_DEFAULT_STUDY, *OF_OTHERS):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("x")
-    subprocess.run([sys.executable, repository / "envs/clean.py", *words], cwd=root, check=True)
-    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    fill(root, {**KEPT, **OF_THE_DEFAULT_STUDY, **OF_OTHERS})
+    for name in EMPTY:
+        (root / name).mkdir(parents=True)
+    clean(root, repository, *words)
+    assert all((root / name).is_dir() for name in EMPTY)
+    return files_in(root)
 
 
 def test_clean_removes_the_default_study_alone(tmp_path: Path, repository: Path) -> None:
@@ -65,11 +128,65 @@ def test_clean_all_keeps_releases_ledgers_and_other_files(tmp_path: Path, reposi
     assert not (tmp_path / "results/own_images/cells").exists()
 
 
+@pytest.mark.parametrize("words", [(), ("--all",)])
+@pytest.mark.parametrize("name", ["cells", "features", "mlartifacts", "tables", "tracking"])
+def test_a_study_called_as_what_studies_write_keeps_its_releases(
+    tmp_path: Path, repository: Path, name: str, words: tuple[str, ...]
+) -> None:
+    """Such studies were planned once; the default study's names stand for folders of theirs."""
+    release = f"results/{name}/releases/first/bundle.json"
+    cell = f"results/{name}/cells/{name}/vit/sgd/eps-2/metrics.json"
+    fill(tmp_path, {release: "x", cell: CELL, **OF_THE_DEFAULT_STUDY})
+    clean(tmp_path, repository, *words)
+    assert (tmp_path / release).is_file()
+    assert (tmp_path / cell).is_file() == (not words)
+
+
+def test_a_run_that_made_no_record_is_known_by_its_snapshot(
+    tmp_path: Path, repository: Path
+) -> None:
+    log = "results/mine/logs/prepare_data/scans.log"
+    snapshot = {"_run": {"study": {"results_dir": "results/mine"}}}
+    fill(tmp_path, {log: "x"})
+    assert "1 files that are not certainly dpprobe's" in clean(tmp_path, repository, "--all")
+    fill(tmp_path, {".snakemake/dpprobe/a-0.json": json.dumps(snapshot)})
+    assert "stayed" not in clean(tmp_path, repository, "--all")
+    assert not files_in(tmp_path)
+
+
+def test_what_stayed_is_counted(tmp_path: Path, repository: Path) -> None:
+    fill(tmp_path, OF_THE_DEFAULT_STUDY | KEPT)
+    (tmp_path / "data/linked").symlink_to(tmp_path / "images")
+    said = clean(tmp_path, repository, "--all").splitlines()[-1]
+    assert re.fullmatch(
+        r"stayed: \d+ files of releases and ledgers, or beside them, "
+        r"\d+ files that are not certainly dpprobe's, 1 links, which are not followed",
+        said,
+    )
+    counted = sum(map(int, re.findall(r"\d+", said)))
+    assert counted == 1 + sum(not name.startswith(("images/", "weights/")) for name in KEPT)
+
+
+@pytest.mark.parametrize("inner", ["data", "data/linked", "results", "results/linked"])
+def test_nothing_behind_a_link_is_removed(tmp_path: Path, repository: Path, inner: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    files = {**OF_THE_DEFAULT_STUDY, **OF_OTHERS}
+    fill(elsewhere, {f"{inner}/{name.partition('/')[2]}": text for name, text in files.items()})
+    before = files_in(elsewhere)
+    place = tmp_path / "here"
+    (place / inner).parent.mkdir(parents=True)
+    (place / inner).symlink_to(elsewhere / inner)
+    clean(place, repository)
+    clean(place, repository, "--all")
+    assert files_in(elsewhere) == before
+    assert (place / inner).is_symlink()
+
+
 def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "elsewhere/cells").mkdir(parents=True)
     (tmp_path / "results").mkdir()
     (tmp_path / "results/cells").symlink_to(tmp_path / "elsewhere/cells")
-    cleaned(tmp_path, repository)
+    clean(tmp_path, repository)
     assert (tmp_path / "elsewhere/cells").is_dir()
 
 
@@ -81,7 +198,18 @@ def test_all_that_rules_write_is_known(repository: Path, monkeypatch: pytest.Mon
     named = set(re.findall(r"<results>/([a-z_]+(?:\.html)?)\b", text)) - {"releases"}
     constants = {AUDITS, FAIRNESS, IMBALANCE, LAYERS, LONG_TAIL, NETWORKS_FOLDER, SEARCHES}
     assert len(named) > 15
-    assert named | constants <= clean.WRITTEN
-    assert set(clean.DEFAULT_DATASETS) <= set(
+    assert named | constants <= WRITTEN
+    assert set(clean.DATASETS) <= set(
         re.findall(r"^  (\w+):$", (repository / "config.yaml").read_text(), re.M)
     )
+
+
+def test_the_records_that_tell_a_study_are_those_that_are_written(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(repository / "envs")
+    clean = importlib.import_module("clean")
+    assert set(clean.MARKS.values()) == {
+        CELL_FORMAT, MANIFEST_FORMAT, plans.FORMAT, calibration.FORMAT
+    }  # fmt: skip
+    assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")

@@ -79,6 +79,7 @@ rule write_manifest:
             wildcards.dataset, wildcards.backbone, wildcards.split
         ),
         info="<data>/{dataset}/dataset.json",
+        table="<data>/{dataset}/{split}.parquet",
     output:
         "<results>/features/{dataset}/{backbone}/{split}/manifest.json",
     log:
@@ -92,7 +93,7 @@ rule write_manifest:
         mem_mb=memory(1000),
         runtime=minutes(10, per_gb=5),
     params:
-        version=VERSIONS["features"],
+        version=VERSIONS["manifest"],
     message:
         "manifest of {wildcards.dataset} {wildcards.split}, {wildcards.backbone}"
     script:

@@ -74,7 +74,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
     near = [name for name in known if folded(name) == folded(column)]
     if near:
         hint = f"write {near[0]!r}, as the file spells it"
-    elif character := _other_delimiter(known):
+    elif character := other_delimiter(known):
         written = "\\t" if character == "\t" else character
         hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
     else:
@@ -82,7 +82,7 @@ def _no_column(option: str, file: str, column: str, known: Iterable[str]) -> Con
     return ConfigError(f"{option}: {file}: no column {column!r}; it has {', '.join(known)}: {hint}")
 
 
-def _other_delimiter(names: Sequence[str]) -> str | None:
+def other_delimiter(names: Sequence[str]) -> str | None:
     """Returns what divides the columns of a header that was not divided by anything."""
     if len(names) != 1:
         return None
@@ -97,7 +97,7 @@ def read_header(options: ManifestOptions, file: str, option: str) -> tuple[str, 
     Raises:
       ConfigError: when it is missing, cannot be read, or two columns have one name.
     """
-    if not file.endswith(SUFFIXES):
+    if not file.lower().endswith(SUFFIXES):
         raise ConfigError(
             f"{option}: {file}: write a file that ends in {', '.join(SUFFIXES)} (of a "
             f"workbook, {_EXCEL})"
@@ -124,7 +124,7 @@ def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
       ConfigError: naming the line, when it cannot be read.
     """
     path = options.locate(file)
-    tabs = file.removesuffix(".gz").endswith(".tsv")
+    tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None
     try:
         with _open(path) as raw:
@@ -142,7 +142,7 @@ def open_rows(options: ManifestOptions, file: str) -> Iterator[Reader]:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _check_kind(file: str, begin: bytes) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
+# What tells that two images are one.
+BYTES, BYTES_AND_PIXELS = "bytes", "bytes and pixels"
+CopyCounts = dict[str, int | str]
+
 
 class CheckedImage(NamedTuple):
     """One row's image after it was read.
@@ -84,6 +88,7 @@ class Checks:
         # The first row of each image, by a hash of its pixels, or of its bytes where there is none.
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
         self._copies = _Copies(by_unit=units)
+        self._decoded = True
         self._groups: dict[str, dict[str, None]] = {}
         self._units: dict[str, None] = {}
 
@@ -107,6 +112,7 @@ class Checks:
         if image.sha256 is None or image.fault is not None:
             return
         key = image.pixels or image.sha256
+        self._decoded &= image.pixels is not None
         seen, other = self._seen[split], "test" if split == "train" else "train"
         first, twin = seen.get(key), self._seen[other].get(key)
         if first is None:
@@ -128,13 +134,13 @@ class Checks:
         add_problem(self._problems, "copy", detail, split="train", image=image)
         self._copies.add(key, first, unit)
 
-    def copies(self) -> dict[str, dict[str, int]]:
+    def copies(self) -> dict[str, CopyCounts]:
         """Counts the copies among the training rows, by the unit that they stand under.
 
-        Of each unit `rows` that hold the image of an earlier row of another unit, and the `most`
-        units that hold one image.
+        Of each unit `rows` that hold the image of an earlier row of another unit, the `most` units
+        that hold one image, and `by` what images were compared.
         """
-        return self._copies.counts()
+        return self._copies.counts(by=BYTES_AND_PIXELS if self._decoded else BYTES)
 
     def finish(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
         """Checks what is known only at the end.
@@ -219,10 +225,30 @@ class _Copies:
         self._rows_of_others += unit not in units
         units.add(unit)
 
-    def counts(self) -> dict[str, dict[str, int]]:
+    def counts(self, *, by: str) -> dict[str, CopyCounts]:
         most = max(self._rows.values(), default=0) + 1
-        counts = {"image": {"rows": self._rows.total(), "most": most}}
+        counts: dict[str, CopyCounts] = {
+            "image": {"rows": self._rows.total(), "most": most, "by": by}
+        }
         if self._by_unit:
             most = max(map(len, self._units.values()), default=1)
-            counts["patient"] = {"rows": self._rows_of_others, "most": most}
+            counts["patient"] = {"rows": self._rows_of_others, "most": most, "by": by}
         return counts
+
+
+def count_copies(
+    images: Sequence[bytes], units: Sequence[str | None] | None
+) -> dict[str, CopyCounts]:
+    """Counts as `Checks.copies` does, from what a table has of its training rows.
+
+    Args:
+      images: the SHA-256 of each row's encoded image.
+      units: whose each row is; None where nothing says it.
+    """
+    copies, seen = _Copies(by_unit=units is not None), dict[bytes, _First]()
+    for row, image in enumerate(images):
+        unit = None if units is None else units[row]
+        first = seen.setdefault(image, _First(row, "", image, unit))
+        if first.row != row:
+            copies.add(image, first, unit)
+    return copies.counts(by=BYTES)

@@ -2,9 +2,10 @@
 
 Grey values go through the file's rescale slope and intercept (or modality table), then through its
 first window (or value-of-interest table), and from the window's dark end to its bright end become 0
-to 255. Without a window the smallest and the largest value of that image are the ends. MONOCHROME1,
-whose small values are bright, is turned round; padding is black. All of this looks at one file
-alone, so an image's pixels never depend on another image, and no privacy is spent.
+to 255. Without a window, or with a blank one, the smallest and the largest value of that image are
+the ends. MONOCHROME1, whose small values are bright, is turned round; padding is black. All of this
+looks at one file alone, so an image's pixels never depend on another image, and no privacy is
+spent.
 
 Of the header only what describes pixels is read: names, dates and numbers of patients never reach
 this program's memory, and no message repeats a value from a file.
@@ -13,6 +14,7 @@ this program's memory, and no message repeats a value from a file.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpprobe.data.image_error import ImageError
@@ -33,6 +35,11 @@ _TAGS = (
     "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence",
     "PixelData", "FloatPixelData", "DoubleFloatPixelData",
     "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
+)  # fmt: skip
+# Of these, the ones that say how values are shown; blank, they are as good as absent.
+_OPTIONAL = (
+    "PixelPaddingValue", "RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth",
+    "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 _GREY = ("MONOCHROME1", "MONOCHROME2")
@@ -136,6 +143,9 @@ def _shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
 
+    _drop_blanks(dataset)
+    if dataset.get("RescaleSlope") == 0:
+        raise ValueError("a slope that makes all values one")
     padding = dataset.get("PixelPaddingValue")
     shown = np.ones(stored.shape, dtype=bool) if padding is None else stored != padding
     values = np.asarray(apply_modality_lut(stored, dataset), dtype=np.float64)
@@ -147,9 +157,20 @@ def _shades(dataset: Dataset, stored: np.ndarray) -> np.ndarray:
         shades = _by_window(dataset, values)
     else:
         shades = _by_range(values, values[shown])
+    if not np.isfinite(shades).all():
+        raise ValueError("shades that are no numbers")
     if dataset.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
     return np.where(shown, np.clip(shades, 0, 1), 0)
+
+
+def _drop_blanks(dataset: Dataset) -> None:
+    """Removes what is there without a value, as in files that were de-identified."""
+    for name in _OPTIONAL:
+        values = dataset.get(name)
+        several = values if isinstance(values, Sequence) else [values]
+        if name in dataset and all(value in (None, "") for value in several):
+            del dataset[name]
 
 
 def _by_window(dataset: Dataset, values: np.ndarray) -> np.ndarray:
@@ -160,6 +181,8 @@ def _by_window(dataset: Dataset, values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         windowed = apply_windowing(np.append(values.ravel(), (-_FAR, _FAR)), dataset)
     dark, bright = windowed[-2:]
+    if dark == bright:
+        raise ValueError("a window without shades")
     return (windowed[:-2].reshape(values.shape) - dark) / (bright - dark)
 
 

@@ -26,8 +26,8 @@ EXTENSIONS = frozenset(
         ".ppm", ".tif", ".tiff", ".webp",
     }
 )  # fmt: skip
-# Sides in pixels from which a JPEG is still told from others at an eighth of its size.
-_LARGE = 256
+# Rows of a picture that are hashed at a time: a copy of all its pixels is never made.
+_STRIP = 256
 # The kinds of an ISO base media file that hold a still picture coded by HEVC.
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIXTEEN_BITS = 65535
@@ -47,13 +47,8 @@ def is_image_file(path: Path | str) -> bool:
         return False
 
 
-def open_image(data: bytes, *, small: bool = False) -> Image.Image:
+def open_image(data: bytes) -> Image.Image:
     """Decodes an image, and turns it upright where its EXIF data says how it was held.
-
-    Args:
-      data: the content of an image file.
-      small: True to make fewer pixels of a large image where that is cheaper; the errors are the
-        same.
 
     Raises:
       ImageError: when it is no image, or holds several.
@@ -69,9 +64,6 @@ def open_image(data: bytes, *, small: bool = False) -> Image.Image:
         frames = getattr(picture, "n_frames", 1)
         # The first image of an MPO is the photograph, the others are previews of it.
         if frames == 1 or picture.format == "MPO":
-            if small and min(picture.size) >= _LARGE:
-                # of a JPEG: all of its data are read, an eighth of the pixels are made
-                picture.draft(None, (1, 1))
             picture.load()
             _check_mode(picture)
             return ImageOps.exif_transpose(picture)
@@ -86,11 +78,17 @@ def open_image(data: bytes, *, small: bool = False) -> Image.Image:
 
 
 def pixel_hash(picture: Image.Image) -> bytes:
-    """Returns a SHA-256 of a picture's size and pixels, whatever file they came from."""
-    if picture.mode == "P":
-        picture = picture.convert("RGBA")
-    digest = hashlib.sha256(f"{picture.mode} {picture.width} {picture.height}\n".encode())
-    digest.update(picture.tobytes())
+    """Returns a SHA-256 of a picture's size and pixels, whatever file they came from.
+
+    They are hashed in full, as the colours that a backbone sees: grey as its three equal colours, a
+    palette's as what they stand for, without transparency. Grey of 16 bits is hashed as it is, as
+    colours of 8 bits would not tell all of its values apart.
+    """
+    mode = "I" if picture.mode.startswith("I") else "RGB"
+    digest = hashlib.sha256(f"{mode} {picture.width} {picture.height}\n".encode())
+    for top in range(0, picture.height, _STRIP):
+        strip = picture.crop((0, top, picture.width, min(top + _STRIP, picture.height)))
+        digest.update((strip if strip.mode == mode else strip.convert(mode)).tobytes())
     return digest.digest()
 
 

@@ -32,6 +32,7 @@ from dpprobe.options import resolve_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
 SplitName = Literal["train", "test"]

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
-from dpprobe.data.dataset_checks import CheckedImage, Checks, add_problem
+from dpprobe.data.dataset_checks import CheckedImage, Checks, add_problem, count_copies
 from dpprobe.data.groups import GROUP_PREFIX
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
@@ -94,7 +94,7 @@ class DatasetInfo:
     accepted: bool = False
     units: Mapping[str, int] | None = None
     removed: Mapping[str, Any] | None = field(default=None, compare=False)
-    copies: Mapping[str, Mapping[str, int]] | None = field(default=None, compare=False)
+    copies: Mapping[str, Mapping[str, int | str]] | None = field(default=None, compare=False)
     source: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -346,7 +346,7 @@ class _Reader:
                 data = Path(path).read_bytes()
             digest = hashlib.sha256(data).digest()
             if self._decode:
-                pixels = pixel_hash(open_image(data, small=True))
+                pixels = pixel_hash(open_image(data))
         except OSError as error:
             hint = misspelt(path) if isinstance(error, FileNotFoundError) else ""
             fault = ("missing", f"cannot be read ({error.strerror}){hint}")
@@ -668,6 +668,13 @@ class SplitTable:
     def units(self) -> list[str] | None:
         """Reads whose each row is; None where the source does not say."""
         return self._column("unit").to_pylist() if self._has_units else None
+
+    def copies(self) -> dict[str, dict[str, int | str]]:
+        """Counts rows whose image stands in an earlier row too, as `DatasetInfo.copies`, by bytes.
+
+        For a train table of an earlier dpprobe, which did not count them when it was written.
+        """
+        return count_copies(self.image_hashes(), self.units())
 
     def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""

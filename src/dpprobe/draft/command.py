@@ -13,9 +13,6 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     from dpprobe.draft.seen import Seen
 
-CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-PARQUET = (".parquet", ".pq")
-
 
 def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
@@ -73,6 +70,7 @@ def look(arguments: argparse.Namespace) -> Seen:
       ConfigError: for something that is not there, or is neither folder nor table.
     """
     # as above
+    from dpprobe.data import csv_files, parquet
     from dpprobe.draft.csv_table import Wishes, look_at_csv
     from dpprobe.draft.folder import look_at_folder
     from dpprobe.draft.parquet_table import look_at_parquet
@@ -94,13 +92,13 @@ def look(arguments: argparse.Namespace) -> Seen:
         return look_at_folder(place)
     if not path.is_file():
         raise ConfigError(f"{place}: no such folder or file; {_nearest(path)}")
-    if path.name.lower().endswith(CSV):
+    if path.name.lower().endswith(csv_files.SUFFIXES):
         return look_at_csv(place, wishes)
-    if path.name.lower().endswith(PARQUET):
+    if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*CSV, PARQUET[0]))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
     )
 
 

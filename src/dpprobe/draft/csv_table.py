@@ -14,7 +14,6 @@ from dpprobe.draft.columns import Column, Columns
 from dpprobe.draft.places import Place, find_images
 from dpprobe.draft.seen import Line, Seen, check_counts, rare_notes
 
-DELIMITERS = ";\t|"
 PUBLIC_NAMES = (
     "Read off the labels. Published with every head, so each must be one that may be known; a "
     "class that only its rows tell of is no public fact."
@@ -83,12 +82,11 @@ def _read(path: Path) -> tuple[ManifestOptions, Columns]:
     # Neither labels nor classes are known yet, which options are not made without.
     raw = csv_manifest.Options.model_construct(root=str(path.parent), train=path.name)
     header = csv_files.read_header(raw, path.name, "train")
-    if len(header) == 1:
-        for delimiter in DELIMITERS:
-            if delimiter in header[0]:
-                raw = raw.model_copy(update={"delimiter": delimiter})
-                header = csv_files.read_header(raw, path.name, "train")
-                break
+    if delimiter := csv_files.other_delimiter(header):
+        other = raw.model_copy(update={"delimiter": delimiter})
+        columns_there = csv_files.read_header(other, path.name, "train")
+        if len(columns_there) > 1:
+            raw, header = other, columns_there
     columns = {name: Column() for name in header}
     with csv_files.open_rows(raw, path.name) as rows:
         next(rows)

@@ -6,12 +6,12 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from dpprobe.data import imagefolder
+from dpprobe.data import csv_files, imagefolder, parquet
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.draft.seen import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
 
-TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+TABLES = (*csv_files.SUFFIXES, *parquet.SUFFIXES)
 PARTS = ("train", "test")
 
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpprobe.data.options import IMBALANCED, DatasetOptions
+from dpprobe.data.options import IMBALANCED, DatasetOptions, imbalance
 from dpprobe.data.registry import SOURCES
 from dpprobe.errors import ConfigError
 from dpprobe.messages import validated
 from dpprobe.options import options_class
+from dpprobe.study.written import TAKEN
 
 Value = str | float | bool | list[str] | dict[str, object]
 RARE = 10  # images; a class of fewer may be one person's
@@ -69,8 +70,8 @@ class Seen:
 
     @property
     def imbalance(self) -> float:
-        """The largest class's images for one of the smallest."""
-        return self.counts[self.largest] / max(self.counts[self.smallest], 1)
+        """The largest class's images for one of the smallest that has any, as in tables."""
+        return imbalance(tuple(self.counts.values()))
 
     @property
     def unequal(self) -> bool:
@@ -109,7 +110,8 @@ def study_name(place: Path) -> str:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")
         if name:
-            return name
+            # of results/<name> and data/<name>, where studies write under some names themselves
+            return f"{name}_images" if name in TAKEN else name
     return "study"
 
 

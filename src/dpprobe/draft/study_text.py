@@ -39,9 +39,16 @@ RELEASE = """\
 #     backbone: {backbone}
 #     method: auto
 #     epsilon: 1
-#     # A test result with noise, paid by test {unit}s alone. Where a class has few of them, the AUC
-#     # cannot be measured: write `metric: accuracy` beside epsilon.
-#     evaluate: {{epsilon: 1}}"""
+#     # A test result with noise, paid by test {unit}s alone. Its metric is published, so it is
+#     # accuracy whatever the labels are like.{auc}
+#     evaluate: {{epsilon: 1, metric: accuracy}}"""
+# The words depend on how many classes there are, which is public, and not on the labels.
+AUC_OF = {
+    "two": " Of two unequal classes `auc` tells more; where few {unit}s\n#     # are of one, it "
+    "cannot be measured.",
+    "several": " Of labels that few {unit}s have `auc`, the mean\n#     # over labels, tells more; "
+    "of those that too few have it cannot be measured.",
+}
 SCHEMA = Path("workflow/schemas/study.schema.json")
 
 
@@ -86,8 +93,9 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",
             comment="The classes are unequal, so that naming the larger one is right most of the "
-            "time: accuracy would flatter. This changes tables, not training. It was seen in the "
-            "labels, without noise: a coarse fact of them.",
+            "time: accuracy would flatter. This changes tables, neither training nor a release, "
+            "whose metric is its own. It was seen in the labels, without noise: a coarse fact of "
+            "them.",
         )
     n = replace(seen, keys=keys).count_training_units()
     return Draft(seen=seen, keys=keys, backbone=backbone, n=n, output=output)
@@ -153,11 +161,19 @@ def _rest(draft: Draft) -> Iterator[str]:
     yield f"delta: {number(draft.delta)} # below 1 / (training {unit}s), by a factor of ten or more"
     yield f"seeds: {SEEDS}"
     yield ""
-    yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit)
+    auc = AUC_OF.get(_kind(draft.seen), "").format(unit=unit)
+    yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit, auc=auc)
     yield ""
     yield from comment("Not among the images, where they would be taken for some.")
     yield f"results_dir: results/{name}"
     yield f"data_dir: data/{name}"
+
+
+def _kind(seen: Seen) -> str:
+    """Returns the key of `AUC_OF` for a dataset."""
+    if seen.multi_label:
+        return "several"
+    return "two" if len(seen.counts) == 2 else ""
 
 
 def comment(text: str, *, indent: int = 0) -> list[str]:

@@ -331,8 +331,9 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            # groups are not compared by macro_accuracy
+            # a group may lack classes, so that groups are not compared by macro accuracy
             headline="auc" if first.headline == "auc" else "accuracy",
+            cell_headline=first.headline,
             rows=len(self.rows.labels),
             units=self.rows.count if self.rows.named_units else None,
             resamples=self.resamples.count,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dpprobe.data.groups import CLASSES as CLASSES
+from dpprobe.data.options import Headline
 from dpprobe.records import Part, Record
 
 FAIRNESS_FORMAT: Final = "dpprobe-fairness"
@@ -183,7 +184,9 @@ class FairnessRecord(Record):
     """The subgroups of all cells of a (dataset, backbone).
 
     Attributes:
-      headline: the metric that stands for a cell, "accuracy" or "auc".
+      headline: the metric that groups are compared by, "accuracy" or "auc".
+      cell_headline: the metric that stands for a cell, which may be macro accuracy too; None in a
+        record of an older version.
       rows, units: of the test split; units None where the dataset names no patients.
     """
 
@@ -194,6 +197,7 @@ class FairnessRecord(Record):
     class_names: tuple[str, ...]
     multi_label: bool
     headline: Literal["accuracy", "auc"]
+    cell_headline: Headline | None = None
     rows: int
     units: int | None
     resamples: int

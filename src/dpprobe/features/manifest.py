@@ -31,7 +31,7 @@ def write_manifest(
     *,
     rows: int,
     dataset_fingerprint: str,
-    copies: Mapping[str, Mapping[str, int]] | None = None,
+    copies: Mapping[str, Mapping[str, int | str]] | None = None,
 ) -> None:
     """Reads all shards of a split, proves that they fit together, and writes the manifest.
 

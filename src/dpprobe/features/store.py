@@ -81,7 +81,7 @@ class FeatureStore:
         self.trained: bool = body["trained"]
         self.preprocessing: dict[str, Any] = body["preprocessing"]
         self.fingerprint: str = body["fingerprint"]
-        self.copies: dict[str, dict[str, int]] | None = body.get("copies")
+        self.copies: dict[str, dict[str, Any]] | None = body.get("copies")
         self.shards = tuple(ShardRecord(**shard) for shard in body["shards"])
         self._body = body
         self._verified: set[tuple[str, str | None]] = set()

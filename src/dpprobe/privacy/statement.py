@@ -142,6 +142,7 @@ COPIES_FOUND = {
     "picture stands under {most} patients: where it stands under k, the promise to it is that to a "
     "group of k patients, which is weaker.",
 }
+COPIES_UNKNOWN = "not counted"
 COUNTED_NOT_COVERED = (
     "the counts under copies, and the sentence on them in promise: no noise was added, so leave "
     "them out of what is published"
@@ -194,7 +195,7 @@ def statement(
     declared: Declared | None = None,
     network: bool = False,
     chosen_from: Mapping[str, Any] | None = None,
-    copies: Mapping[str, int] | None = None,
+    copies: Mapping[str, int | str] | None = None,
 ) -> dict[str, Any]:
     """Says what is guaranteed, to whom, by which mechanisms, and what is not; JSON-compatible.
 
@@ -220,8 +221,9 @@ def statement(
       network: True if a part of the backbone was trained with the head.
       chosen_from: the `rule` that chose the `head` and its options, and the public facts that it
         chose from; None where the study names them.
-      copies: the `rows` whose picture an earlier row of another unit holds, and the `most` units
-        that hold one picture; None where nobody counted, and in a release.
+      copies: the `rows` whose picture an earlier row of another unit holds, the `most` units that
+        hold one picture, and `by` what pictures were compared; None where nobody counted, which a
+        benchmark's statement says, and in a release.
 
     Raises:
       PrivacyError: for an unknown mode, and for a release with a delta above 1 / n.
@@ -305,7 +307,7 @@ def statement(
         "checks": {name: _number(value) for name, value in plan.checks.items()},
         "check_notes": dict(plan.check_notes),
         "n": plan.n,
-        **({"copies": dict(copies)} if copies is not None else {}),
+        **_copies(copies, mode),
         "mechanisms": [mechanism_values(mechanism, plan) for mechanism in plan.mechanisms],
         "selection": _selection(plan.selection),
         "method": method,
@@ -424,6 +426,12 @@ def _worth_to_a_patient(plan: Plan) -> str:
         f" The promise is for one image: to a patient of {most} training images, the most that one "
         f"has here, {price}."
     )
+
+
+def _copies(copies: Mapping[str, int | str] | None, mode: str) -> dict[str, Any]:
+    if copies is None and mode == "release":
+        return {}
+    return {"copies": COPIES_UNKNOWN if copies is None else dict(copies)}
 
 
 def _patients(plan: Plan, *, promised: bool) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FORMAT = "dpprobe-bundle"
+# Raised where a reader of before would misread a bundle. A key that it does not know is no such
+# thing: it refuses the bundle by that key's name, and the others it reads as ever.
 FORMAT_VERSION = 1
 
 FACTS_FILE = "bundle.json"

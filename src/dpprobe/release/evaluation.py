@@ -71,6 +71,11 @@ FEWEST_BINS, MOST_BINS = 16, 128
 # In standard deviations of their noise: counts of ranges below are taken for empty, and totals of
 # rows with or without a label below leave the label out.
 EMPTY, COUNTED = 2.0, 4.0
+# A share of a class is a fact of the test units that no mechanism releases.
+CONSTANT_ANSWER = (
+    " A head that names the most frequent class alone (of several labels, each label's more "
+    "frequent answer) reaches that class's share, which is not published."
+)
 _SIMULATIONS = 4000
 # Quantiles of scores that are bins' edges lie closer at both ends, where rare labels are.
 _TAIL = 4.5
@@ -228,6 +233,8 @@ def released_words(metric: Metric, estimate: Estimate, plan: Plan, remark: str =
         f"The {what} on {plan.n} test units, from sums with Gaussian noise; the 95 % interval "
         f"covers both the noise and which units are in the test split.{remark}"
     )
+    if metric == "accuracy":
+        words += CONSTANT_ANSWER
     if estimate.high - estimate.low > _WIDE:
         words += (
             f" The interval is wide: {plan.n} test units are few for an epsilon of "

@@ -33,7 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
-from dpprobe.data.options import DatasetOptions, headline_metric
+from dpprobe.data.options import DatasetOptions
 from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.shard_file import read_header
@@ -190,16 +190,13 @@ class _Task:
     def delta(self) -> float:
         return self.study.release_delta(self.name)
 
-    @cached_property
+    @property
     def metric(self) -> Literal["accuracy", "auc"]:
-        chosen = self.options.evaluate.metric if self.options.evaluate else None
-        store = self.stores[0]
-        metric = headline_metric(
-            chosen or self.dataset.metric,
-            num_classes=store.num_classes,
-            multi_label=store.multi_label,
-        )
-        return "auc" if metric == "auc" else "accuracy"  # those that have a mechanism
+        """The metric of the test result, by the release's own words alone.
+
+        The dataset's may follow from labels, training ones too, and this one is published.
+        """
+        return self.options.evaluate.published if self.options.evaluate else "accuracy"
 
     @cached_property
     def plan(self) -> Plan:
@@ -244,8 +241,12 @@ class _Task:
     def identity(self) -> str:
         """The hashes of the options and of the data of a release: private, so they stay here."""
         train, test = self.stores
+        data = fingerprint([train.fingerprint, test.fingerprint])
+        return f"{self._options_hash(self.options)} {data}"
+
+    def _options_hash(self, release: ReleaseOptions) -> str:
         options = {
-            "release": self.options.model_dump(mode="json", exclude={"card", "sign_key"}),
+            "release": release.model_dump(mode="json", exclude={"card", "sign_key"}),
             # A release is final, also where a later rule of `auto` would choose otherwise.
             "options": self.asked.identity(),
             "public": [sha256_file(Path(path)) for path in self.asked.input_files()],
@@ -254,7 +255,7 @@ class _Task:
             "accountant": self.study.accountant,
             "split": self.dataset.split_key(),
         }
-        return f"{fingerprint(options)} {fingerprint([train.fingerprint, test.fingerprint])}"
+        return fingerprint(options)
 
     @property
     def dataset(self) -> DatasetOptions:
@@ -359,7 +360,7 @@ class _Task:
 
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
-        if options != self.identity.split()[0]:
+        if options != self.identity.split()[0] and options not in self._same_metric(entry):
             raise PrivacyError(
                 f"release {self.name}: entry {entry.number} of {self.ledger.path} was made with "
                 "other options; a release is final: give this one another name"
@@ -370,6 +371,26 @@ class _Task:
                 "head of the data as it is now would be another release, with another name",
                 self.name,
             )
+
+    def _same_metric(self, entry: Entry) -> set[str]:
+        """Returns the hashes of the options with `evaluate.metric` written and left out.
+
+        None for an entry of another metric. To write down which one a release has, or to leave it
+        to the default, makes no other release of it; before there was one, it had the dataset's.
+        """
+        asked, store = self.options.evaluate, self.stores[1]
+        if asked is None:
+            return set()
+        ours = evaluation_mechanisms(
+            asked.published, classes=store.num_classes, multi_label=store.multi_label
+        )
+        tested = [part.mechanisms for part in entry.booking.parts if part.side == "test"]
+        if [[item.name for item in part] for part in tested] != [[item.name for item in ours]]:
+            return set()
+        spelt = [asked.model_copy(update={"metric": each}) for each in (None, asked.published)]
+        return {
+            self._options_hash(self.options.model_copy(update={"evaluate": each})) for each in spelt
+        }
 
     def _stuck(self, entry: Entry) -> str:
         if entry.state == "closed":

@@ -37,6 +37,11 @@ METRIC_TITLES = {
     "recall": "recall",
     "calibration_error": "calibration error",
 }
+BY_ACCURACY = (
+    "The headline of these cells is macro accuracy. Groups are compared by accuracy all the same, "
+    "the share of a group's rows that are right, since a group may lack classes: a rare class "
+    "counts little in it, and groups with other shares of the classes differ by that alone."
+)
 _COLUMNS = ("backbone", "method", "attribute", "metric", "group", "test units")
 
 
@@ -245,6 +250,8 @@ def _notes(parts: Sequence[Subgroups]) -> list[str]:
         f"A group is compared with {need.units} test {units}, {need.positives} with and "
         f"{need.negatives} without a label, or more.",
     ]
+    if any(part.record.cell_headline == "macro_accuracy" for part in parts):
+        notes.append(BY_ACCURACY)
     left = dict.fromkeys(
         f"{attribute.attribute}: {words}"
         for part in parts

@@ -14,9 +14,11 @@ from dpprobe.results.summary import Entry, Grid
 TOLD_APART = (
     "Whether a result differs from its ceiling is told by a 95 % interval of the difference: "
     "paired over test rows, since both were tested on the same ones, with the variance over seeds "
-    "added; where test rows are few, as if they had been tested on different ones, which is "
-    "conservative."
+    "added; where test rows are few, or those of a rare class, as if tested on different ones, "
+    "which is conservative. Of the best of several it is stretched by what the choice adds, as "
+    "its own interval is. With one seed the noise of its training is not in it, which is said."
 )
+ONE_SEED = "one seed: its training noise is not in this"
 HELD_OUT = (
     "The best of several cells has the highest mean partly by luck. Its result is therefore read "
     "on halves of the test rows and of the seeds that took no part in choosing it; choosing by "
@@ -47,12 +49,13 @@ def ceiling_words(best: Best) -> str:
     side = f"{points} {'below' if beside.difference < 0 else 'above'}"
     if beside.low is None or beside.high is None:
         return f"{side} {ceiling}; no interval tells whether that is more than noise"
+    rest = f" ({ONE_SEED})" if beside.one_seed else ""
     if beside.apart:
-        return f"{side} {ceiling}"
+        return f"{side} {ceiling}{rest}"
     how = "" if beside.way == PAIRED else ", taken as tested on other rows"
     return (
         f"not distinguishable from {ceiling}: the difference is {beside.difference:+.1f}\u00a0"
-        f"points, 95\u00a0% interval {beside.low:+.1f} to {beside.high:+.1f}{how}"
+        f"points, 95\u00a0% interval {beside.low:+.1f} to {beside.high:+.1f}{how}{rest}"
     )
 
 
@@ -70,10 +73,8 @@ def chosen_words(best: Best) -> str:
     """Writes what choosing the best of several does to its mean; nothing where none was chosen."""
     several = f"the best of {best.choice.candidates} private cells"
     if best.uncorrected:
-        return (
-            f"{several}: its mean is too high by the luck of the choice, which too few test rows "
-            "leave unknown"
-        )
+        why = "too few test rows leave unknown" if best.few_rows else "is not known here"
+        return f"{several}: its mean is too high by the luck of the choice, which {why}"
     if best.held_out is None:
         return ""
     by = "test rows and seeds" if best.held_out.seeds else "test rows"
@@ -115,9 +116,19 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
             lines.append(
                 f"Not distinguishable from the non-private ceiling: at {', '.join(unclear)}."
             )
+        if single := [best.epsilon for best in beside if _one_seed(best)]:
+            lines.append(
+                "One seed: its training noise is not in the comparison with the non-private "
+                f"ceiling, at {', '.join(single)}."
+            )
     return lines + list(cautions(grid, bests, dataset))
 
 
 def _apart(best: Best) -> bool:
     beside = best.beside_ceiling
     return beside is not None and beside.apart
+
+
+def _one_seed(best: Best) -> bool:
+    beside = best.beside_ceiling
+    return beside is not None and beside.one_seed

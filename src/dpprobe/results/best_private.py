@@ -36,6 +36,7 @@ class Best:
     zero_shot: tuple[str, str, float] | None  # backbone, metric, percent: the dataset's best
     choice: Choice
     held_out: HeldOut | None = None
+    halved: bool = True  # the records of all candidates have values on halves of the test rows
 
     @property
     def value(self) -> float:
@@ -68,13 +69,18 @@ class Best:
         return self.choice.candidates > 1 and self.held_out is None
 
     @property
+    def few_rows(self) -> bool:
+        """True if it is `uncorrected` because the test rows are too few to be divided."""
+        return self.uncorrected and (self.halved or self.entry.test_units == 1)
+
+    @property
     def gap(self) -> float | None:
         """Percentage points below the ceiling."""
         return None if self.ceiling is None else self.ceiling.mean - self.value
 
     @property
     def beside_ceiling(self) -> Comparison | None:
-        """The result minus the ceiling, with its interval."""
+        """The result minus the ceiling, its interval stretched by what the choice adds."""
         if self.ceiling is None:
             return None
         return compare(self.entry, self.ceiling).moved(-self.luck)
@@ -117,6 +123,9 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
         for column in grid.columns
         if (entry := grid.get(row, column)) is not None and entry.private
     ]
+    candidates: dict[tuple[str, float], list[Entry]] = {}
+    for row, _, entry in private:
+        candidates.setdefault(row, []).append(entry)
     return [
         Best(
             dataset=dataset,
@@ -132,9 +141,8 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
             ),
             zero_shot=_best_zero_shot(dataset, grid.measures[dataset], zero_shot),
             choice=grid.choices[dataset, epsilon],
-            held_out=_held_out(
-                [item[2] for item in private if item[0] == (dataset, epsilon)], entry
-            ),
+            held_out=_held_out(candidates[dataset, epsilon], entry),
+            halved=all(each.halves is not None for each in candidates[dataset, epsilon]),
         )
         for (dataset, epsilon), (backbone, method), entry in _best_of_each(
             private, key=lambda item: item[0], result=lambda item: item[2]

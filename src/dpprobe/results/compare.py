@@ -4,10 +4,12 @@ Both cells were tested on the same images, so that what is hard is hard for both
 is surer than their intervals say. Its variance over test rows comes from the halves that the
 records keep: where rows are split in two at random, the difference on one half less that on the
 other has four times the variance of the difference on all rows, so that a quarter of the mean
-square over splits estimates it (balanced half-samples: McCarthy 1969), for any metric. The
-variances over seeds are added, heads of two cells having independent noise. Where halves say
-nothing (few test rows, or two cells that are alike on each) the two intervals over seeds and rows
-are taken as independent, which is conservative.
+square over splits estimates it (balanced half-samples: McCarthy 1969). That needs halves which
+differ as new rows would: in the shares of their classes too where the metric is accuracy, whose
+mean changes with them, and not where it is a macro accuracy or an AUC (`halves.py`). The variances
+over seeds are added, heads of two cells having independent noise; of one seed nothing is known of
+it, and the comparison says so. Where halves say nothing (few test rows, or two cells that are alike
+on each) the two intervals over seeds and rows are taken as independent, which is conservative.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from dpprobe.results.bootstrap import CONFIDENCE
+from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Entry
 
-# Splits of fewer test rows give too few different halves.
+# Splits of fewer test rows, or of a rare class of fewer that all of the variance comes from, give
+# too few different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -34,12 +38,15 @@ class Comparison:
     Attributes:
       low, high: None where no interval is known.
       way: PAIRED or INDEPENDENT; None without an interval.
+      one_seed: True if a private cell has one seed, so that the noise of its training, which the
+        interval leaves out, may be all of the difference.
     """
 
     difference: float
     low: float | None
     high: float | None
     way: str | None
+    one_seed: bool = False
 
     @property
     def apart(self) -> bool:
@@ -47,38 +54,72 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def moved(self, points: float) -> Comparison:
-        """Returns the same comparison of a first cell that is this much better."""
+        """Returns the comparison of a first cell that is estimated to be this much better.
+
+        The points are an estimate too, of how much a choice has flattered: the interval is
+        stretched by them to hold what it held before.
+        """
         return replace(
             self,
             difference=self.difference + points,
-            low=None if self.low is None else self.low + points,
-            high=None if self.high is None else self.high + points,
+            low=None if self.low is None else self.low + min(0.0, points),
+            high=None if self.high is None else self.high + max(0.0, points),
         )
 
 
 def compare(first: Entry, second: Entry, *, confidence: float = CONFIDENCE) -> Comparison:
     """Compares two cells of a dataset by their headline: the first's mean minus the second's."""
     difference = first.mean - second.mean
+    one_seed = any(entry.private and entry.seeds < 2 for entry in (first, second))
     paired = _paired_half(first, second, confidence)
-    if paired is not None:
-        return Comparison(
-            difference=difference, low=difference - paired, high=difference + paired, way=PAIRED
-        )
-    ends = (first.both_low, first.both_high, second.both_low, second.both_high)
-    if any(end is None for end in ends):
-        return Comparison(difference=difference, low=None, high=None, way=None)
-    low, high, other_low, other_high = (float(end) for end in ends if end is not None)
+    sides, way = (paired, paired), PAIRED
+    if paired is None:
+        sides, way = _independent_sides(first, second, confidence), INDEPENDENT
+    below, above = sides
+    if below is None or above is None:
+        return Comparison(difference=difference, low=None, high=None, way=None, one_seed=one_seed)
     return Comparison(
         difference=difference,
-        low=difference - math.hypot(first.mean - low, other_high - second.mean),
-        high=difference + math.hypot(high - first.mean, second.mean - other_low),
-        way=INDEPENDENT,
+        low=difference - below,
+        high=difference + above,
+        way=way,
+        one_seed=one_seed,
     )
+
+
+def _independent_sides(
+    first: Entry, second: Entry, confidence: float
+) -> tuple[float | None, float | None]:
+    """Returns the lower and the upper side of the interval of two cells tested on other rows."""
+    sides: list[tuple[float, float]] = []
+    for entry in (first, second):
+        if entry.both_low is None or entry.both_high is None:
+            return None, None
+        wider, mean = _wider(entry, confidence), entry.mean
+        sides.append((wider * (mean - entry.both_low), wider * (entry.both_high - mean)))
+    (low, high), (other_low, other_high) = sides
+    return math.hypot(low, other_high), math.hypot(high, other_low)
+
+
+def _wider(entry: Entry, confidence: float) -> float:
+    """Returns the factor from a cell's 95 % interval to one of another confidence.
+
+    Of a normal error it is the ratio of quantiles. Over few seeds the ratio of Student's t is the
+    larger one above 95 %; it is taken for rows and seeds together, which is conservative.
+    """
+    ends = np.array([1 + confidence, 1 + CONFIDENCE]) / 2
+    normal = ndtri(ends[0]) / ndtri(ends[1])
+    if not (entry.both_interval or "").startswith(SEED_INTERVAL):
+        return float(normal)
+    student = stdtrit(entry.seeds - 1, ends)
+    return float(max(normal, student[0] / student[1]))
 
 
 def _paired_half(first: Entry, second: Entry, confidence: float) -> float | None:
     """Returns half of the paired interval; None where the halves say nothing."""
-    if first.halves is None or second.halves is None or first.test_units < FEWEST_ROWS:
+    if first.halves is None or second.halves is None:
+        return None
+    if (first.test_units if first.resting is None else first.resting) < FEWEST_ROWS:
         return None
     if first.halves.shape[1:] != second.halves.shape[1:]:
         return None

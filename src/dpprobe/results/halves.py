@@ -1,13 +1,20 @@
 """Values of a head's headline metric on halves of the test split.
 
-`HALVINGS` times the test units are split in two at random, each class in equal parts. All cells of
-a dataset have the same test rows and are split alike, so that their values on a half can be
-compared in pairs. Two things are made from them: the value of the best of several cells on rows
-that took no part in choosing it (`held_out.py`), and the variance over test rows of the difference
-of two cells (`compare.py`). A cell's record keeps them, for its predictions may be gigabytes.
+`HALVINGS` times the test units are split in two at random. All cells of a dataset have the same
+test rows and are split alike, so that their values on a half can be compared in pairs. Two things
+are made from them: the value of the best of several cells on rows that took no part in choosing it
+(`held_out.py`), and the variance over test rows of the difference of two cells (`compare.py`). A
+cell's record keeps them, for its predictions may be gigabytes.
+
+Halves have the randomness that the metric has on new rows. An accuracy changes with the share of
+each class, and new rows have other shares: for it all units are shuffled together. A macro accuracy
+and an AUC have the same mean whatever the shares are, as long as each class has rows: for them
+each class is split in equal parts, so that halves keep the rare ones.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +26,30 @@ _KEY = 20260101  # of the generator that splits; the same for all datasets
 _DIGITS = 6
 
 
+@dataclass(frozen=True, kw_only=True)
+class Halves:
+    """The splits of the units of some test rows, made once for all heads tested on them.
+
+    Attributes:
+      codes: int64 [rows], a number from 0 without gaps for the unit of each row.
+      members: bool [HALVINGS, 2, units]; empty for one unit.
+    """
+
+    codes: np.ndarray
+    members: np.ndarray
+
+
+def split_rows(metric: Headline, labels: np.ndarray, *, units: np.ndarray | None = None) -> Halves:
+    """Splits test rows as a metric needs them: see the module.
+
+    Args:
+      labels, units: as of `metrics.evaluate`.
+    """
+    codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
+    apart = metric != "accuracy" and labels.ndim == 1
+    return Halves(codes=codes, members=split_units(labels if apart else None, codes))
+
+
 def half_values(
     metric: Headline,
     scores: np.ndarray,
@@ -26,21 +57,23 @@ def half_values(
     *,
     link: Link = "softmax",
     units: np.ndarray | None = None,
+    halves: Halves | None = None,
 ) -> list[list[float | None]]:
     """Computes a metric on both halves of each split, [HALVINGS, 2].
 
     Args:
       scores, labels, units: as of `metrics.evaluate`.
+      halves: what `split_rows` made of the metric, labels and units; None to make them.
 
     Returns:
       None for a half on which the metric is not defined, and an empty list for one test unit.
     """
-    codes = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
-    metric_of = drawable_of(metric, scores, labels, link=link, units=codes)
-    halves = split_units(labels, codes)
-    if metric_of is None or len(halves) == 0:
+    if halves is None:
+        halves = split_rows(metric, labels, units=units)
+    metric_of = drawable_of(metric, scores, labels, link=link, units=halves.codes)
+    if metric_of is None or len(halves.members) == 0:
         return []
-    counts = halves.reshape(-1, halves.shape[2]).T.astype(np.float32)
+    counts = halves.members.reshape(-1, halves.members.shape[2]).T.astype(np.float32)
     values = metric_of.drawn(counts).astype(np.float64)
     if metric == "accuracy":  # drawn() divides by all units, and a half has fewer
         values = values * len(counts) / counts.sum(axis=0)
@@ -50,24 +83,30 @@ def half_values(
     ]
 
 
-def split_units(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
     """Splits units in halves, bool [HALVINGS, 2, units]; empty for less than two units.
 
-    With one label a row each class is divided evenly, a unit counted by its first row's.
-
     Args:
-      labels: [n] or [n, K].
+      labels: int64 [n], of which each class is divided evenly, a unit counted by its first row's;
+        None to shuffle all units together.
       codes: int64 [n], a number from 0 without gaps for the unit of each row.
     """
     count = int(codes.max()) + 1
     if count < 2:
         return np.empty((0, 2, count), dtype=bool)
-    first = np.unique(codes, return_index=True)[1]
-    kinds = labels[first] if labels.ndim == 1 else np.zeros(count, dtype=np.int64)
+    kinds = None if labels is None else _small(labels[np.unique(codes, return_index=True)[1]])
     generator = np.random.Generator(np.random.Philox(_KEY))
     halves = np.empty((HALVINGS, 2, count), dtype=bool)
+    odd = np.arange(count) % 2
     for split in halves:
-        order = np.lexsort((generator.random(count), kinds))
-        split[0, order] = np.arange(count) % 2 == generator.integers(2)
+        order = np.argsort(generator.random(count))
+        if kinds is not None:
+            order = order[np.argsort(kinds[order], kind="stable")]
+        split[0, order] = odd == generator.integers(2)
         split[1] = ~split[0]
     return halves
+
+
+def _small(labels: np.ndarray) -> np.ndarray:
+    """Returns labels in their smallest type: of 16 bits at most they are sorted by radix."""
+    return labels.astype(np.min_scalar_type(int(labels.max())))

@@ -14,7 +14,8 @@ number of patients. Without `units`, and where each patient has one row, means a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -550,8 +551,8 @@ def drawable_of(
     metric: str, scores: np.ndarray, labels: np.ndarray, *, link: Link, units: np.ndarray
 ) -> Drawable | None:
     """Returns a metric of drawn units, numbered from 0 without gaps; None where it has no value."""
-    correct = hits(scores, labels, link=link)
-    return _drawable(correct, labels, scores, units).get(metric)
+    makers = _makers(hits(scores, labels, link=link), labels, scores, units)
+    return makers[metric]() if metric in makers else None
 
 
 def _drawable(
@@ -565,28 +566,50 @@ def _drawable(
     Without units they are auc, and with several labels a row accuracy: the others have intervals
     of their own.
     """
+    return {name: make() for name, make in _makers(correct, labels, scores, units).items()}
+
+
+def _makers(
+    correct: np.ndarray,
+    labels: np.ndarray | None,
+    scores: np.ndarray | None,
+    units: np.ndarray | None,
+) -> dict[str, Callable[[], Drawable]]:
+    """Returns what makes each metric of `_drawable`: ranks and sorted scores are costly."""
     if units is None:
         units, weights = np.arange(len(correct)), np.ones(len(correct), dtype=np.float32)
-        shares = {"accuracy": correct} if correct.ndim == 2 else {}
+        shares = {"accuracy": lambda: correct} if correct.ndim == 2 else {}
         classes = None
     else:
         weights = 1 / np.bincount(units)[units]
-        shares = {"accuracy": correct}
+        shares = {"accuracy": lambda: correct}
         if correct.ndim == 2:
-            shares["exact_match_accuracy"] = np.asarray(correct.all(axis=1))
+            shares["exact_match_accuracy"] = lambda: np.asarray(correct.all(axis=1))
         elif labels is not None and scores is not None:
-            shares["top5_accuracy"] = np.less(_ranks(scores, labels), 5)
+            shares["top5_accuracy"] = partial(_among_five, scores, labels)
         classes = labels if correct.ndim == 1 else None
-    result: dict[str, Drawable] = {
-        name: Share(right, units, weights) for name, right in shares.items()
+    makers: dict[str, Callable[[], Drawable]] = {
+        name: partial(_share_of, right, units, weights) for name, right in shares.items()
     }
     if classes is not None:
-        result["macro_accuracy"] = Recalls(classes, correct, units, weights)
-    if labels is not None and scores is not None:
-        runs = [Runs(*column, units, weights) for column in _columns(scores, labels)]
-        if runs:
-            result["auc"] = Areas(runs)
-    return result
+        makers["macro_accuracy"] = partial(Recalls, classes, correct, units, weights)
+    if labels is not None and scores is not None and ranked_labels(labels, scores.shape[1]):
+        makers["auc"] = partial(_areas, scores, labels, units, weights)
+    return makers
+
+
+def _among_five(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.less(_ranks(scores, labels), 5)
+
+
+def _share_of(right: Callable[[], np.ndarray], units: np.ndarray, weights: np.ndarray) -> Drawable:
+    return Share(right(), units, weights)
+
+
+def _areas(
+    scores: np.ndarray, labels: np.ndarray, units: np.ndarray, weights: np.ndarray
+) -> Drawable:
+    return Areas([Runs(*column, units, weights) for column in _columns(scores, labels)])
 
 
 def _recall(

@@ -27,7 +27,7 @@ from dpprobe.results.cell_record import (
     read_cell,
 )
 from dpprobe.results.choice import choice_price
-from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.headline import headline_reason, least_class, resting_rows
 from dpprobe.results.metrics import SEED_INTERVAL
 
 ENDS = (
@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
         ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
+        ("resting_rows", pa.float64()),  # test rows that the headline's variance rests on
         ("constant_accuracy", pa.float64()),  # of always giving the most frequent answer
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
@@ -165,6 +166,7 @@ class Entry:
         the lowest AUC of a label, and whose it is; None where not known. least_title says which.
       never: for each class that seeds never predict, how many of them.
       test_units: test rows, or patients.
+      resting: how many of them the variance of the headline rests on; None where not known.
       patients: True if each test patient counts once, and test rows are drawn by patients.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
@@ -189,6 +191,7 @@ class Entry:
     least_title: str = ""
     never: Mapping[str, int] = field(default_factory=dict)
     test_units: int = 0
+    resting: float | None = None
     patients: bool = False
     seeds: int
     private: bool
@@ -299,6 +302,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             ),
             patients=not np.isnan(first.test_units),
             test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
+            resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -372,6 +376,7 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "multi_label": record.multi_label,
         "headline": record.headline,
         "headline_reason": headline_reason(record),
+        "resting_rows": resting_rows(record),
         "constant_accuracy": record.constant_accuracy,
         "least": least.value if least else None,
         "least_class": least.name if least else None,

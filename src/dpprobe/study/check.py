@@ -150,6 +150,13 @@ def _check_release(study: Study, name: str) -> list[str]:
             headline_metric(release.evaluate.metric, num_classes=classes, multi_label=multi_label)
         except ConfigError as error:
             faults.append(f"evaluate: {error}")
+        # It may follow from the labels, as `init` writes it, so a release never takes it.
+        if release.evaluate.metric is None and dataset.metric not in (None, "accuracy"):
+            faults.append(
+                f"evaluate: tables show {dataset.metric} of {release.dataset}, and the release "
+                "would measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: "
+                "what stands there is published"
+            )
     if release.sign_key and not resolve_path(release.sign_key).is_file():
         faults.append(f"sign_key: no file {release.sign_key}; correct it or put the key there")
     rows = dataset.used_rows()

@@ -100,8 +100,16 @@ class EvaluateOptions(Options):
 
     epsilon: Budget = Field(description="Its price; test units pay it, training units do not.")
     metric: Literal["accuracy", "auc"] | None = Field(
-        None, description="Absent, what tables and figures show of the dataset."
+        None,
+        description="What is measured, which is published: accuracy where absent, whatever tables "
+        "and figures show of the dataset. Where the dataset names another metric, it has to be "
+        "written.",
     )
+
+    @property
+    def published(self) -> Literal["accuracy", "auc"]:
+        """The metric that is measured and published."""
+        return self.metric or "accuracy"
 
 
 class CardOptions(Options):

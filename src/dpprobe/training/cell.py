@@ -327,7 +327,7 @@ class CellTask:
                     contents.scores[position],
                     labels,
                     link=link,
-                    units=features.test_units,
+                    halves=features.test_halves(self.headline),
                 ),
             }
             for position, index in enumerate(contents.indices)

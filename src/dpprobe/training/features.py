@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.training_set import TrainingSet, chunks
 from dpprobe.heads.units import Units
+from dpprobe.results.halves import Halves, split_rows
 from dpprobe.results.metrics import ranked_labels
 from dpprobe.results.units import unit_codes
 
@@ -36,6 +38,13 @@ class JobFeatures:
     test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, where known
     test_units: np.ndarray | None = None  # [m] int64, whose each row is, where known
     class_names: tuple[str, ...]
+    _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
+
+    def test_halves(self, metric: Headline) -> Halves:
+        """Returns the test rows as a metric splits them in halves, the same for all heads."""
+        if metric not in self._halves:
+            self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
+        return self._halves[metric]
 
     @property
     def multi_label(self) -> bool:

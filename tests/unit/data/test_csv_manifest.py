@@ -35,7 +35,7 @@ SLOW = settings(
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], delimiter: str = ",") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    opened = gzip.open if path.name.endswith(".gz") else open
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "wt", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter)
         writer.writeheader()
@@ -122,7 +122,7 @@ def test_embedded_images_are_copied_and_are_the_same_set(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("file", "delimiter", "option"),
     [("a.csv", ",", None), ("a.tsv", "\t", None), ("a.csv.gz", ",", None), ("a.tsv.gz", "\t", None),
-     ("a.csv", ";", ";")],
+     ("a.csv", ";", ";"), ("A.CSV", ",", None), ("A.TSV.GZ", "\t", None)],
 )  # fmt: skip
 def test_kinds_of_files(tmp_path: Path, file: str, delimiter: str, option: str | None) -> None:
     write_csv(tmp_path / file, animals(tmp_path), delimiter)
@@ -926,7 +926,11 @@ def test_copies_are_counted_by_image_and_by_patient(
         unit_column="patient",
     )  # fmt: skip
     copies = read_info(tmp_path / "out/dataset.json").copies
-    assert copies == {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
+    counts = {"image": {"rows": 3, "most": 4}, "patient": {"rows": 1, "most": 2}}
+    assert copies == {unit: of | {"by": "bytes and pixels"} for unit, of in counts.items()}
+    # these are the same bytes, as which tables without counts have them too
+    train = SplitTable(tmp_path / "out/train.parquet")
+    assert train.copies() == {unit: of | {"by": "bytes"} for unit, of in counts.items()}
     with (tmp_path / "out/problems.csv").open(newline="") as stream:
         listed = [row["detail"] for row in csv.DictReader(stream)]
     assert ["of another patient: 'p4' and 'p3'" in detail for detail in listed] == [

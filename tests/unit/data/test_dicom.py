@@ -121,6 +121,35 @@ def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("blank", ["", ["", ""]])
+def test_a_blank_window_is_none(blank: Any) -> None:
+    """As in files that were de-identified."""
+    for given in (
+        {"WindowCenter": blank, "WindowWidth": blank},
+        {"WindowCenter": blank, "WindowWidth": 80},
+        {"RescaleSlope": "", "RescaleIntercept": "", "WindowCenter": "", "WindowWidth": ""},
+    ):
+        np.testing.assert_array_equal(shades(**given), linear(VALUES, 0, 4095))
+    plain = shades(WindowCenter=50, WindowWidth=80)
+    np.testing.assert_array_equal(
+        shades(WindowCenter=50, WindowWidth=80, VOILUTFunction="", RescaleSlope="",
+               RescaleIntercept=""), plain,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("window", [{}, {"WindowCenter": 50, "WindowWidth": 100}])
+def test_a_slope_of_zero_is_no_black_picture(window: dict[str, Any]) -> None:
+    data = encoded(header(VALUES, RescaleSlope=0, RescaleIntercept=7, **window))
+    with pytest.raises(ImageError, match="rescale or window values"):
+        open_image(data)
+
+
+def test_a_window_of_no_shades_is_refused() -> None:
+    """An intercept beyond float64's steps leaves dark and bright one value."""
+    with pytest.raises(ImageError, match="rescale or window values"):
+        shades(RescaleSlope=1, RescaleIntercept=1e25, WindowCenter=50, WindowWidth=100)
+
+
 @pytest.mark.parametrize("bits", [8, 12])
 def test_a_table_of_values_of_interest_is_used(bits: int) -> None:
     table = Dataset()

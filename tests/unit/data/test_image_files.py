@@ -61,19 +61,40 @@ def test_one_picture_in_two_files_has_one_hash() -> None:
         encoded(picture, "TIFF"),
     ]  # fmt: skip
     assert len(set(files)) == 4
-    assert len({pixel_hash(open_image(data, small=True)) for data in files}) == 1
+    assert len({pixel_hash(open_image(data)) for data in files}) == 1
 
 
-def test_large_jpegs_are_compared_at_an_eighth() -> None:
+def test_large_jpegs_are_compared_in_full() -> None:
     picture = noise(size=(600, 400))
     exif = Image.Exif()
     exif[0x010E] = "a comment"
     files = [encoded(picture, "JPEG"), encoded(picture, "JPEG", exif=exif)]
-    small = [open_image(data, small=True) for data in files]
-    assert small[0].size == (75, 50)
-    assert pixel_hash(small[0]) == pixel_hash(small[1])
-    other = open_image(encoded(noise(size=(600, 400), seed=1), "JPEG"), small=True)
-    assert pixel_hash(other) != pixel_hash(small[0])
+    files.append(encoded(open_image(files[0]), "PNG"))
+    assert len({pixel_hash(open_image(data)) for data in files}) == 1
+    striped = np.full((512, 512), 128, dtype=np.uint8)
+    striped[:, ::2], striped[:, 1::2] = 96, 160
+    both = [np.full_like(striped, 128), striped]
+    jpegs = [open_image(encoded(Image.fromarray(values), "JPEG", quality=95)) for values in both]
+    assert len({pixel_hash(each) for each in jpegs}) == 2, "at an eighth they are one grey"
+
+
+def test_pictures_that_a_backbone_sees_alike_have_one_hash() -> None:
+    """Grey is repeated over the colours, palettes are resolved, transparency is dropped."""
+    grey = noise("L", size=(40, 600))
+    alike = [grey, *(grey.convert(mode) for mode in ("P", "RGB", "RGBA", "LA"))]
+    clear = grey.convert("RGBA")
+    clear.putalpha(0)
+    assert len({pixel_hash(each) for each in (*alike, clear)}) == 1
+
+
+def test_grey_of_16_bits_is_compared_by_all_of_its_bits() -> None:
+    values = np.random.default_rng(2).integers(0, 65536, (30, 40), dtype=np.uint16)
+    pictures = [open_image(encoded(Image.fromarray(values), kind)) for kind in ("PNG", "TIFF")]
+    other = values.copy()
+    other[3, 4] ^= 1
+    hashes = [pixel_hash(each) for each in (*pictures, Image.fromarray(other))]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert pixel_hash(Image.new("L", (4, 4))) != pixel_hash(Image.new("I;16", (4, 4)))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
@@ -105,7 +126,7 @@ def test_odd_modes_are_refused_while_all_images_are_checked(
     picture: Image.Image, message: str
 ) -> None:
     with pytest.raises(ImageError, match=message):
-        open_image(encoded(picture, "TIFF"), small=True)
+        open_image(encoded(picture, "TIFF"))
 
 
 def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:

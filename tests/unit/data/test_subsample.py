@@ -246,7 +246,7 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
     sources.prepare(dataset_options(values), tmp_path / "whole")
     whole = read_info(tmp_path / "whole/dataset.json")
-    assert whole.copies == {"image": {"rows": 1, "most": 2}}
+    assert whole.copies == {"image": {"rows": 1, "most": 2, "by": "bytes and pixels"}}
     part = dataset_options(values | {"subsample": {"fractions": {"dog": 0.5}}})
     write_subsampled(tmp_path / "whole", tmp_path / "part", part)
     info = read_info(tmp_path / "part/dataset.json")

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from dpprobe.backbones.dimensions import Dimensions
+from dpprobe.draft.seen import study_name
 from tests.conftest import REPOSITORY
 from tests.unit.draft.conftest import Desk
 
@@ -37,6 +40,13 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
     assert not list(folder.folder.rglob("*.yaml"))
 
 
+@pytest.mark.parametrize("name", ["Cells", "downloads", "releases", "tables"])
+def test_a_study_is_not_called_as_what_studies_write(tmp_path: Path, name: str) -> None:
+    """results/cells is where the default study has its cells, data/downloads what is fetched."""
+    (tmp_path / name).mkdir()
+    assert study_name(tmp_path / name) == f"{name.lower()}_images"
+
+
 def test_a_slip_of_the_pen_is_shown_the_name(folder: Desk) -> None:
     folder.images("images/lesions/a")
     assert "images/lesion: no such folder or file; is it images/lesions?" in folder.init(
@@ -60,7 +70,8 @@ def test_a_checkpoint_is_looked_at_and_its_model_told_by_its_name(
         return Dimensions(known={"network": 1280}, faults=faults)
 
     folder.monkeypatch.setattr("dpprobe.draft.weights.read_dimensions", told)
-    folder.file("mobilenetv2_100_imagenet.safetensors")
+    weights = {"weight": np.zeros(1, dtype=np.float32)}
+    save_file(weights, folder.folder / "mobilenetv2_100_imagenet.safetensors")
     printed = folder.init("x", "--checkpoint", "mobilenetv2_100_imagenet.safetensors")
     if fault is not None:
         assert printed == f"dpprobe: --{fault}"

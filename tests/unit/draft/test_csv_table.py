@@ -77,6 +77,21 @@ def test_another_delimiter_is_seen(clinic: Desk) -> None:
     assert options(clinic).delimiter == ";"
 
 
+def test_endings_in_capitals_are_endings(clinic: Desk) -> None:
+    clinic.table("scans/Skin.CSV", lesions())
+    assert "60 images of 30 patients" in clinic.init("scans/Skin.CSV")
+    assert options(clinic, "skin.yaml").train == "Skin.CSV"
+    clinic.table("scans/More.TSV", lesions(), delimiter="\t")
+    assert "60 images of 30 patients" in clinic.init("scans/More.TSV")
+    assert options(clinic, "more.yaml").delimiter is None
+
+
+def test_commas_in_a_file_for_tabs_are_seen(clinic: Desk) -> None:
+    clinic.table("scans/lesions.tsv", lesions(), delimiter=",")
+    assert "60 images of 30 patients" in clinic.init("scans/lesions.tsv")
+    assert options(clinic).delimiter == ","
+
+
 def test_names_of_images_are_completed_to_paths(clinic: Desk) -> None:
     rows = [{"image_id": number, "dx": "ab"[number % 2]} for number in range(60)]
     clinic.table("scans/lesions.csv", rows)

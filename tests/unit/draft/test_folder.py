@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from dpprobe.data.options import imbalance
+from dpprobe.draft.seen import Seen
+from dpprobe.study.options import ReleaseOptions
 from tests.unit.draft.conftest import Desk
 
 
@@ -55,6 +58,45 @@ def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -
     assert desk.study("x.yaml").datasets["x"].metric == "macro_accuracy"
 
 
+def released(desk: Desk, file: str) -> ReleaseOptions:
+    """The release of a study, as it is once its comment is taken away, and planned."""
+    text = (desk.folder / file).read_text()
+    start = text.index("# releases:")
+    lines = text[start : text.index("\n\n", start)].splitlines()
+    taken = text.replace("\n".join(lines), "\n".join(line[2:] for line in lines))
+    (desk.folder / file).write_text(taken)
+    (release,) = desk.study(file).releases.values()
+    return release
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> None:
+    """One image more or less changes the metric of tables, which is no part of a bundle."""
+    written = {}
+    for count in (24, 25):
+        desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
+        desk.images(f"{count}/x/d", count=count)
+        desk.init(f"{count}/x", "--output", f"{count}.yaml")
+        written[count] = released(desk, f"{count}.yaml")
+    assert [desk.study(f"{count}.yaml").datasets["x"].metric for count in written] == [
+        None, "auc" if classes == 2 else "macro_accuracy",
+    ]  # fmt: skip
+    assert written[24] == written[25]
+    evaluate = written[25].evaluate
+    assert evaluate is not None
+    assert evaluate.metric == "accuracy"
+    text = (desk.folder / "25.yaml").read_text()
+    assert ("`auc` tells more" in text) == (classes == 2)
+    assert "neither training nor a release" in " ".join(text.replace("#", "").split())
+
+
+def test_an_empty_class_counts_as_tables_count_it() -> None:
+    counts = {"a": 30, "b": 15, "c": 0}
+    seen = Seen(place="x", keys={}, counts=counts, images=45)
+    assert seen.imbalance == imbalance(tuple(counts.values())) == 2
+    assert not seen.unequal
+
+
 def test_names_that_yaml_reads_otherwise_are_quoted(desk: Desk) -> None:
     desk.images("1e5/no", "1e5/yes")
     desk.init("1e5")
@@ -80,13 +122,8 @@ def test_the_same_folder_gives_the_same_study(desk: Desk) -> None:
 def test_the_release_that_is_commented_out_can_be_taken(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=30)
     desk.init("x")
-    text = (desk.folder / "x.yaml").read_text()
-    assert "\n# releases:\n" in text
-    start = text.index("# releases:")
-    lines = text[start : text.index("\n\n", start)].splitlines()
-    released = text.replace("\n".join(lines), "\n".join(line[2:] for line in lines))
-    (desk.folder / "x.yaml").write_text(released)
-    assert desk.study("x.yaml").releases["x_v1"].evaluate is not None
+    assert "\n# releases:\n" in (desk.folder / "x.yaml").read_text()
+    assert released(desk, "x.yaml").evaluate is not None
 
 
 @pytest.mark.parametrize(

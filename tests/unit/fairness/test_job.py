@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
 from dpprobe.fairness.job import fairness_job
 from dpprobe.fairness.record import COLUMNS, FairnessRecord, Gap
@@ -162,6 +163,18 @@ def test_one_label_of_many_a_row_by_groups_and_by_classes(tmp_path: Path) -> Non
     assert set(cell.attributes[1].gaps) == {"accuracy", "calibration_error"}
     assert {row.threshold for row in cell.attributes[0].parity} == {"argmax"}
     assert cell.attributes[1].parity == ()
+
+
+@pytest.mark.parametrize("headline", ["accuracy", "macro_accuracy"])
+def test_groups_are_compared_by_accuracy_whatever_the_headline_of_classes(
+    headline: str, tmp_path: Path
+) -> None:
+    labels = np.random.default_rng(1).integers(3, size=ROWS)
+    cells = _write(tmp_path, labels=labels, scores=np.stack([np.eye(3)[labels]] * 2))
+    for path in cells:
+        write_json(path, read_json(path) | {"headline": headline})
+    record = _run(tmp_path, cells)
+    assert (record.headline, record.cell_headline) == ("accuracy", headline)
 
 
 def test_the_same_job_writes_the_same_bytes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import fingerprint
-from dpprobe.errors import DataError, PrivacyError
+from dpprobe.errors import ConfigError, DataError, PrivacyError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads import auto, auto_rule
 from dpprobe.heads.facts import DataFacts
@@ -62,6 +62,33 @@ def test_a_release_is_whole_verified_and_booked(folder: Path, method: str) -> No
     assert report.passed, [check for check in report.checks if check.passed is False]
     (kept,) = output.parent.glob(".first.*")
     assert contents(kept) == contents(output), "a copy is kept, and nothing else"
+
+
+@pytest.mark.parametrize("metric", [None, "macro_accuracy", "auc"])
+def test_the_metric_of_a_dataset_is_in_no_bundle(folder: Path, metric: str | None) -> None:
+    """It may follow from labels, and planning asks for words; here nobody planned."""
+    made = study(folder, evaluate={"epsilon": 1})
+    dataset = made.datasets["toy"].model_copy(update={"metric": metric})
+    output = release(folder, made.model_copy(update={"datasets": {"toy": dataset}}))
+    stated = json.loads((output / bundle.STATEMENT_FILE).read_text())
+    assert stated["evaluation"]["metric"] == "accuracy"
+    card = " ".join((output / bundle.CARD_FILE).read_text().split())
+    assert "names the most frequent class alone" in card
+    assert "reaches that class's share, which is not published." in card
+    assert verify(output).passed
+
+
+def test_to_write_down_the_metric_that_a_release_has_makes_no_other_one(folder: Path) -> None:
+    release(folder, study(folder, evaluate={"epsilon": 1}))
+    release(folder, study(folder, evaluate={"epsilon": 1, "metric": "accuracy"}))
+    assert len(ledger(folder).entries()) == 1
+    for other in ({"epsilon": 1, "metric": "auc"}, {"epsilon": 2, "metric": "accuracy"}):
+        with pytest.raises((PrivacyError, ConfigError)):
+            release(folder, study(folder, evaluate=other))
+    written = study(folder, name="again", evaluate={"epsilon": 1, "metric": "accuracy"})
+    release(folder, written, "again")
+    release(folder, study(folder, name="again", evaluate={"epsilon": 1}), "again")
+    assert len(ledger(folder).entries()) == 2
 
 
 def test_a_made_release_is_final(folder: Path) -> None:
@@ -407,6 +434,18 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> Non
     assert f"chosen by auto rule {auto_rule.RULE} from public" in (output / "README.md").read_text()
     details = {check.name: check.detail for check in verify(output).checks}
     assert "chooses these options" in details["rule of auto"]
+
+
+def test_a_reader_refuses_a_bundle_with_a_key_that_it_does_not_know(folder: Path) -> None:
+    """So a new key needs no new version of the format: no reader of before misreads it."""
+    output = release(folder, study(folder))
+    facts = json.loads((output / bundle.FACTS_FILE).read_text())
+    assert "class_priors" not in facts["head"], "a bundle without them is as it was before"
+    facts["head"]["later"] = [0.5, 0.5]
+    (output / bundle.FACTS_FILE).write_text(json.dumps(facts))
+    bundle.write_sums(output)
+    with pytest.raises(DataError, match=r"head\.later: Extra inputs .* use the dpprobe that made"):
+        bundle.read_bundle(output)
 
 
 def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder: Path) -> None:

@@ -35,6 +35,7 @@ from dpprobe.release.bundle import (
 from dpprobe.release.card import write_card
 from dpprobe.release.choice import choice_words
 from dpprobe.release.evaluation import (
+    CONSTANT_ANSWER,
     accuracy_estimate,
     composition_words,
     evaluate,
@@ -597,6 +598,20 @@ def test_a_release_with_a_public_file_passes(tmp_path: Path) -> None:
     assert failed(verify(folder)) == []
     edited(folder, STATEMENT_FILE, lambda values: values.update(public_files={}))
     assert "words" in failed(verify(folder))
+
+
+def test_an_accuracy_of_before_that_says_nothing_of_constant_answers_passes(bundle: Path) -> None:
+    def older(values: dict[str, Any]) -> None:
+        block = values["evaluation"]
+        assert CONSTANT_ANSWER in block["released"]
+        block["released"] = block["released"].replace(CONSTANT_ANSWER, "")
+
+    edited(bundle, STATEMENT_FILE, older)
+    documented(bundle)
+    assert failed(verify(bundle)) == []
+    edited(bundle, STATEMENT_FILE, lambda values: values["evaluation"].update(released="all"))
+    documented(bundle)
+    assert failed(verify(bundle)) == ["evaluation"]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 8.0])

@@ -11,6 +11,7 @@ import pytest
 from dpprobe.errors import DataError
 from dpprobe.fairness.record import FairnessRecord
 from dpprobe.reporting.fairness_table import (
+    BY_ACCURACY,
     fairness_table,
     read_subgroups,
     shown_metric,
@@ -78,6 +79,11 @@ def test_groups_that_are_left_out_are_named_with_the_reason(tmp_path: Path) -> N
     assert not [cells for cells in table.rows if cells[4].text == "unknown"]
     assert "Left out: age: unknown (fewer than 10 units)." in table.notes
     assert table.notes[0].startswith("Not private:")
+
+
+def test_under_a_macro_accuracy_the_notes_say_that_groups_have_accuracies(tmp_path: Path) -> None:
+    assert BY_ACCURACY in made(tmp_path, headline="accuracy", cell_headline="macro_accuracy").notes
+    assert BY_ACCURACY not in made(tmp_path, headline="accuracy").notes
 
 
 def test_without_a_reference_there_is_no_row_of_differences(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,20 @@ import numpy as np
 import pytest
 
 from dpprobe.artifacts import read_json, write_json
-from dpprobe.reporting.headline import beside_words, ceiling_words, chosen_words, headline_lines
+from dpprobe.reporting.headline import (
+    ONE_SEED,
+    beside_words,
+    ceiling_words,
+    chosen_words,
+    headline_lines,
+)
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cautions import cautions, falls, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
+from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.headline import headline_reason, least_class
-from dpprobe.results.summary import Grid, read_grid, summarise_cells
+from dpprobe.results.held_out import HeldOut
+from dpprobe.results.summary import Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 
 LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.9, 0.1)}
@@ -51,6 +60,27 @@ def test_the_metric_follows_the_test_split_and_says_why(
     assert grid.reasons["digits"] == headline_reason(record)
     lines = headline_lines(grid, "digits")
     assert lines[0] == grid.reasons["digits"]
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "expected"),
+    [
+        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
+        ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
+        ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
+        (LESIONS, [180, 20], 24.7),
+        (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
+        ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+    ],
+)
+def test_the_variance_rests_on_the_rows_of_rare_classes(
+    options: dict[str, Any], counts: list[int], expected: float, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, **options)
+    write_json(path, read_json(path) | {"test_counts": counts})
+    (entry,) = _grid(tmp_path, path).entries.values()
+    assert entry.resting == pytest.approx(expected, abs=0.05)
 
 
 def _majority(path: Path, *, seeds: int) -> None:
@@ -120,6 +150,83 @@ def test_a_result_that_falls_as_epsilon_grows_is_told(tmp_path: Path) -> None:
     assert "Falling" not in " ".join(cautions(grid, best_private(grid, {}), "digits"))
 
 
+@pytest.mark.parametrize(("seeds", "told"), [(1, 0), (5, 2)])
+def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
+    """Five epsilons are equally good, and noise moves each seed by 4 points.
+
+    One curve in twenty may be said to fall. Of one seed nothing tells the noise from a fall.
+    """
+    generator = np.random.default_rng(0)
+    labels = np.zeros(600, dtype=np.int64)
+    halves = split_rows("accuracy", labels)
+    epsilons = (0.5, 1.0, 2.0, 4.0, 8.0)
+    fell = 0
+    for _ in range(40):
+        hard = generator.random(600)
+        entries = {}
+        for epsilon in epsilons:
+            chance = 0.7 + 0.04 * generator.normal(size=(seeds, 1))
+            right = 0.5 * hard + 0.5 * generator.random((seeds, 600)) < _quantile(chance)
+            values = [
+                half_values("accuracy", np.eye(2)[1 - each.astype(int)], labels, halves=halves)
+                for each in right
+            ]
+            entries["d", epsilon, "b", "m"] = Entry(
+                mean=100 * right.mean(), low=None, high=None, interval=None,
+                values=tuple(100 * right.mean(axis=1)), halves=100 * np.array(values),
+                test_units=600, seeds=seeds, private=True, ceiling=False,
+            )  # fmt: skip
+        grid = Grid(
+            rows=tuple(("d", epsilon) for epsilon in epsilons), columns=(("b", "m"),),
+            entries=entries, deltas={}, above=frozenset(), measures={}, choices={}, reasons={},
+        )  # fmt: skip
+        fell += bool(falls(grid, [], "d"))
+    assert fell <= told
+
+
+@pytest.mark.parametrize(("luck", "told"), [(0.0, True), (25.0, False)])
+def test_what_two_choices_add_makes_a_fall_less_sure(
+    luck: float, told: bool, tmp_path: Path
+) -> None:
+    """The luck of both is the same: the difference stays at 28 points."""
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality, rows=600)
+        for method, epsilon, quality in (("a", "1", 2.0), ("c", "4", 0.5))
+    ]
+    grid = _grid(tmp_path, *cells)
+    bests = [
+        replace(
+            best,
+            held_out=HeldOut(value=best.entry.mean - luck, candidates=2, seeds=True, agreement=0.5),
+        )
+        for best in best_private(grid, {})
+    ]
+    assert bool(falls(grid, bests, "digits")) is told
+
+
+def _quantile(chance: np.ndarray) -> np.ndarray:
+    """The quantile of (U + V) / 2, U and V uniform: below it with that chance, of above a half."""
+    return 1 - np.sqrt((1 - chance) / 2)
+
+
+def test_of_one_seed_a_difference_from_the_ceiling_may_be_its_noise(tmp_path: Path) -> None:
+    cells = [
+        write_cell(tmp_path, epsilon="8", quality=2.1, seeds=1),
+        write_cell(tmp_path, method="nonprivate", epsilon="inf", quality=2.0, seeds=1),
+        write_cell(tmp_path, epsilon="1", quality=0.2, seeds=1),
+        write_cell(tmp_path, epsilon="2", quality=0.2, seeds=2),
+    ]
+    grid = _grid(tmp_path, *cells)
+    low, several, high = best_private(grid, {})
+    assert ceiling_words(low).endswith(f" ({ONE_SEED})")
+    assert ceiling_words(high).endswith(f" ({ONE_SEED})")
+    assert ONE_SEED not in ceiling_words(several)
+    assert (
+        "One seed: its training noise is not in the comparison with the non-private ceiling, at "
+        "1, 8."
+    ) in headline_lines(grid, "digits")
+
+
 def test_level_with_the_ceiling_is_not_above_it(tmp_path: Path) -> None:
     cells = [
         write_cell(tmp_path, epsilon="8", quality=2.1),
@@ -154,4 +261,21 @@ def test_too_few_test_rows_to_choose_twice_are_said(tmp_path: Path) -> None:
     (best,) = best_private(_grid(tmp_path, *cells), {})
     assert best.uncorrected
     assert "too high by the luck of the choice" in chosen_words(best)
+    assert "which too few test rows leave unknown" in chosen_words(best)
     assert np.isfinite(best.value)
+
+
+@pytest.mark.parametrize("old", [1, 3])
+def test_many_test_rows_are_not_called_few_where_an_old_record_has_no_halves(
+    old: int, tmp_path: Path
+) -> None:
+    cells = [write_cell(tmp_path, method=f"m{i}", rows=600) for i in range(3)]
+    for path in cells[:old]:
+        values = read_json(path)
+        for seed in values["seeds"]:
+            del seed["halves"]
+        write_json(path, values | {"format_version": 3})
+    (best,) = best_private(_grid(tmp_path, *cells), {})
+    assert best.uncorrected
+    assert not best.few_rows
+    assert chosen_words(best).endswith("by the luck of the choice, which is not known here")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.results.halves import HALVINGS, half_values, split_units
+from dpprobe.results.halves import HALVINGS, half_values, split_rows, split_units
 from dpprobe.results.held_out import held_out
 from dpprobe.results.metrics import evaluate
 
@@ -33,6 +33,42 @@ def test_halves_are_disjoint_and_hold_each_class_evenly() -> None:
     assert len({split[0].tobytes() for split in halves}) == HALVINGS
 
 
+def test_for_an_accuracy_classes_are_shuffled_together() -> None:
+    """As many of a class fall in a half as of any rows, not the same number every time."""
+    labels = np.repeat([0, 1], 300)
+    counts = split_rows("accuracy", labels).members[:, 0, :300].sum(axis=1)
+    assert counts.min() < 150 < counts.max()
+    # hypergeometric: the standard deviation is 6.1
+    assert 3 < counts.std() < 10
+    even = split_rows("macro_accuracy", labels).members[:, 0, :300].sum(axis=1)
+    assert set(even) == {150}
+
+
+def test_splits_of_classes_are_those_of_a_sort_by_class_and_number() -> None:
+    labels = np.random.default_rng(0).integers(300, size=2000)
+    generator = np.random.Generator(np.random.Philox(20260101))
+    for split in split_units(labels, np.arange(2000)):
+        order = np.lexsort((generator.random(2000), labels))
+        expected = np.empty(2000, dtype=bool)
+        expected[order] = np.arange(2000) % 2 == generator.integers(2)
+        np.testing.assert_array_equal(split, [expected, ~expected])
+
+
+def test_only_the_metric_that_is_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.random.default_rng(0).integers(2, size=50)
+    scores = np.random.default_rng(1).normal(size=(50, 2))
+    expected = half_values("accuracy", scores, labels)
+
+    def costly(*_: Any) -> None:
+        raise AssertionError("made")
+
+    for name in ("_ranks", "Runs", "Recalls"):
+        monkeypatch.setattr(f"dpprobe.results.metrics.{name}", costly)
+    assert half_values("accuracy", scores, labels) == expected
+    with pytest.raises(AssertionError, match="made"):
+        half_values("auc", scores, labels)
+
+
 def test_patients_stay_together() -> None:
     units = np.array([3, 3, 0, 0, 1, 2])
     assert split_units(np.zeros(6, dtype=np.int64), units).shape == (HALVINGS, 2, 4)
@@ -47,7 +83,10 @@ def test_values_on_halves_are_those_of_their_rows(metric: Any, patients: bool) -
     units = generator.integers(25, size=80) if patients else None
     codes = np.arange(80) if units is None else np.unique(units, return_inverse=True)[1]
     values = half_values(metric, scores, labels, units=units)
-    for pair, split in zip(values, split_units(labels, codes), strict=True):
+    members = split_rows(metric, labels, units=units).members
+    strata = None if metric == "accuracy" else labels
+    np.testing.assert_array_equal(members, split_units(strata, codes))
+    for pair, split in zip(values, members, strict=True):
         for value, half in zip(pair, split, strict=True):
             rows = half[codes]
             own_units = None if units is None else codes[rows]

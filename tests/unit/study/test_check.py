@@ -103,6 +103,31 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
         check_study(load_study(study))
 
 
+@pytest.mark.parametrize("metric", ["auc", "macro_accuracy"])
+def test_a_release_never_takes_the_metric_of_its_dataset(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` writes it by the labels; and a mean over classes would silently be accuracy."""
+    monkeypatch.setattr("dpprobe.data.sklearn_datasets.Options.count_classes", lambda _: 2)
+    release = {"dataset": "digits", "backbone": "pixels", "method": "exact", "epsilon": 1.0}
+    study = changed("datasets.digits", {
+        "source": "sklearn", "name": "digits", "split_by": "id", "metric": metric,
+    }) | {"methods": {"exact": {"head": "sgd", "engine": "exact"}}}  # fmt: skip
+    for evaluate in (None, {"epsilon": 1, "metric": "accuracy"}, {"epsilon": 1, "metric": "auc"}):
+        study["releases"] = {"first": release | {"evaluate": evaluate}}
+        check_study(load_study(study))
+    study["releases"] = {"first": release | {"evaluate": {"epsilon": 1}}}
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    assert str(caught.value) == (
+        f"config: releases.first: evaluate: tables show {metric} of digits, and the release would "
+        "measure accuracy; write `metric: accuracy` or `metric: auc` in `evaluate`: what stands "
+        "there is published"
+    )
+    study["datasets"]["digits"]["metric"] = "accuracy"
+    check_study(load_study(study))
+
+
 def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
     study = load_study(changed("methods.sgd.batch_size", 100_000))
     with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
@@ -338,12 +363,20 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
         ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
         ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
         ({"data_dir": "out", "results_dir": "out/results"}, None),
+        (
+            {"results_dir": "results/cells"},
+            "results_dir: .*: cells is a name that the default study writes",
+        ),
+        ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
+        ({"results_dir": "results/mine"}, None),
+        ({"results_dir": "elsewhere/cells"}, None),
         ({"data_dir": "out/data", "results_dir": "out"}, None),
     ],
 )
 def test_folders_that_would_be_written_into_each_other_or_read(
-    tmp_path: Path, folders: dict[str, str], message: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: dict[str, str], message: str | None
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("a/1.png", "b/2.png"):
         path = tmp_path / "images" / name
         path.parent.mkdir(parents=True)

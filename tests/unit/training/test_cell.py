@@ -20,6 +20,7 @@ from dpprobe.features.header import ShardHeader
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.shard_writer import write_shard
 from dpprobe.heads.registry import method_options
+from dpprobe.results import halves
 from dpprobe.training.job import train_job
 from dpprobe.training.plans import write_plans
 from dpprobe.training.tasks import Job
@@ -182,14 +183,29 @@ def test_another_metric_needs_no_training(
     train(tmp_path, calibration=calibration, metric="auc")
     after = record_of(cell)
     assert after["headline"] == "auc"
-    halves = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
-    assert halves[0] != halves[len(before["seeds"])], "of the metric that is shown"
+    values = [seed.pop("halves") for seed in (*before["seeds"], *after["seeds"])]
+    assert values[0] != values[len(before["seeds"])], "of the metric that is shown"
     assert after["seeds"] == before["seeds"]
     assert after["content_hash"] != before["content_hash"]
     assert (cell / "heads.safetensors").read_bytes() == weights
     kept = (cell / "metrics.json").read_bytes()
     train(tmp_path, calibration=calibration, metric="auc")
     assert (cell / "metrics.json").read_bytes() == kept
+
+
+def test_test_rows_are_split_in_halves_once_for_all_seeds_and_methods(
+    tmp_path: Path, calibration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path, one_of(2), ("no", "yes"))
+    split, calls = halves.split_units, []
+
+    def counted(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
+        calls.append(labels)
+        return split(labels, codes)
+
+    monkeypatch.setattr(halves, "split_units", counted)
+    train(tmp_path, calibration=calibration, methods={"sgd": SIGMOID, "again": SIGMOID})
+    assert len(calls) == 1
 
 
 def test_a_record_of_version_3_is_written_anew_with_its_heads(

@@ -1,0 +1,22 @@
+"""The names that a study writes into its results_dir.
+
+Nothing but the standard library is imported: `make clean` reads them where the environment is gone.
+"""
+
+from __future__ import annotations
+
+RELEASES = "releases"
+DOWNLOADS = "downloads"  # in data_dir
+
+# All but the releases; MLflow's files among them.
+WRITTEN = frozenset(
+    {
+        "audit", "backbones.json", "benchmarks", "calibration", "cells", "costly_images", "cuts",
+        "embeddings", "fairness", "features", "few_shot", "figures", "imbalance", "layers", "logs",
+        "long_tail", "mlartifacts", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal", "mlflow.lock",
+        "networks", "overlap", "report.html", "searches", "summary", "tables", "tracking",
+        "zero_shot",
+    }
+)  # fmt: skip
+# Folders of other studies that are called so would lie among what the default study writes.
+TAKEN = WRITTEN | {RELEASES, DOWNLOADS}

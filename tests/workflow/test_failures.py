@@ -1,0 +1,180 @@
+"""Failures are told with their causes: of killed jobs, of those tried again, of ended runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import TIMEOUT
+
+# A workflow of scripts, with the rules that say what became of them.
+RULES = """
+import os
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+STUDY, CALL = SimpleNamespace(results_dir="results"), []
+
+
+include: "{rules}/failures.smk"
+include: "{rules}/messages.smk"
+
+
+rule all:
+    input:
+        {targets},
+
+
+rule make:
+    output:
+        "{{name}}.txt",
+    log:
+        "{{name}}.log",
+    message:
+        "making {{wildcards.name}}"
+    script:
+        "{{wildcards.name}}.py"
+"""
+FAILS = """
+import sys
+from dpprobe.logs import job_log
+with job_log(snakemake.log[0]):
+    from dpprobe.errors import {error}
+    raise {error}("no room for a")
+"""
+PASSES = "open(snakemake.output[0], 'w').close()"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+QUIET = ("--quiet", "progress", "rules", "host")
+
+
+def begin(
+    folder: Path, repository: Path, scripts: dict[str, str], *words: str
+) -> subprocess.Popen[str]:
+    """Starts a run of scripts, by the names of what they make."""
+    targets = ", ".join(f'"{name}.txt"' for name in scripts)
+    rules = RULES.format(rules=repository / "workflow/rules", targets=targets)
+    (folder / "Snakefile").write_text(rules)
+    for name, text in scripts.items():
+        (folder / f"{name}.py").write_text(text)
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
+            "--snakefile", str(folder / "Snakefile"), "--profile", "none", *words,
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def say(
+    folder: Path, repository: Path, scripts: dict[str, str], *words: str, code: int = 1
+) -> list[str]:
+    """Runs scripts to their end, and returns what the run says."""
+    process = begin(folder, repository, scripts, *words)
+    output, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == code, output
+    return output.splitlines()
+
+
+def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
+    """A process that wants too much memory ends without a word in its log."""
+    lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
+    assert lines[-2] == "dpprobe: making a: killed by signal 9: perhaps too little memory"
+    assert "making a: failed; why is told when this run ends; log: a.log" in lines
+
+
+def test_a_silent_end_is_told_with_its_status(tmp_path: Path, repository: Path) -> None:
+    lines = say(tmp_path, repository, {"a": "import sys; sys.exit(3)"}, *QUIET)
+    assert lines[-2:] == [
+        "dpprobe: making a: failed without an error in its log, its process ended with status 3",
+        "  log: a.log",
+    ]
+
+
+def test_a_job_that_is_tried_again_says_so_with_its_cause(tmp_path: Path, repository: Path) -> None:
+    """Its log is written anew, and nothing is told at the end where the next attempt passes."""
+    second = f"""
+from pathlib import Path
+if Path("tried").exists():
+    {PASSES}
+else:
+    Path("tried").touch()
+    {FAILS.format(error="DownloadError").replace(chr(10), chr(10) + "    ")}
+"""
+    lines = say(tmp_path, repository, {"a": second}, *QUIET, "--retries", "1", code=0)
+    assert "making a: failed (no room for a), tried again; log: a.log" in lines
+    assert not any("why is told" in line for line in lines)
+
+
+def test_a_job_without_attempts_left_is_told_at_the_end(tmp_path: Path, repository: Path) -> None:
+    scripts = {"a": FAILS.format(error="DownloadError")}
+    lines = say(tmp_path, repository, scripts, *QUIET, "--retries", "1")
+    assert sum("making a: failed (no room for a), tried again" in line for line in lines) == 1
+    assert sum("making a: failed; why is told" in line for line in lines) == 1
+    assert lines[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
+
+
+def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
+    tmp_path: Path, repository: Path
+) -> None:
+    """The second job fails for good while the first has an attempt left, which nobody starts."""
+    first = """
+import time
+from pathlib import Path
+if Path("tried").exists():
+    Path("again").touch()
+    while "ERROR" not in (Path("b.log").read_text() if Path("b.log").exists() else ""):
+        time.sleep(0.1)
+    time.sleep(3)
+Path("tried").touch()
+"""
+    second = """
+import time
+from pathlib import Path
+while not Path("again").exists():
+    time.sleep(0.1)
+"""
+    scripts = {
+        "a": first + FAILS.format(error="DownloadError"),
+        "b": second + FAILS.format(error="ConfigError"),
+    }
+    lines = say(tmp_path, repository, scripts, *QUIET, "--retries", "2")
+    assert "dpprobe: making a: no room for a" in lines
+    assert "dpprobe: making b: no room for a" in lines
+
+
+@pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_failure_before_a_person_ends_the_run_is_told(
+    tmp_path: Path, repository: Path, word: signal.Signals, all_of_them: bool
+) -> None:
+    """As Ctrl-C sends a signal to all processes of a run, and `kill` to one."""
+    scripts = {
+        "a": FAILS.format(error="ConfigError"),
+        "b": "import time; open('began', 'w').close(); time.sleep(4)",
+    }
+    process = begin(tmp_path, repository, scripts, *QUIET, "--keep-going")
+    assert process.stdout is not None
+    said: list[str] = []
+    deadline = time.monotonic() + TIMEOUT
+    while not any("making a: failed" in line for line in said):
+        assert time.monotonic() < deadline
+        said.append(process.stdout.readline())
+    while not (tmp_path / "began").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)  # for the scheduler to have noted the failure
+    if all_of_them:
+        os.killpg(process.pid, word)
+    else:
+        process.send_signal(word)
+    output, _ = process.communicate(timeout=TIMEOUT)
+    assert output.splitlines()[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
+    assert "making b: failed" not in output
