@@ -61,9 +61,8 @@ def test_labels_that_are_several_in_one_are_pointed_at(clinic: Desk) -> None:
     printed = clinic.init("scans/lesions.csv")
     assert "benign;malignant in diagnosis: taken for a class of its own, and its parts" in printed
     assert "`label_columns`" in printed
-    clinic.table("scans/other.csv", lesions(diagnosis=None) and [
-        row | {"diagnosis": ["a, b", "c"][number % 2]} for number, row in enumerate(lesions())
-    ])  # fmt: skip
+    other = [row | {"diagnosis": ["a, b", "c"][n % 2]} for n, row in enumerate(lesions())]
+    clinic.table("scans/other.csv", other)
     assert "taken for a class of its own" not in clinic.init("scans/other.csv"), "no parts"
 
 

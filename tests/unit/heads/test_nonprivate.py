@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -126,7 +127,7 @@ def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> Non
 @pytest.mark.parametrize(("status", "warned"), [(0, False), (2, True)])
 def test_a_loss_that_stopped_falling_is_no_warning(
     status: int,
-    warned: bool,  # noqa: FBT001
+    warned: bool,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
