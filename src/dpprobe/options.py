@@ -100,7 +100,7 @@ def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
 def takes(registry: Mapping[str, str], name: str, key: Any) -> bool:
     """Returns True if the options registered under a name have a key that a study may write."""
     return any(
-        field == key and not any(isinstance(each, SkipJsonSchema) for each in info.metadata)
+        field == key and not any(type(each) is SkipJsonSchema for each in info.metadata)
         for field, info in options_class(registry, name).model_fields.items()
     )
 

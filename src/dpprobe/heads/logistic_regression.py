@@ -41,11 +41,14 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
 
 
-def _reason(iterations: int, most: int, message: str) -> str:
-    """Says why a fit ended early."""
-    if iterations >= most:
-        return f"after max_iterations {most}, write more"
-    return f"the solver says: {message.strip().lower()}"
+def _reason(status: int, max_iterations: int) -> str:
+    """Says why a fit ended early, and what that means, by the solver's status."""
+    if status == 1:
+        return (
+            f"after max_iterations {max_iterations}; the ceiling is usable but may be too low, "
+            "write more of them"
+        )
+    return "no step lowered the loss beyond rounding; the ceiling is usable"
 
 
 class Objective:
@@ -166,9 +169,8 @@ class Objective:
         # Success with a larger slope: the loss stopped falling in float64, so it is the minimum.
         if slope > tolerance and not result.success:
             logger.warning(
-                "nonprivate: penalty %g ended before its loss had stopped falling (largest slope "
-                "%.1e, wanted %.1e; %s): the ceiling is usable, and may be a little too low",
-                penalty, slope, tolerance, _reason(result.nit, max_iterations, result.message),
+                "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
+                penalty, slope, tolerance, _reason(result.status, max_iterations),
             )  # fmt: skip
         solution: Array = result.x.reshape(start.shape)
         return solution

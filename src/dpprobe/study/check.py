@@ -17,6 +17,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
+from dpprobe.study.empty_parts import empty_parts
 from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.long_tails import long_tail_faults
@@ -24,8 +25,6 @@ from dpprobe.study.networks import network_faults
 from dpprobe.study.public_files import PublicFiles
 from dpprobe.study.representation_law import law_faults
 from dpprobe.study.study import Study
-
-FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of test rows, that an error proposes
 
 
 def check_study(study: Study) -> list[str]:
@@ -312,41 +311,13 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
     """Lists splits with fewer rows than shards."""
     shards = study.features.shards
     if rows and min(rows) == 0:
-        return _empty_splits(study, name, rows)
+        return empty_parts(study, name, rows)
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"
         for split, count in zip(("train", "test"), rows or (shards, shards), strict=True)
         if shards > count
     ]
-
-
-def _empty_splits(study: Study, name: str, rows: tuple[int, int]) -> list[str]:
-    """Lists splits without rows, with the fraction that would give them some."""
-    dataset = (study.datasets | study.public_datasets)[name]
-    key = "datasets" if name in study.datasets else "public_datasets"
-    faults = []
-    for split, count in zip(("train", "test"), rows, strict=True):
-        if count:
-            continue
-        written = getattr(dataset, "test_fraction", None)
-        if dataset.has_test() or written is None:
-            remedy = f"complete the source, or correct what says which rows are {split} rows"
-        else:
-            remedy = _fraction_that_does(dataset, study.features.shards, split=split)
-            remedy = f"test_fraction {written:g} leaves it none; {remedy}"
-        faults.append(f"config: {key}.{name}: its {split} part is empty: {remedy}")
-    return faults
-
-
-def _fraction_that_does(dataset: DatasetOptions, shards: int, *, split: str) -> str:
-    """Says the fraction, nearest to the one written, by which both parts have enough rows."""
-    order = FRACTIONS if split == "test" else FRACTIONS[::-1]
-    for fraction in order:
-        rows = dataset.model_copy(update={"test_fraction": fraction}).used_rows()
-        if rows and min(rows) >= shards:
-            return f"write {fraction:g}, which makes {rows[0]:,} train and {rows[1]:,} test rows"
-    return "add rows"
 
 
 def _check_labels(study: Study, dataset: str, *, multi_label: bool) -> list[str]:

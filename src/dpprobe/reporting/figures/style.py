@@ -53,8 +53,7 @@ SETTINGS: Any = {
 DPI = 200
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 LEGEND_LINE = 0.185  # inches
-CAPTION_LINE = 0.15  # inches, of the title's size
-CAPTION_LETTER = 0.068  # inches, on average
+CAPTION_LETTER = 0.065  # inches, on average
 
 
 def looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
@@ -98,16 +97,13 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
     """Writes a figure's title and caption; above a single panel they take a line each.
 
-    Lines that are longer than the figure is wide are broken. Legends that were placed at its upper
-    right corner go below them.
+    Lines end before the figure's legends, which stand at its upper right corner and must be there.
     """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
-    width = int(figure.get_figwidth() / CAPTION_LETTER)
+    taken = max((each.get_window_extent().width / figure.dpi for each in figure.legends), default=0)
+    width = int((figure.get_figwidth() - taken - 0.2) / CAPTION_LETTER)
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
     figure.suptitle("\n".join(lines), fontsize=9, x=0.01, ha="left")
-    below = 1 - (len(lines) * CAPTION_LINE + 0.08) / figure.get_figheight()
-    for legend in figure.legends:
-        legend.set_bbox_to_anchor((0, 0, 1, below), transform=figure.transFigure)
 
 
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:
