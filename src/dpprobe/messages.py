@@ -17,6 +17,7 @@ from dpprobe.options import (
     options_class,
     registered_name,
     takes,
+    written_keys,
 )
 
 OptionsT = TypeVar("OptionsT", bound=Options)
@@ -153,7 +154,7 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
                 for selector, registry in REGISTRIES.items()
                 if isinstance(name := values.get(selector), str) and name in registry
             ] or classes
-    return sorted({name for each in classes for name in each.model_fields})
+    return sorted({name for each in classes for name in written_keys(each)})
 
 
 def _classes(annotation: Any) -> list[type[BaseModel]]:

@@ -97,12 +97,18 @@ def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
     return cls
 
 
+def written_keys(cls: type[BaseModel]) -> list[str]:
+    """Lists the keys of a block that a study may write."""
+    return [
+        field
+        for field, info in cls.model_fields.items()
+        if not any(type(each) is SkipJsonSchema for each in info.metadata)
+    ]
+
+
 def takes(registry: Mapping[str, str], name: str, key: Any) -> bool:
     """Returns True if the options registered under a name have a key that a study may write."""
-    return any(
-        field == key and not any(type(each) is SkipJsonSchema for each in info.metadata)
-        for field, info in options_class(registry, name).model_fields.items()
-    )
+    return key in written_keys(options_class(registry, name))
 
 
 def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:

@@ -114,7 +114,7 @@ def test_serialised_options_read_back_the_same() -> None:
         ("momentum", "balanced", True, "is of head auto; remove it, or write class_priors: rel"),
         ("auto", "class_priors", "released", "remove it, or write balanced: true"),
         ("least_squares", "class_priors", "released", "is of head adam, "),
-        ("sgd", "batchsize", 3, "unknown key; remove it or correct its spelling"),
+        ("sgd", "batchsize", 3, "unknown key; write batch_size, or remove it"),
     ],
 )
 def test_a_key_of_other_heads_is_answered_with_their_names(
