@@ -155,7 +155,11 @@ def test_a_constant_answer_is_told_in_the_metric_of_the_headline(
 
 
 def test_a_result_below_a_constant_answer_is_told(tmp_path: Path) -> None:
-    shares = {"class_names": ("a", "b"), "shares": (0.95, 0.05), "headline": "accuracy"}
+    shares: dict[str, Any] = {
+        "class_names": ("a", "b"),
+        "shares": (0.95, 0.05),
+        "headline": "accuracy",
+    }
     (best,) = best_private(
         _grid(tmp_path, write_cell(tmp_path, quality=0.0, rows=400, **shares)), {}
     )
