@@ -109,7 +109,9 @@ def notes(choices: Sequence[Choice], *, classes: int, unit: str = "image") -> li
         f"More {unit}s also raise the non-private accuracy, which is not counted.",
     ]
     if unit != "image":
-        lines.append(f"The public sets had one image for each {unit}; several are not told apart.")
+        lines.append(
+            f"The public sets had one image a unit; what several of a {unit} add is not known."
+        )
     if classes > curves.most_classes:
         lines.append(
             f"No public set has so many classes ({curves.most_classes} at most): take it for a "
