@@ -70,6 +70,8 @@ def begin(
             "--snakefile", str(folder / "Snakefile"), "--profile", "none", *words,
         ],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # a shell has what it starts in the background ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
