@@ -91,7 +91,10 @@ def _beaten(plan: PlanForPeople) -> list[str]:
         }
         if below:
             words = next(iter(below.values()))
-            lines.append(f"At a non-private {100 * ceiling:.0f} %, {words}: {', '.join(below)}.")
+            lines.append(
+                f"Rows {words}, where a non-private head has {100 * ceiling:.0f} %: "
+                f"{', '.join(below)}."
+            )
     return lines
 
 
