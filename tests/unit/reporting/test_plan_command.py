@@ -46,7 +46,9 @@ def test_it_flags_what_naming_the_largest_class_does_as_well(
 ) -> None:
     low = ("--n", "300", "--classes", "2", "--majority", "0.75")
     assert _run(monkeypatch, *CALL, *low, "--ceiling", "0.77") == 0
-    flag = "Rows no better than always naming the largest class (75 %), where a non-private head has"
+    flag = (
+        "Rows no better than always naming the largest class (75 %), where a non-private head has"
+    )
     assert f"{flag} 77 %: this" in capsys.readouterr().out
     assert _run(monkeypatch, *CALL, "--ceiling", "0.82") == 0
     assert "no better than" not in capsys.readouterr().out
