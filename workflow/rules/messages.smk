@@ -81,14 +81,18 @@ def ends_with_results():
     )
 
 
-def last_lines():
-    """Prints the results that this run was about, and where to look further; else what may come next."""
+def last_lines(directory):
+    """Prints the results that this run was about, and where to look further; else what may come next.
+
+    `directory` is the run's working directory, which Snakemake has left by the time that Python ends.
+    """
     jobs = list(workflow.dag.jobs)
     if any(job.rule.name == "summarise" for job in jobs):
         sys.stdout.flush()
         subprocess.run(
             [sys.executable, "-m", "dpprobe", "results", STUDY.results_dir],
             check=False,
+            cwd=directory,
         )
         return
     releases = [
@@ -103,7 +107,7 @@ def last_lines():
 def is_plain(record):
     """Has a run that finds nothing to do end as one that did it."""
     if record.msg == NOTHING_TO_BE_DONE_MSG and ends_with_results():
-        atexit.register(last_lines)
+        atexit.register(last_lines, os.getcwd())
     return True
 
 
@@ -121,4 +125,4 @@ onstart:
 # Snakemake's last lines name its own log: the results come after them, when Python ends.
 onsuccess:
     if ends_with_results():
-        atexit.register(last_lines)
+        atexit.register(last_lines, os.getcwd())

@@ -15,6 +15,11 @@ from dpprobe.study.check import check_study
 from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.load import check_yaml, load_study
 
+UNREAD = (
+    "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "
+    "that are missing, unreadable or of no class."
+)
+
 
 def add_command(commands: Any) -> None:
     """Adds `check` to a parser's commands."""
@@ -42,6 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     default = arguments.files == [Path(STUDY)]
     words = [] if default else ["--configfile", *map(str, arguments.files)]
     print(f"{named}: {len(study.cells())} cells; run: {run_command(*words)}")
+    print(UNREAD)
     return 0
 
 
