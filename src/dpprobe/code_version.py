@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
+import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dpprobe.artifacts import git_commit
 from dpprobe.resources import clone_root
 
-NO_TAG = "0.1.0.dev0"  # where no tag can be had; pyproject.toml has it too, for builds
+UNKNOWN = "0.1.0.dev0"  # of a copy without a history that was not installed
 
 
 @cache
@@ -24,14 +27,21 @@ def code_version() -> str:
     if root is not None:
         # Without the library or git: as it was installed. Whatever else may be wrong with a clone,
         # a release that was drawn must not fail for its version.
-        with suppress(Exception):
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a shallow clone
             from setuptools_scm import get_version
 
-            return get_version(root=root, fallback_version=NO_TAG)
+            return get_version(root=root, **_options(root))
     try:
         return version("dpprobe")
     except PackageNotFoundError:
-        return NO_TAG
+        return UNKNOWN
+
+
+def _options(clone: Path) -> dict[str, Any]:
+    """Returns how builds derive the version, which pyproject.toml says."""
+    project = tomllib.loads((clone / "pyproject.toml").read_text(encoding="utf-8"))
+    return dict(project["tool"]["hatch"]["version"]["raw-options"])
 
 
 def clone_commit() -> str | None:

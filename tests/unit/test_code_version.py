@@ -12,7 +12,7 @@ import pytest
 
 import dpprobe
 from dpprobe import code_version as module
-from dpprobe.code_version import NO_TAG, clone_commit, code_version
+from dpprobe.code_version import UNKNOWN, clone_commit, code_version
 from tests.conftest import REPOSITORY
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
@@ -59,8 +59,11 @@ def running() -> str:
 def test_of_clones_with_and_without_tags(clone: Path) -> None:
     commit = git(clone, "rev-parse", "HEAD")
     without = running()
-    assert without.startswith(f"{NO_TAG[:-1]}1+g{commit[:7]}")
+    assert without.startswith(f"{UNKNOWN[:-1]}1+g{commit[:7]}")
     assert without == built(clone)
+    for tag in ("paper-2026", "vision", "v2-draft"):  # which are no releases
+        git(clone, "tag", tag)
+    assert running() == built(clone) == without
     git(clone, "tag", "v1.2.0")
     assert running() == built(clone) == "1.2.0"
     (clone / "README.md").write_text("changed\n")
@@ -70,11 +73,24 @@ def test_of_clones_with_and_without_tags(clone: Path) -> None:
     assert clone_commit() == git(clone, "rev-parse", "HEAD")
 
 
+def test_of_a_shallow_clone_without_a_warning(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    git(clone, "tag", "v1.2.0")
+    for name in "ab":
+        git(clone, "commit", "-q", "--allow-empty", "-m", name)
+    git(tmp_path, "clone", "-q", "--depth", "1", clone.as_uri(), "shallow")
+    monkeypatch.setattr(module, "clone_root", lambda: tmp_path / "shallow")
+    commit = git(clone, "rev-parse", "HEAD")
+    assert running() == built(tmp_path / "shallow") == f"{UNKNOWN[:-1]}1+g{commit[:9]}"
+    assert not recwarn.list
+
+
 def test_without_a_history_it_is_what_was_installed(
     clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(clone / ".git")
-    assert built(clone) == NO_TAG
+    assert built(clone) == UNKNOWN
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5.0 of {name}")
     assert running() == "5.0 of dpprobe"
     # the commit of a repository around it would be no commit of this code
@@ -85,7 +101,7 @@ def test_without_a_history_it_is_what_was_installed(
 def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
     (clone / ".git/HEAD").write_text("damaged")
-    assert running() in ("5.0", NO_TAG)
+    assert running() in ("5.0", UNKNOWN)
     monkeypatch.setitem(sys.modules, "setuptools_scm", None)
     assert running() == "5.0"
 
@@ -98,4 +114,4 @@ def test_it_is_the_package_s_version() -> None:
 
 def test_the_build_has_the_same_number_where_there_is_no_tag() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    assert project["tool"]["hatch"]["version"]["fallback-version"] == NO_TAG
+    assert project["tool"]["hatch"]["version"]["raw-options"]["fallback_version"] == UNKNOWN
