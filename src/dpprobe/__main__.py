@@ -41,14 +41,12 @@ def main() -> None:
     add_plan(commands)
     add_results(commands)
     add_reproduction(commands)
-    arguments, words = parser.parse_known_args()
-    if words and arguments.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(words)}")
+    arguments, arguments.words = parser.parse_known_args()
+    if arguments.words and arguments.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(arguments.words)}")
     status = 0
     try:
-        if "start" in arguments:
-            arguments.start(words)
-        elif "run" in arguments:
+        if "run" in arguments:
             _show_progress()
             status = arguments.run(arguments)
         else:

@@ -120,7 +120,7 @@ def check_not_newer(
     if record.get("format") == kind and isinstance(written, int) and written > version:
         raise DataError(
             f"{where}: {kind} of version {written}, and this dpprobe reads {version} and before; "
-            "use the newer dpprobe that wrote it, or another results_dir"
+            "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"
         )
 
 

@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, is_clone, project_root
@@ -21,7 +21,7 @@ from dpprobe.resources import clone_root, is_clone, project_root
 ROOT = "DPPROBE_ROOT"
 STUDY = "config.yaml"  # the default study
 # Each says how much may run at once, or names a profile that does.
-_SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)")
+_SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
 
 
@@ -40,10 +40,14 @@ def add_command(commands: Any) -> None:
         "are those of the clone that you stand in, or those installed with dpprobe. All options: "
         "snakemake --help.",
     )
-    parser.set_defaults(start=start)
+    parser.set_defaults(run=_run)
 
 
-def start(words: Sequence[str]) -> None:
+def _run(arguments: argparse.Namespace) -> NoReturn:
+    start(arguments.words)
+
+
+def start(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:

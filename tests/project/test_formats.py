@@ -12,7 +12,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import yaml
 
 from dpprobe.artifacts import read_record
 from dpprobe.data.table import SplitTable, read_info
@@ -26,8 +25,8 @@ from dpprobe.training.cell import whole_cell
 from tests.conftest import REPOSITORY
 
 STORED = REPOSITORY / "tests/stored"
-# Of a version number alone, or none: neither is read by a later dpprobe.
-UNVERSIONED = {"dpprobe-calibration"}  # its name is the hash of what it follows from
+# A file of the cache of calibrations is named by the hash of all that it follows from.
+UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
     "dpprobe-bundle": "bundle",
     "dpprobe-ledger": "ledger",
@@ -172,9 +171,3 @@ def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(tmp_path: Pa
 def test_shards_name_their_format() -> None:
     with h5py.File(STORED / "features-2/shard-00000-of-00002.h5") as file:
         assert (file.attrs["format"], file.attrs["format_version"]) == ("dpprobe-features", 2)
-
-
-def test_the_citation_is_whole() -> None:
-    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
-    assert citation["license"] == "Apache-2.0"

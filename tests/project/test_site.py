@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from tests.conftest import REPOSITORY
 
@@ -63,6 +64,12 @@ def test_a_list_after_a_sentence_is_a_list(site: ModuleType) -> None:
     assert site.on_page_markdown(text) == (
         "It is for\n\n- one\n  more of it\n- two\n\n```\nx\n- y\n```\n    z\n    - code"
     )
+
+
+def test_the_citation_is_whole() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors", "license"} <= citation.keys()
+    assert citation["license"] == "Apache-2.0"
 
 
 def test_the_lock_has_hashes_and_no_address() -> None:

@@ -65,6 +65,10 @@ def test_who_says_how_much_may_run_is_not_overruled(here: Path, sized: str) -> N
     assert words(here, sized) == [*BEFORE, sized, *DEFAULT]
 
 
+def test_other_options_of_like_names_say_nothing_of_it(here: Path) -> None:
+    assert words(here, "--jobscript", "a.sh")[2:4] == ["--cores", "all"]
+
+
 def test_a_profile_of_the_user_s_environment_says_it_too(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
