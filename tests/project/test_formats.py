@@ -74,9 +74,9 @@ def _constants(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=value)):
                 yield name, value
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
-                for each, value in zip(names, values, strict=True):
-                    if isinstance(each, ast.Name) and isinstance(value, ast.Constant):
-                        yield each.id, value.value
+                for target, constant in zip(names, values, strict=True):
+                    if isinstance(target, ast.Name) and isinstance(constant, ast.Constant):
+                        yield target.id, constant.value
 
 
 def test_the_page_has_every_format_and_its_version() -> None:
