@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -39,7 +40,14 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small clone with one commit and no tag, as the one that runs."""
     folder = tmp_path / "clone"
     (folder / "src/dpprobe").mkdir(parents=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src/dpprobe/__init__.py"):
+    for name in (
+        ".gitattributes",
+        ".git_archival.txt",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "src/dpprobe/__init__.py",
+    ):
         shutil.copy(REPOSITORY / name, folder / name)
     git(tmp_path, "init", "-q", str(folder))
     git(folder, "add", ".")
@@ -84,6 +92,18 @@ def test_of_a_shallow_clone_without_a_warning(
     commit = git(clone, "rev-parse", "HEAD")
     assert running() == built(tmp_path / "shallow") == f"{UNKNOWN[:-1]}1+g{commit[:9]}"
     assert not recwarn.list
+
+
+def test_of_an_archive(clone: Path, tmp_path: Path) -> None:
+    versions = []
+    for tag in ("paper-2026", "v1.2.0"):
+        git(clone, "tag", tag)
+        archive = tmp_path / f"{tag}.tar"
+        git(clone, "archive", "HEAD", "-o", str(archive))
+        with tarfile.open(archive) as files:
+            files.extractall(tmp_path / tag, filter="data")
+        versions.append(built(tmp_path / tag))
+    assert versions == [UNKNOWN, "1.2.0"]
 
 
 def test_without_a_history_it_is_what_was_installed(
