@@ -342,7 +342,8 @@ def test_reader_refuses_what_is_no_split_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [("{", "cannot be read"), ("[]", "not a dataset"), ('{"format": "x"}', "not a dataset"),
-     ('{"format": "dpprobe-dataset", "format_version": 99}', "format version 99")],
+     ('{"format": "dpprobe-dataset", "format_version": 0}', "format version 0"),
+     ('{"format": "dpprobe-dataset", "format_version": 99}', "dpprobe-dataset of version 99")],
 )  # fmt: skip
 def test_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "dataset.json"

@@ -390,7 +390,7 @@ def test_swapped_shards_are_refused(tmp_path: Path) -> None:
         (lambda text: text.replace('"start": 7', '"start": 8'), "changed after it was written"),
         (lambda text: text[:-20], "cannot be read"),
         (lambda text: text.replace("dpprobe-manifest", "other"), "not a manifest"),
-        (lambda text: text.replace('"format_version": 2', '"format_version": 9'), "version 9"),
+        (lambda text: text.replace('"format_version": 2', '"format_version": 1'), "version 1"),
     ],
 )
 def test_damaged_manifest_is_refused(
