@@ -119,7 +119,7 @@ def check_not_newer(
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, int) and written > version:
         raise DataError(
-            f"{where}: {kind} of version {written}, and this dpprobe reads {version} and before; "
+            f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; "
             "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"
         )
 

@@ -159,7 +159,7 @@ def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(tmp_path: Pa
         with pytest.raises(DataError, match="use the newer dpprobe that wrote it") as error:
             read(path)
         said.append(str(error.value))
-    with pytest.raises(DataError, match="cell of version 5, and this dpprobe reads 4 and before"):
+    with pytest.raises(DataError, match="cell of version 5, newer than this dpprobe's 4"):
         whole_cell(tmp_path, "any")
     with pytest.raises(DataError, match="use the newer dpprobe"):
         read_record(cell, kind="dpprobe-cell", version=4)

@@ -76,7 +76,7 @@ def test_a_record_of_another_form_is_refused_by_its_place(
 
 def test_another_version_or_no_file_is_refused(tmp_path: Path) -> None:
     path = write_audit(tmp_path)
-    write_json(path, read_json(path) | {"format_version": 2})
+    write_json(path, read_json(path) | {"format_version": 0})
     for refused in (path, tmp_path / "missing.json"):
         with pytest.raises(DataError, match="unreadable"):
             AuditRecord.read(refused)
