@@ -571,6 +571,7 @@ def network_files(wildcards):
 
 def disagreeing_seed(wildcards):
     """Names no file, and has a network made again whose record has other options than the study."""
+    fetch_once(f"{STUDY.results_dir}/{NETWORKS_FOLDER}/", NETWORK_FILES[0])
     cell = wildcards_cell(wildcards)
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
@@ -863,9 +864,15 @@ def snakemake_call():
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
+    stored = workflow.storage_settings
+    store = {
+        "--default-storage-provider": stored.default_storage_provider,
+        "--default-storage-prefix": stored.default_storage_prefix,
+    }
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
+        *(word for option in store.items() if all(option) for word in option),
         *(["--config", *values] if values else []),
     ]
 
@@ -918,6 +925,7 @@ def disagreeing_networks(wildcards):
 
 def records_agree(dataset, backbone, epsilon, *methods):
     """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
+    fetch_once(f"{STUDY.results_dir}/cells/", METRICS_FILE)
     for method in methods or head_methods(STUDY, epsilon):
         cell = CellName(
             dataset=dataset, backbone=backbone, method=method, epsilon=epsilon
