@@ -1,7 +1,7 @@
-"""A study whose tables, features and results lie in an object store: what stays on the disk, and what cannot work.
+"""A study in an object store: what stays on the disk, and what cannot work.
 
-The working directory is a cache of the store: a file has the same path below it as below the store's
-prefix. Free of boto3 and Snakemake; the workflow's side is workflow/rules/object_store.smk.
+The working directory is a cache of the store: a file has the same path below it as below the
+store's prefix. Free of boto3 and Snakemake; the workflow's side is workflow/rules/object_store.smk.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PROVIDER = "s3"  # the only one that was tried
 # In results_dir and data_dir: names the prefix that the files around it are copies of.
 MARK = ".object_store.json"
 MARK_FORMAT = "dpprobe-object-store"
-# Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on this disk, which
-# SQLite locks; a release is locked, renamed and booked.
+# Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on this
+# disk, which SQLite locks; a release is locked, renamed and booked.
 ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
 # Of results_dir: what people look at is kept on the disk as well.
 SHOWN = frozenset({"summary", "tables", "figures", "report.html"})
@@ -45,7 +45,8 @@ class Folders:
     def stays(self, path: str) -> bool:
         """Returns True for a file that is read and written on the disk alone.
 
-        That are a person's own files, downloads, whose receipt stands for files that no rule names, and `ON_DISK`.
+        Such are a person's files, downloads, whose receipt stands for files that no rule names,
+        and `ON_DISK`.
         """
         inner = self._inner(path)
         if inner is None:
@@ -59,7 +60,7 @@ class Folders:
         return inner is not None and inner[0] == self.results and inner[1] in SHOWN
 
     def _inner(self, path: str) -> tuple[PurePosixPath, str] | None:
-        """Returns the study's folder that a path is in and the next part of its name; None outside of both."""
+        """Returns the study's folder that a path is in, and the next part of its name."""
         place = PurePosixPath(path)
         # one may be in the other, such as data_dir: results/data
         for folder in sorted((self.data, self.results), key=lambda each: -len(each.parts)):
@@ -72,7 +73,7 @@ def store_faults(study: Study, *, provider: str, prefix: str, given: Iterable[st
     """Lists what of a study cannot work with an object store, a line each.
 
     Args:
-      provider: of Snakemake's `--default-storage-provider`, and `prefix`: its `--default-storage-prefix`.
+      provider, prefix: of Snakemake's `--default-storage-provider` and `-prefix`.
       given: the names of the settings that the provider was given.
     """
     return [
@@ -89,8 +90,8 @@ def _call_faults(provider: str, prefix: str, given: Iterable[str]) -> Iterator[s
     bucket = prefix.removeprefix("s3://").partition("/")
     if provider == PROVIDER and not (prefix.startswith("s3://") and bucket[0] and bucket[2]):
         yield (
-            f"--default-storage-prefix {prefix or '(none)'}: not a folder in a bucket; write one, such as "
-            "s3://BUCKET/FOLDER"
+            f"--default-storage-prefix {prefix or '(none)'}: not a folder in a bucket; write "
+            "one, such as s3://BUCKET/FOLDER"
         )
     for name in sorted(set(given) & set(SECRETS)):
         # Snakemake would write it into the command of each job
@@ -105,8 +106,8 @@ def _folder_faults(study: Study) -> Iterator[str]:
     for key, folder in (("data_dir", study.data_dir), ("results_dir", study.results_dir)):
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             yield (
-                f"{key}: {folder}: with an object store it is named below its prefix; write a folder in the "
-                f"working directory, such as {key.removesuffix('_dir')}"
+                f"{key}: {folder}: with an object store it is named below its prefix; write a "
+                f"folder in the working directory, such as {key.removesuffix('_dir')}"
             )
 
 
@@ -114,8 +115,8 @@ def _release_faults(study: Study) -> Iterator[str]:
     if study.releases:
         names = ", ".join(study.releases)
         yield (
-            f"releases: {names}: a release is booked in a ledger on this disk, which another machine with the "
-            f"same bucket would not see; {_REMEDY}"
+            f"releases: {names}: a release is booked in a ledger on this disk, which another "
+            f"machine with the same bucket would not see; {_REMEDY}"
         )
 
 
@@ -123,20 +124,20 @@ def _public_faults(study: Study) -> Iterator[str]:
     for name, method in study.methods.items():
         for option in method.public_files():
             yield (
-                f"methods.{name}: {option}: is held against all private features and heads on the disk, where "
-                f"an object store has few of them; {_REMEDY}"
+                f"methods.{name}: {option}: is held against all private features and heads on "
+                f"the disk, where an object store has few of them; {_REMEDY}"
             )
 
 
 def check_marks(study: Study, prefix: str | None) -> None:
-    """Checks that the files in a study's folders are copies from this store, or where there is none, no copies.
+    """Checks that the files in a study's folders are copies from this store, or no copies.
 
     Args:
       prefix: of the store; None for a run on disk.
 
     Raises:
-      ConfigError: for files of a run on disk, which Snakemake would delete as copies that are not needed any more,
-        and for copies, which a run on disk would take for the whole.
+      ConfigError: for files of a run on disk, which Snakemake would delete as copies that are not
+        needed any more, and for copies, which a run on disk would take for the whole.
     """
     for key, folder in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
         marked = _marked(Path(folder))
@@ -149,8 +150,8 @@ def check_marks(study: Study, prefix: str | None) -> None:
             raise ConfigError(f"{key}: {folder}: its files are copies from {marked}; {remedy}")
         if kept := next(_made(study, key), None):
             raise ConfigError(
-                f"{key}: {folder}: {kept} is of a run on disk, and is not in {prefix}; {remedy}, or copy "
-                "what is there into the bucket and elsewhere on the disk"
+                f"{key}: {folder}: {kept} is of a run on disk, and is not in {prefix}; {remedy}, or "
+                "copy what is there into the bucket and elsewhere on the disk"
             )
 
 
