@@ -1,0 +1,34 @@
+"""A server of S3 on this machine, with one empty bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+BUCKET = "bucket"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+
+
+@contextmanager
+def object_store() -> Iterator[tuple[str, Any]]:
+    """Yields the server's address and a client of it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+    )
+    client.create_bucket(Bucket=BUCKET)
+    try:
+        yield address, client
+    finally:
+        server.stop()
