@@ -161,6 +161,10 @@ if STORE is not None:
     )
     # Upstream: snakemake-storage-plugin-s3 0.3.6 lists one folder of the bucket and asks for every other file alone.
     STORE.get_storage_object_cls().inventory = list_all
+    # Upstream: the plugin deletes a bucket that gets empty, and asks of every object if it is a folder; none is one.
+    STORE.get_storage_object_cls().remove = lambda place: place.s3obj().delete()
+    STORE.get_storage_object_cls().is_dir = lambda place: False
+    # Test: tests/workflow/test_object_store.py
     # Upstream: Snakemake 9.27 does not copy files marked with update() onto the disk.
     PersistenceBase.backup_output = fetch_before_update
     if workflow.is_main_process and not workflow.output_settings.dryrun:

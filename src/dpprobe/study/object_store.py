@@ -21,8 +21,8 @@ PROVIDER = "s3"  # the only one that was tried
 # In results_dir and data_dir: names the prefix that the files around it are copies of.
 MARK = ".object_store.json"
 MARK_FORMAT = "dpprobe-object-store"
-# Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on this
-# disk, which SQLite locks; a release is locked, renamed and booked.
+# Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on
+# this disk, which SQLite locks; a release is locked, renamed and booked.
 ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
 # Of results_dir: what people look at is kept on the disk as well.
 SHOWN = frozenset({"summary", "tables", "figures", "report.html"})
@@ -150,8 +150,8 @@ def check_marks(study: Study, prefix: str | None) -> None:
             raise ConfigError(f"{key}: {folder}: its files are copies from {marked}; {remedy}")
         if kept := next(_made(study, key), None):
             raise ConfigError(
-                f"{key}: {folder}: {kept} is of a run on disk, and is not in {prefix}; {remedy}, or "
-                "copy what is there into the bucket and elsewhere on the disk"
+                f"{key}: {folder}: {kept} is of a run on disk, and is not in {prefix}; {remedy}, "
+                "or copy what is there into the bucket and elsewhere on the disk"
             )
 
 
