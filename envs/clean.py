@@ -1,5 +1,8 @@
 """Removes results and split tables: `make clean`, and with `--all` those of every study.
 
+A study without a `results_dir` writes where the default study does: `make clean` leaves `results`
+alone where another one wrote there, and says so.
+
 Only files go that are certainly dpprobe's, and the folders that this empties:
 - results, of the kinds and under the names that a study writes, in folders that a record of dpprobe
   or the snapshot of a run tells from a person's;
@@ -33,10 +36,11 @@ from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN  # noqa: E402
 RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
 SLURM_LOGS = Path("logs/slurm")
 LOGS = (Path("logs"), Path("benchmarks"))
-DATASETS = ("digits",)  # of the default study
+STUDY, DATASETS = "digits", ("digits",)  # the default study, and what it is of
 TABLES = ("train.parquet", "test.parquet", "problems.csv", "dataset.json")
 BUNDLE = "bundle.json"
 LEDGER = re.compile(r"ledger\..+")
+UNPACKED = re.compile(r"\.([^.].*)\.extracted\.json")
 SLURM_LOG = re.compile(r"\d+\.log")
 # Of what a study writes; MLflow keeps copies, of other kinds too.
 KINDS = frozenset(
@@ -59,7 +63,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Removes results and split tables.")
     parser.add_argument("--all", action="store_true", help="of every study in results/ and data/")
     every = parser.parse_args().all
-    trees = [*result_trees(RESULTS)]
+    others = [] if every else sorted(other_studies())
+    if others:
+        print(
+            f"{RESULTS} stays: {', '.join(others)} wrote there too, not the default study alone; "
+            "`make clean-all` removes the results of every study"
+        )
+    trees = [] if others else [*result_trees(RESULTS)]
     if every:
         trees += [tree for folder in folders(RESULTS) for tree in result_trees(folder)]
     written = {tree: [*result_files(tree)] for tree in trees} | data_files(every)
@@ -92,7 +102,9 @@ def result_trees(folder: Path) -> Iterator[Path]:
     A tree with a release or a ledger is left out, and one that another study has for results_dir.
     """
     if is_results_folder(folder):
-        for path in sorted(folder.glob("*")):
+        # the records last: a cleaning that was interrupted may go on
+        told = {pattern.partition("/")[0] for pattern in MARKS}
+        for path in sorted(folder.glob("*"), key=lambda path: (path.name in told, path.name)):
             if path.name in WRITTEN and not is_results_folder(path) and not holds_release(path):
                 yield path
 
@@ -110,17 +122,34 @@ def is_results_folder(folder: Path) -> bool:
     )
 
 
-@cache
+def other_studies() -> set[str]:
+    """Names what wrote into the default study's folder and is not it, by its records and runs."""
+    names = {str(study) for place, study in snapshots() if place == RESULTS.resolve() and study}
+    receipts = [record(path) for path in RESULTS.glob("tracking/*.json")]
+    names |= {str(receipt["study"]) for receipt in receipts if receipt.get("study")}
+    cells = [record(path).get("cell") for path in RESULTS.glob("cells/*/*/*/eps-*/metrics.json")]
+    datasets = {cell["dataset"] for cell in cells if isinstance(cell, dict) and "dataset" in cell}
+    return {f"study {name}" for name in names - {STUDY}} | {
+        f"a study of {name}" for name in datasets - {*DATASETS}
+    }
+
+
 def snapshot_folders() -> set[Path]:
     """Returns the results_dir of the runs that began here not long ago."""
-    named = set()
+    return {place for place, _ in snapshots()}
+
+
+@cache
+def snapshots() -> tuple[tuple[Path, str | None], ...]:
+    """Returns the results_dir and the study's name of the runs that began here not long ago."""
+    named = []
     for path in SNAKEMAKE.glob("dpprobe/*.json"):
         run = record(path).get("_run")
         study = run.get("study") if isinstance(run, dict) else None
         place = study.get("results_dir") if isinstance(study, dict) else None
         if isinstance(place, str):
-            named.add(Path(place).resolve())
-    return named
+            named.append((Path(place).resolve(), study.get("study")))
+    return tuple(named)
 
 
 @cache
@@ -175,9 +204,10 @@ def downloaded(folder: Path) -> Iterator[Path]:
         # a name with `..` is another path once it is resolved
         if path.is_file() and path.is_relative_to(folder) and has_no_link(path):
             yield path
-    for mark in [path for path in files(folder) if path.name.endswith(".extracted.json")]:
-        unpacked = mark.with_name(mark.name[1:].removesuffix(".extracted.json"))
-        if {"archive", "sha256"} <= record(mark).keys() and not holds_release(unpacked):
+    for mark in [*files(folder)]:
+        named = UNPACKED.fullmatch(mark.name)
+        unpacked = mark.with_name(named[1]) if named else mark
+        if named and {"archive", "sha256"} <= record(mark).keys() and not holds_release(unpacked):
             yield from files(unpacked)
             yield mark
     yield receipt

@@ -12,4 +12,5 @@ if __name__ == "__main__":
             [Path(path) for path in snakemake.input.metrics],
             Path(snakemake.output[0]),
             study=snakemake.params.study,
+            metric_of=snakemake.params.metric_of,
         )

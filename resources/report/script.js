@@ -2,8 +2,8 @@
 // Tables that sort and keep a column in sight, a filter for long ones, statements that open when a link leads to them.
 const number = (text) => {
   if (text.trim() === "∞" || text.trim() === "inf") return Infinity;
-  const found = text.replace(/,/g, "").match(/^\s*[-−]?\d+(\.\d+)?(e[-+]?\d+)?/i);
-  return found ? Number(found[0].replace("−", "-")) : NaN;
+  const found = text.replace(/,/g, "").match(/^\s*(<|>=?)?([-−]?\d+(\.\d+)?(e[-+]?\d+)?)/i);
+  return found ? Number(found[2].replace("−", "-")) - (found[1] === "<" ? 1e-9 : 0) : NaN; // <18 before 18-39
 };
 const compare = (a, b) => {
   if (!a !== !b) return a ? -1 : 1; // blank cells last, whichever way

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dpprobe.errors import ConfigError
 from dpprobe.options import (
     FOLDER_PATTERN,
     NAME_PATTERN,
+    REGISTRIES,
     Options,
     options_class,
     registered_name,
+    takes,
+    written_keys,
 )
 
 OptionsT = TypeVar("OptionsT", bound=Options)
+_REMEDY = "remove it or correct its spelling"
+_ALIKE = 0.75  # from 0 to 1, of keys that are taken for one another
 
 
 def validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> OptionsT:
@@ -33,7 +39,7 @@ def validated(cls: type[OptionsT], values: Mapping[str, Any], where: str) -> Opt
     try:
         return cls.model_validate(dict(values))
     except ValidationError as error:
-        lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values)]
+        lines = [f"{where}: {line}" for line in _explain_all(error.errors(), values, cls)]
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -57,7 +63,9 @@ def read_options(
     return options
 
 
-def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+def _explain_all(
+    items: Sequence[Any], values: Mapping[str, Any], cls: type[BaseModel]
+) -> list[str]:
     """Returns one line for each thing that is wrong: the alternatives of a union are one thing."""
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
@@ -68,7 +76,7 @@ def _explain_all(items: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
     for place, group in groups.items():
         deeper = [pair for pair in group if len(pair[0]) > len(place) - 1]
         if place[0] == "alone" or deeper:
-            lines += [_explain(path, item) for path, item in deeper or group]
+            lines += [_explain(path, item, values, cls) for path, item in deeper or group]
             continue
         wanted = [_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
@@ -108,12 +116,60 @@ def _wanted(item: Any) -> str:
     return text.partition(",")[0] if item["type"].endswith("_parsing") else text
 
 
-def _explain(place: Sequence[Any], item: Any) -> str:
+def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str:
+    """Returns the remedy for a key that is not known: those that take it, or to spell it right."""
+    block: Any = values
+    for part in place[:-1]:
+        try:
+            block = block[part]
+        except (KeyError, IndexError, TypeError):  # options that a catalog wrote
+            return _REMEDY
+    for selector, registry in REGISTRIES.items():
+        name = block.get(selector) if isinstance(block, Mapping) else None
+        if not isinstance(name, str) or name not in registry:
+            continue
+        takers = [other for other in registry if takes(registry, other, place[-1])]
+        if takers:
+            counterpart = options_class(registry, name).counterpart(str(place[-1]))
+            remedy = f"remove it, or write {counterpart}" if counterpart else "remove it"
+            return (
+                f"{selector} {name} has none of that name, which is of {selector} "
+                f"{', '.join(takers)}; {remedy}"
+            )
+    close = difflib.get_close_matches(str(place[-1]), _known_keys(place, values, cls), 2, _ALIKE)
+    return f"write {' or '.join(close)}, or remove it" if close else _REMEDY
+
+
+def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list[str]:
+    """Lists the keys that the block has in which a key stands."""
+    classes = [cls]
+    for part in place[:-1]:
+        values = values[part]
+        fields = [each.model_fields[part] for each in classes if part in each.model_fields]
+        if fields:  # a name or a number, as of a dataset, is in the field's own kind
+            classes = [inner for field in fields for inner in _classes(field.annotation)]
+        if isinstance(values, Mapping):
+            classes = [
+                options_class(registry, name)
+                for selector, registry in REGISTRIES.items()
+                if isinstance(name := values.get(selector), str) and name in registry
+            ] or classes
+    return sorted({name for each in classes for name in written_keys(each)})
+
+
+def _classes(annotation: Any) -> list[type[BaseModel]]:
+    """Lists the blocks of options that an annotation names, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [cls for inner in get_args(annotation) for cls in _classes(inner)]
+
+
+def _explain(place: Sequence[Any], item: Any, values: Any, cls: type[BaseModel]) -> str:
     """Returns one line for one of pydantic's errors: the place, the value, the remedy."""
     path = ".".join(map(str, place))
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        return f"{path}: unknown key; remove it or correct its spelling"
+        return f"{path}: unknown key; {_unknown_key(place, values, cls)}"
     if item["type"] == "missing":
         return f"{path}: missing; it must be given"
     if item["type"] == "string_pattern_mismatch" and NAME_PATTERN in item["ctx"]["pattern"]:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from dpprobe.errors import ConfigError
@@ -76,11 +77,38 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    # Keys of other options in the registry -> this block's key for the same wish, with its value.
+    COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def counterpart(cls, key: str) -> str | None:
+        """Returns what to write here in place of a key that other options have; None for none."""
+        words = cls.COUNTERPARTS.get(key)
+        return words if words and words.partition(":")[0] in cls.model_fields else None
+
+
+# The registries of options by the key that names one of them, for errors that name a neighbour.
+REGISTRIES: dict[str, Mapping[str, str]] = {}
+
 
 def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
     """Imports the module registered under a name and returns its `Options` class."""
     cls: type[Options] = importlib.import_module(registry[name]).Options
     return cls
+
+
+def written_keys(cls: type[BaseModel]) -> list[str]:
+    """Lists the keys of a block that a study may write."""
+    return [
+        field
+        for field, info in cls.model_fields.items()
+        if not any(type(each) is SkipJsonSchema for each in info.metadata)
+    ]
+
+
+def takes(registry: Mapping[str, str], name: str, key: Any) -> bool:
+    """Returns True if the options registered under a name have a key that a study may write."""
+    return key in written_keys(options_class(registry, name))
 
 
 def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
@@ -109,6 +137,8 @@ def by_registry(
       registry: module names by the value of `key`.
       complete: fills in options that the mapping leaves out, before it is read.
     """
+
+    REGISTRIES[key] = registry
 
     def validate(value: Any) -> Any:
         if not isinstance(value, Mapping):

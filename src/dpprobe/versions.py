@@ -26,7 +26,7 @@ VERSIONS = {
     "training": 3,
     "statement": 4,  # statements and metrics: cells are written anew with their heads as they are
     "embedding": 1,
-    "summary": 7,
+    "summary": 9,
     "zero_shot": 3,
     "few_shot": 4,
     "figures": 8,

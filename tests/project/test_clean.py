@@ -50,6 +50,7 @@ KEPT = {
     "data/downloads/by_hand/images.zip": "x",
     "data/downloads/mine.zip": "x",
     "data/downloads/scans/mine.png": "x",
+    "data/downloads/scans/x.extracted.json": UNPACKED,
     # a ledger of a dataset that is called as the folder of downloads
     f"data/downloads/downloads/{LEDGER_FILE}": "x",
     # a folder of a person's, with names that a study writes
@@ -99,7 +100,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 def clean(root: Path, repository: Path, *words: str) -> str:
     """Cleans, and returns what it says."""
-    command = [sys.executable, repository / "envs/clean.py", *words]
+    command = [sys.executable, str(repository / "envs/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
 
@@ -120,6 +121,43 @@ def cleaned(root: Path, repository: Path, *words: str) -> set[str]:
 def test_clean_removes_the_default_study_alone(tmp_path: Path, repository: Path) -> None:
     assert cleaned(tmp_path, repository) == {*KEPT, *OF_OTHERS}
     assert not (tmp_path / "results/cells").exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {
+            ".snakemake/dpprobe/a-0.json": {
+                "_run": {"study": {"results_dir": "results", "study": "w"}}
+            }
+        },
+        {"results/tracking/_study.json": {"format": "dpprobe-tracking", "study": "w"}},
+        {
+            "results/cells/photos/pixels/sgd/eps-2/metrics.json": {
+                "format": CELL_FORMAT,
+                "cell": {"dataset": "photos"},
+            }
+        },
+    ],
+)
+def test_clean_leaves_the_results_of_a_study_without_results_dir(
+    tmp_path: Path, repository: Path, other: Mapping[str, object]
+) -> None:
+    files = {name: json.dumps(content) for name, content in other.items()}
+    fill(tmp_path, {**OF_THE_DEFAULT_STUDY, **files})
+    before = {name for name in files_in(tmp_path) if not name.startswith("data/")}
+    said = clean(tmp_path, repository)
+    assert files_in(tmp_path) == before
+    assert "results stays: " in said
+    assert "study w" in said or "a study of photos" in said
+    clean(tmp_path, repository, "--all")
+    assert not any(name.startswith("results/cells") for name in files_in(tmp_path))
+
+
+def test_clean_knows_the_default_study(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(repository / "envs")
+    text = (repository / "config.yaml").read_text()
+    assert f"\nstudy: {importlib.import_module('clean').STUDY}\n" in text
 
 
 def test_clean_all_keeps_releases_ledgers_and_other_files(tmp_path: Path, repository: Path) -> None:

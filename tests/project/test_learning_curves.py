@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from dpprobe.planner.curves import read_curves
 from dpprobe.privacy.gaussian import gaussian_mu
@@ -101,27 +99,39 @@ def test_the_range_holds_what_sets_found_that_took_no_part_in_it(load: Load) -> 
 def test_scores_of_a_pair_are_held_against_the_range(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coverage = load("planner_coverage")
-    monkeypatch.setattr(coverage, "RESULTS", tmp_path / "coverage.md")
+    coverage, pairs, scores = load("planner_coverage"), load("pairs"), load("pairs_scores")
+    rows = load("pairs_rows")
+    files = rows.Files(cache=tmp_path, checkpoint="", cifar10=Path(), features=None)
+    here, away = (
+        pairs.Pair(
+            name=name, title=name, group="held_out", n=3000, dimension=1280, classes=4,
+            epsilons=(1.0, 100.0), build=lambda *_: None,
+        )
+        for name in ("here", "away")
+    )  # fmt: skip
     labels = torch.arange(40) % 4
-    save_file(
-        {"train": torch.zeros(3000, 1280), "test_labels": labels},
-        tmp_path / "pair.safetensors",
+    made = rows.Features(
+        torch.zeros(3000, 1280), torch.arange(3000) % 4, torch.zeros(40, 2), labels
     )
-    scores = [
-        {"head": "nonprivate", "epsilon": "inf", "accuracy": 82.0},
-        {"head": "auto", "epsilon": "inf", "accuracy": 81.0},
-        {"head": "auto", "epsilon": "100", "accuracy": 81.0},
-        {"head": "auto", "epsilon": "100", "accuracy": 5.0},
-        {"head": "adam", "epsilon": "100", "accuracy": 5.0},
-    ]
-    (tmp_path / "scores").mkdir()
-    lines = "\n".join(map(json.dumps, scores))
-    (tmp_path / "scores" / "pair.jsonl").write_text(lines)
-    (held,) = coverage.held_results(tmp_path, "pair", 1e-5)
+    rows.store(here.path(files), made._asdict())
+    for head, epsilon, accuracies in (
+        ("nonprivate", math.inf, [82.0]),
+        ("auto", 100.0, [81.0, 5.0]),
+        ("adam", 1.0, [5.0, 5.0]),
+    ):
+        fit = scores.planned(here, head, {"head": head}, epsilon, files)
+        kept = [
+            scores.Score(key=fit.key, seed=seed, accuracy=value)
+            for seed, value in enumerate(accuracies)
+        ]
+        scores.Scores(tmp_path / "scores").add(fit, kept, 1.0)
+    (held,) = coverage.held_results(here, files, scores.Scores(tmp_path / "scores"))
     assert (held.setting.n, held.setting.dimension, held.setting.classes) == (3000, 1280, 4)
+    assert held.setting.epsilon == 100, "at 1 another head was run"
     assert held.accuracies == (0.81, 0.05)
     assert held.inside == 0.5
-    text = coverage.report_coverage(tmp_path, ["pair", "missing"], 1e-5)
+    monkeypatch.setattr(coverage, "RESULTS", tmp_path / "coverage.md")
+    monkeypatch.setattr(coverage, "PAIRS", {"here": here, "away": away})
+    text = coverage.report_coverage(tmp_path, ["here", "away"])
     assert "Within the range: 50% of fits" in text
     assert coverage.RESULTS.read_text() == text

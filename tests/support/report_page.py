@@ -58,11 +58,12 @@ class Page(HTMLParser):
 class Made:
     """A small study's files, and its report."""
 
-    def __init__(self, root: Path, datasets: tuple[str, ...] = ("digits",)) -> None:
+    def __init__(self, root: Path, datasets: tuple[str, ...] = ("digits",), **options: Any) -> None:
+        """Writes them; further options are those of `write_cell`."""
         self.root = root
         self.results = root / "results"
         for name in datasets:
-            write_study(self.results, dataset=name)
+            write_study(self.results, dataset=name, **options)
             write_dataset_info(root / "data" / name / "dataset.json")
         self.study: dict[str, Any] = Study.model_validate(
             {

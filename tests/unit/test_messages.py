@@ -19,7 +19,11 @@ from tests.support.small_study import STUDY, changed
     ("path", "value", "words"),
     [
         ("epsilonss", [1], ["epsilonss", "unknown key"]),
-        ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize", "unknown key"]),
+        ("methods.sgd.batchsize", 3, ["methods.sgd.batchsize: unknown key; write batch_size"]),
+        ("datasets.digits.test_fracton", 0.1, ["unknown key; write test_fraction, or remove it"]),
+        ("features", {"shrads": 3}, ["features.shrads: unknown key; write shards, or remove it"]),
+        ("epsilonz", [1], ["epsilonz: unknown key; write epsilons, or remove it"]),
+        ("zzz", 1, ["zzz: unknown key; remove it or correct its spelling"]),
         ("methods.sgd.head", "sdg", ["methods.sgd", "'sdg'", "prototypes, sgd, tuned"]),
         ("datasets.digits.source", "sklaern", ["datasets.digits", "'sklaern'", "parquet"]),
         ("backbones.pixels.family", "resnet", ["backbones.pixels", "'resnet'", "timm"]),
@@ -102,3 +106,32 @@ def test_serialised_options_read_back_the_same() -> None:
     ):
         values = json.loads(json.dumps(options.model_dump(mode="json")))
         assert read(values) == options
+
+
+@pytest.mark.parametrize(
+    ("head", "key", "value", "words"),
+    [
+        ("momentum", "balanced", True, "is of head auto; remove it, or write class_priors: rel"),
+        ("auto", "class_priors", "released", "remove it, or write balanced: true"),
+        ("least_squares", "class_priors", "released", "is of head adam, "),
+        ("sgd", "batchsize", 3, "unknown key; write batch_size, or remove it"),
+    ],
+)
+def test_a_key_of_other_heads_is_answered_with_their_names(
+    head: str, key: str, value: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(changed("methods.sgd", {"head": head, key: value}))
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert message.startswith(f"config: methods.sgd.{key}: unknown key; ")
+    assert words in message
+    assert f"{head}, " not in message.partition("is of head")[2], "it does not take the key"
+
+
+def test_an_empty_list_of_epsilons_asks_for_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(changed("epsilons", []))
+    assert str(caught.value) == (
+        "config: epsilons: empty: write at least one, such as [0.5, 1, 2, inf]"
+    )

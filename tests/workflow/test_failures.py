@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -68,7 +69,9 @@ def begin(
             sys.executable, "-m", "snakemake", "--directory", str(folder), "--cores", "2",
             "--snakefile", str(folder / "Snakefile"), "--profile", "none", *words,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # a shell has what it starts in the background ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
@@ -150,9 +153,11 @@ while not Path("again").exists():
 
 
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("all_of_them", [False, True])
 def test_a_failure_before_a_person_ends_the_run_is_told(
-    tmp_path: Path, repository: Path, word: signal.Signals
+    tmp_path: Path, repository: Path, word: signal.Signals, all_of_them: bool
 ) -> None:
+    """As Ctrl-C sends a signal to all processes of a run, and `kill` to one."""
     scripts = {
         "a": FAILS.format(error="ConfigError"),
         "b": "import time; open('began', 'w').close(); time.sleep(4)",
@@ -168,7 +173,14 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)  # for the scheduler to have noted the failure
-    process.send_signal(word)
+    if all_of_them:
+        os.killpg(process.pid, word)
+    else:
+        process.send_signal(word)
     output, _ = process.communicate(timeout=TIMEOUT)
-    assert output.splitlines()[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
-    assert "making b: " not in output
+    assert output.splitlines()[-3:] == [
+        "dpprobe: making a: no room for a",
+        "  log: a.log",
+        "dpprobe: stopped; run the same command again to go on",
+    ]
+    assert "making b: failed" not in output

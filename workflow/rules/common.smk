@@ -175,6 +175,14 @@ def source_state(wildcards):
     return DATASETS[wildcards.dataset].source_state()
 
 
+def metric_of(wildcards):
+    """Returns the words for what names a dataset's metric, where one is named."""
+    written = config["datasets"].get(wildcards.dataset)
+    if not isinstance(written, dict):
+        return "the study or the catalog"
+    return "the study" if written.get("metric") else "the catalog"
+
+
 def download_receipt(wildcards):
     """The mark of a finished download, for a dataset that needs one."""
     if wildcards.dataset in WHOLE:

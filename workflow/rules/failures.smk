@@ -7,7 +7,7 @@ import time
 
 from snakemake.executors.local import Executor
 from snakemake.jobs import GroupJob, Job
-from snakemake.logging import DefaultFormatter
+from snakemake.logging import DefaultFormatter, logger
 from snakemake.settings.enums import Quietness
 
 from dpprobe.logs import is_lasting, last_error
@@ -17,6 +17,7 @@ SCHEDULER_IDS = {}
 STATUSES = (
     {}
 )  # of jobs that ran here, by their number: how the last attempt's process ended
+STOPPED = []  # holds what Snakemake said when a person ended the run by Ctrl-C
 FAILED = "failed; why is told when this run ends"
 
 
@@ -56,6 +57,8 @@ def failed_line(record):
     if job is None:
         return f"{record['rule_name']}: {FAILED}{logs}"
     name = job.message or record["rule_name"]
+    if is_interrupted(job):
+        return f"{name}: {killed(job)}{logs}"
     if not is_tried_again(job):
         return f"{name}: {FAILED}{logs}"
     # the next attempt writes the log anew
@@ -165,10 +168,20 @@ def failures():
     return [failure(job) for job in sorted(told, key=workflow.dag.jobid)]
 
 
+def ended_by(job, *signals):
+    """Returns True for a job whose process one of these signals ended."""
+    status = STATUSES.get(workflow.dag.jobid(job))
+    return status in [code for each in signals for code in (-each, 128 + each)]
+
+
 def is_out_of_memory(job):
     """Returns True for a job that the system ended, as it does for want of memory, and no person by Ctrl-C."""
-    status = STATUSES.get(workflow.dag.jobid(job))
-    return status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    return ended_by(job, signal.SIGKILL)
+
+
+def is_interrupted(job):
+    """Returns True for a job without an error that Ctrl-C ended, or a signal to all processes of a run."""
+    return ended_by(job, signal.SIGINT, signal.SIGTERM) and not told_cause(job)[0]
 
 
 def noting_status(callback):
@@ -208,8 +221,22 @@ for kind in (Job, GroupJob):
 Executor._callback = noting_status(Executor._callback)
 
 
+def noting_stop(record):
+    """Notes that a person ended the run by Ctrl-C, of which no state of the scheduler tells."""
+    if str(record.msg).startswith("Terminating processes on user request"):
+        STOPPED.append(record.msg)
+    return True
+
+
+# Upstream: Snakemake 9.27 has `_user_kill` of SIGTERM alone.
+# Test: tests/workflow/test_failures.py::test_a_failure_before_a_person_ends_the_run_is_told
+logger.addFilter(noting_stop)
+
+
 # Snakemake's last lines name its own log and no cause: these come after them, when Python ends.
 onerror:
     causes = failures() if workflow.is_main_process else []
+    if workflow.is_main_process and (STOPPED or workflow.scheduler._user_kill):
+        causes.append("dpprobe: stopped; run the same command again to go on")
     if causes:
         atexit.register(print, *causes, sep="\n", file=sys.stderr)

@@ -80,14 +80,18 @@ def ends_with_results():
     )
 
 
-def last_lines():
-    """Prints the results that this run was about, and where to look further; else what may come next."""
+def last_lines(directory):
+    """Prints the results that this run was about, and where to look further; else what may come next.
+
+    `directory` is the run's working directory, which Snakemake has left by the time that Python ends.
+    """
     jobs = list(workflow.dag.jobs)
     if any(job.rule.name == "summarise" for job in jobs):
         sys.stdout.flush()
         subprocess.run(
             [sys.executable, "-m", "dpprobe", "results", STUDY.results_dir],
             check=False,
+            cwd=directory,
         )
         return
     releases = [
@@ -103,7 +107,7 @@ def is_plain(record):
     """Has a run that finds nothing to do end as one that did it."""
     if record.msg == NOTHING_TO_BE_DONE_MSG and ends_with_results():
         fetch_shown()
-        atexit.register(last_lines)
+        atexit.register(last_lines, os.getcwd())
     return True
 
 
@@ -122,4 +126,4 @@ onstart:
 onsuccess:
     if ends_with_results():
         fetch_shown()
-        atexit.register(last_lines)
+        atexit.register(last_lines, os.getcwd())

@@ -26,6 +26,7 @@ rule summarise:
         runtime=minutes(10),
     params:
         study=STUDY.study,
+        metric_of=metric_of,
         version=VERSIONS["summary"],
     message:
         "summary of {wildcards.dataset}"

@@ -23,7 +23,7 @@ from dpprobe.data import split, table, units
 from dpprobe.data.csv_files import open_rows, read_header
 from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
 from dpprobe.data.path_template import fill_template, template_parts
-from dpprobe.data.spelling import folded
+from dpprobe.data.spelling import folded, joined_labels
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -417,9 +417,17 @@ def _labels(
     """Returns the labels; None, and a fault that says why, where there is none."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
+    hinted = options.label_columns is not None
     for row, label in np.argwhere(rows.codes < 0).tolist():
         text, code = written[label][row], int(rows.codes[row, label])
-        faults[row].append(("label", _label_fault(options, columns[label], text, code)))
+        fault = _label_fault(options, columns[label], text, code)
+        if not hinted and code not in (BLANK, UNCERTAIN) and joined_labels([text], options.names()):
+            hinted = True  # of rows beyond the first the same is true
+            fault += (
+                "; its parts are: for several labels an image write a column of 0 and 1 for each "
+                "class, and label_columns in place of label_column"
+            )
+        faults[row].append(("label", fault))
     bad = [bool(row.any()) for row in rows.codes < 0]
     if options.label_columns is None:
         values = rows.codes[:, 0].tolist()

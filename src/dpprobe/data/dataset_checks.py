@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
+RARE, RARE_NAMED = 5, 3  # images of a class of which too little is known; classes named of them
 # What tells that two images are one.
 BYTES, BYTES_AND_PIXELS = "bytes", "bytes and pixels"
 CopyCounts = dict[str, int | str]
@@ -57,6 +58,7 @@ class _First(NamedTuple):
     id: str
     sha256: bytes
     unit: str | None
+    label: Any = None
 
     def same(self, image: CheckedImage) -> str:
         return "bytes" if image.sha256 == self.sha256 else "pixels"
@@ -89,25 +91,34 @@ class Checks:
         self._seen: dict[str, dict[bytes, _First]] = {"train": {}, "test": {}}
         self._copies = _Copies(by_unit=units)
         self._decoded = True
+        self._contradictions = 0
         self._groups: dict[str, dict[str, None]] = {}
         self._units: dict[str, None] = {}
 
     def look_at(
-        self, split: str, images: Iterable[CheckedImage], columns: Mapping[str, Any]
+        self,
+        split: str,
+        images: Iterable[CheckedImage],
+        labels: Sequence[Any],
+        columns: Mapping[str, Any],
     ) -> None:
         """Looks at the rows of a batch.
 
         Args:
+          labels: of the rows.
           columns: of the batch: `unit` where it says whose each row is, and `group_*`.
         """
         units: Sequence[str | None] | None = columns.get("unit")
         for place, image in enumerate(images):
-            self._look_for_twins(split, image, None if units is None else units[place])
+            unit = None if units is None else units[place]
+            self._look_for_twins(split, image, labels[place], unit)
         for name, values in columns.items():
             known = self._units if name == "unit" else self._groups.setdefault(name, {})
             known.update(dict.fromkeys(value for value in values if value))
 
-    def _look_for_twins(self, split: str, image: CheckedImage, unit: str | None) -> None:
+    def _look_for_twins(
+        self, split: str, image: CheckedImage, label: Any, unit: str | None
+    ) -> None:
         """Looks for the image among those seen; whatever the order of rows, each is found."""
         if image.sha256 is None or image.fault is not None:
             return
@@ -116,21 +127,35 @@ class Checks:
         seen, other = self._seen[split], "test" if split == "train" else "train"
         first, twin = seen.get(key), self._seen[other].get(key)
         if first is None:
-            seen[key] = _First(image.row, image.id, image.sha256, unit)
+            seen[key] = _First(image.row, image.id, image.sha256, unit, label)
         elif split == "train":
-            self._note_copy(key, first, image, unit)
+            self._note_copy(key, first, image, label, unit)
         if twin is not None:
             self.twins += first is None
             detail = f"the same {twin.same(image)} as {other} id {twin.id}"
+            detail += self._contradiction(twin, label)
             if self._options.duplicates == "error":
                 add_problem(self._problems, "duplicate", detail, split=split, image=image)
             elif self.twins <= SHOWN:
                 logger.warning("%s row %d (id %s): %s", split, image.row, image.id, detail)
 
-    def _note_copy(self, key: bytes, first: _First, image: CheckedImage, unit: str | None) -> None:
+    def _contradiction(self, first: _First, label: Any) -> str:
+        """Says that a picture has two labels; nothing where they agree."""
+        if label == first.label:
+            return ""
+        names = " and ".join(
+            label_words(value, self._class_names) for value in (label, first.label)
+        )
+        return f"; same picture, other label: {names}"
+
+    def _note_copy(
+        self, key: bytes, first: _First, image: CheckedImage, label: Any, unit: str | None
+    ) -> None:
         detail = f"the same {first.same(image)} as train row {first.row} (id {first.id})"
         if unit != first.unit:
             detail += f", of another patient: {unit!r} and {first.unit!r}"
+        detail += (contradiction := self._contradiction(first, label))
+        self._contradictions += bool(contradiction)
         add_problem(self._problems, "copy", detail, split="train", image=image)
         self._copies.add(key, first, unit)
 
@@ -157,6 +182,9 @@ class Checks:
                 self._problems.add("class", "no row", split=name)
             else:
                 self._check_classes(name, per_class)
+        train, test = (sizes[name][1].tolist() for name in ("train", "test"))
+        if rare := rare_words(self._class_names, train, test):
+            logger.warning("%s", rare)
         counts = {name: (f"{name}: ", rows, "rows") for name, (rows, _) in sizes.items()}
         counts["classes"] = ("", len(self._class_names), "classes")
         for name, (where, count, unit) in counts.items():
@@ -165,6 +193,12 @@ class Checks:
                 self._problems.add("size", f"{where}{count} {unit}, {expected} expected")
 
     def _warn_of_copies(self) -> None:
+        if self._contradictions:
+            logger.warning(
+                "train: %d rows repeat an image under a label that contradicts (same picture, "
+                "other label): correct the label or remove them; they stand in %s",
+                self._contradictions, self._problems.path,
+            )  # fmt: skip
         copies = self.copies()
         if not copies["image"]["rows"]:
             return
@@ -208,6 +242,34 @@ class Checks:
         for name in names:
             kind = "class" if split == "train" else "untested"
             self._problems.add(kind, f"no row of class {name}", split=split)
+
+
+def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
+    """Names the classes with fewer than `RARE` training or test images, but some of both."""
+    few = [
+        f"class {name}: {_images(rows, 'training')}, {_images(tested, 'test')}"
+        for name, rows, tested in zip(class_names, train, test, strict=True)
+        if 0 < min(rows, tested) < RARE
+    ]
+    if not few:
+        return ""
+    more = f"; and {len(few) - RARE_NAMED} more" if len(few) > RARE_NAMED else ""
+    return (
+        f"{'; '.join(few[:RARE_NAMED])}{more}: no number about "
+        f"{'it' if len(few) == 1 else 'them'} means anything"
+    )
+
+
+def _images(count: int, kind: str) -> str:
+    return f"{count:,} {kind} image{'' if count == 1 else 's'}"
+
+
+def label_words(label: Any, class_names: Sequence[str]) -> str:
+    """Names a label, or the labels of a row that may have several."""
+    if isinstance(label, list):
+        return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
+    known = isinstance(label, int) and 0 <= label < len(class_names)
+    return class_names[label] if known else str(label)
 
 
 class _Copies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -17,6 +18,18 @@ def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
     for name in names:
         same.setdefault(folded(name), {})[name] = None
     return [tuple(group) for group in same.values() if len(group) > 1]
+
+
+def joined_labels(written: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
+    """Lists labels that are several names in one: `benign;malignant`, also with | or a comma.
+
+    Args:
+      names: the classes; by default what is written.
+    """
+    texts = sorted(set(written))
+    known = set(texts if names is None else names)
+    parts = {text: [part.strip() for part in re.split(r"[;|,]", text)] for text in texts}
+    return [text for text in texts if len(parts[text]) > 1 and known.issuperset(parts[text])]
 
 
 def in_words(names: Iterable[str]) -> str:

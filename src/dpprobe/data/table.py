@@ -26,7 +26,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
-from dpprobe.data.dataset_checks import CheckedImage, Checks, add_problem, count_copies
+from dpprobe.data.dataset_checks import (
+    CheckedImage,
+    Checks,
+    add_problem,
+    count_copies,
+    label_words,
+    rare_words,
+)
 from dpprobe.data.groups import GROUP_PREFIX
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
@@ -106,6 +113,12 @@ class DatasetInfo:
         """The classes that no test row has: no test result speaks of them."""
         counts = self.splits["test"].per_class
         return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
+
+    @property
+    def rare(self) -> str:
+        """Names the classes of so few images that no number about them means anything."""
+        train, test = (self.splits[name].per_class for name in ("train", "test"))
+        return rare_words(self.class_names, train, test)
 
     @property
     def train_rows(self) -> int:
@@ -251,7 +264,8 @@ def write_dataset(
         for name, batch in batches:
             images = writers[name].write(batch)
             looked_at = [*shape.groups, *(["unit"] if units else [])]
-            checks.look_at(name, images, {n: batch.column(n).to_pylist() for n in looked_at})
+            columns = {n: batch.column(n).to_pylist() for n in looked_at}
+            checks.look_at(name, images, batch.column("label").to_pylist(), columns)
             progress.advance(batch.num_rows)
         checks.finish({name: (writer.rows, writer.per_class) for name, writer in writers.items()})
         if problems:
@@ -421,7 +435,7 @@ class _SplitWriter:
         self._problems = problems
         self._schema = shape.schema()
         self._hash = hashlib.sha256()
-        self._ids: set[str] = set()
+        self._ids: dict[str, Any] = {}  # with their labels
         self._pending: list[pa.Table] = []
         self._pending_bytes = 0
         self._writer = pq.ParquetWriter(
@@ -460,7 +474,7 @@ class _SplitWriter:
         for image, label, of_source, right in zip(images, labels, given, accepted, strict=True):
             faults = [(kind, detail) for kind, detail in of_source or ()]
             known = {kind for kind, _ in faults}  # the source says more of these than the value
-            checks = [image.fault, self._id_fault(image.id), self._label_fault(label)]
+            checks = [image.fault, self._id_fault(image.id, label), self._label_fault(label)]
             if checks[-1] is None:
                 self.per_class[label if not self._shape.multi_label else np.array(label) == 1] += 1
                 checks.append(self._accepted_fault(right))
@@ -469,13 +483,19 @@ class _SplitWriter:
                 add_problem(self._problems, kind, detail, split=self.name, image=image)
         return labels
 
-    def _id_fault(self, row_id: str) -> tuple[str, str] | None:
+    def _id_fault(self, row_id: str, label: Any) -> tuple[str, str] | None:
         if not row_id:
             return "id", "no id"
-        if row_id in self._ids:
-            return "id", f"id {row_id!r} stands twice"
-        self._ids.add(row_id)
-        return None
+        if row_id not in self._ids:
+            self._ids[row_id] = label
+            return None
+        detail = f"id {row_id!r} stands twice"
+        if self._ids[row_id] != label:
+            first, other = (
+                label_words(value, self._shape.class_names) for value in (self._ids[row_id], label)
+            )
+            detail += f", under two labels: {first} and {other}"
+        return "id", detail
 
     def _accepted_fault(self, right: list[int] | None) -> tuple[str, str] | None:
         classes = len(self._shape.class_names)

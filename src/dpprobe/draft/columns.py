@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dpprobe.data.groups import group_column
-from dpprobe.data.spelling import alike, in_words
+from dpprobe.data.spelling import alike, in_words, joined_labels
 from dpprobe.data.usual_columns import CASES, GROUPS, LABELS, PATIENTS, SPLITS, usual
 from dpprobe.draft.seen import Line, Value
 from dpprobe.errors import ConfigError
@@ -220,5 +220,11 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
         notes.append(
             "some labels are -1, uncertain, and a run refuses them: write `uncertain:` ones, zeros "
             "or drop beside the labels"
+        )
+    if len(labels) == 1 and (joined := joined_labels(columns[labels[0]].values)):
+        notes.append(
+            f"{', '.join(joined[:3])} in {labels[0]}: taken for a class of its own, and its parts "
+            "are classes too; if an image may have several labels, make a column of 0 and 1 of "
+            "each and name them in `label_columns`"
         )
     return notes

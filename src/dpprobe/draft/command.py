@@ -20,7 +20,7 @@ def add_command(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "place", help="folder of class folders, CSV with a row an image, or parquet file"
+        "place", nargs="?", help="folder of class folders, CSV with a row an image, or parquet file"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the study; by default <name>.yaml here"
@@ -75,6 +75,11 @@ def look(arguments: argparse.Namespace) -> Seen:
     from dpprobe.draft.folder import look_at_folder
     from dpprobe.draft.parquet_table import look_at_parquet
 
+    if arguments.place is None:
+        raise ConfigError(
+            "init: name a folder of class folders, a CSV with a row an image, or a parquet file: "
+            "python -m dpprobe init images/lesions"
+        )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()
     wishes = Wishes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,6 +106,11 @@ def study_name(place: Path) -> str:
     words = [place.resolve().name if place.is_dir() else place.name.split(".")[0]]
     if words[0].lower() in _GENERAL:
         words.insert(0, place.resolve().parent.name)
+    return name_of(words)
+
+
+def name_of(words: Iterable[str]) -> str:
+    """Makes a name of the first word that has letters or digits."""
     for word in words:
         plain = unicodedata.normalize("NFKD", word).encode("ascii", "ignore").decode()
         name = re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")

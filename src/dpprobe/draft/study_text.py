@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe.draft.seen import Line, Seen
+from dpprobe.draft.seen import Line, Seen, name_of
 from dpprobe.draft.weights import Chosen
 
 WIDTH = 110
@@ -27,8 +27,20 @@ LARGEST_DELTA = 1e-5
 METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon
-    head: auto
-  nonprivate: # the ceiling, to know what privacy costs
+    head: auto"""
+# Of one label an image, whatever the labels are.
+BALANCED = """\
+  # balanced: # where rare classes are to count as much; the counts are released with noise
+  #   head: auto
+  #   balanced: true"""
+CEILING = (
+    "The ceiling, to know what privacy costs; no privacy covers its results. A release that is "
+    "chosen after a look at them keeps its epsilon, but the choice has no price, which the model "
+    "card says. For a choice with a price leave this method out of the study, or choose on public "
+    "images."
+)
+NONPRIVATE = """\
+  nonprivate:
     head: nonprivate"""
 RELEASE = """\
 # When you have decided, one head to publish (docs/release.md): uncomment these lines, and run the
@@ -75,6 +87,11 @@ class Draft:
         return choose_delta(self.n)
 
     @property
+    def study(self) -> str:
+        """The study's name, and that of its results' folder, so that no two files share one."""
+        return name_of([self.output.stem])
+
+    @property
     def command(self) -> str:
         return f"snakemake --cores all --configfile {shlex.quote(str(self.output))}"
 
@@ -92,8 +109,8 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
     if seen.unequal and not seen.multi_label:
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",
-            comment="The classes are unequal, so that naming the larger one is right most of the "
-            "time: accuracy would flatter. This changes tables, neither training nor a release, "
+            comment="The classes are unequal, so that accuracy would reward always naming the "
+            "largest one. This changes tables, neither training nor a release, "
             "whose metric is its own. It was seen in the labels, without noise: a coarse fact of "
             "them.",
         )
@@ -120,7 +137,7 @@ def _head(draft: Draft) -> Iterator[str]:
         "(docs/configuration.md). Run it:"
     )
     yield f"#     {draft.command}"
-    yield f"study: {draft.seen.name}"
+    yield f"study: {_flow(draft.study)}"
     yield ""
 
 
@@ -156,6 +173,10 @@ def _backbones(draft: Draft) -> Iterator[str]:
 def _rest(draft: Draft) -> Iterator[str]:
     name, unit = draft.seen.name, draft.seen.unit
     yield METHODS
+    if not draft.seen.multi_label:
+        yield BALANCED
+    yield from comment(CEILING, indent=2)
+    yield NONPRIVATE
     yield ""
     yield f"epsilons: [{', '.join(f'{epsilon:g}' for epsilon in EPSILONS)}]"
     yield f"delta: {number(draft.delta)} # below 1 / (training {unit}s), by a factor of ten or more"
@@ -165,7 +186,12 @@ def _rest(draft: Draft) -> Iterator[str]:
     yield RELEASE.format(name=name, backbone=draft.backbone.name, unit=unit, auc=auc)
     yield ""
     yield from comment("Not among the images, where they would be taken for some.")
-    yield f"results_dir: results/{name}"
+    yield f"results_dir: results/{draft.study}"
+    if draft.study != name:
+        yield from comment(
+            "Shared by the studies of these images: split tables are made once, and one ledger "
+            "adds up what all their releases cost."
+        )
     yield f"data_dir: data/{name}"
 
 

@@ -8,7 +8,7 @@ from dpprobe.draft.seen import Seen
 from dpprobe.draft.study_text import Draft
 from dpprobe.planner.plan import make_plan
 from dpprobe.planner.predict import Setting
-from dpprobe.planner.words import span, too_few_words
+from dpprobe.planner.words import beaten_words, span, too_few_words
 
 MOST_SHOWN = 12
 EPSILON = 1.0
@@ -58,6 +58,10 @@ def _imbalance(seen: Seen) -> Iterator[str]:
             f"{ratio}; always naming {seen.largest} is right in {100 * seen.majority:.1f} %, so "
             f"look at {metric}"
         )
+        yield (
+            f"             for {seen.smallest} to be named although it is rare: the method with "
+            "`balanced: true`, a comment in the study"
+        )
 
 
 def _features(draft: Draft) -> str:
@@ -77,20 +81,31 @@ def _expected(draft: Draft) -> Iterator[str]:
         delta=draft.delta,
         dimension=draft.backbone.dimension,
     )
-    plan = make_plan(setting, majority=seen.majority if seen.unequal else None)
+    plan = make_plan(setting, majority=seen.majority if seen.unequal else None, unit=seen.unit)
     scale = plan.scale
-    accuracies = [
-        f"{span(plan.now.kept.accuracy(chance=scale.chance, ceiling=ceiling))} if a non-private "
-        f"head has {100 * ceiling:.0f} %"
-        for ceiling in scale.ceilings
-    ]
+    accuracies = []
+    for ceiling in scale.ceilings:
+        accuracy = plan.now.kept.accuracy(chance=scale.chance, ceiling=ceiling)
+        beaten = beaten_words(accuracy, seen.majority)
+        accuracies.append(
+            f"{span(accuracy)} if a non-private head has {100 * ceiling:.0f} %"
+            + (f": {beaten}" if beaten else "")
+        )
     yield f"Expected accuracy at epsilon {EPSILON:g}, from public images of other kinds:"
     yield from (f"  {words}" for words in accuracies)
+    if seen.unequal and len(seen.counts) == 2:
+        yield "  This is accuracy; the study's metric is AUC, whose values are others."
+    elif seen.unequal:
+        yield (
+            "  This is accuracy; the study's metric is macro accuracy, which is lower where "
+            "classes are unequal."
+        )
     if plan.too_few:
-        yield f"{too_few_words(setting, plan.would_do)}."
+        yield f"{too_few_words(setting, plan.would_do, unit=seen.unit)}."
     dimension = f" --d {setting.dimension}" if setting.dimension else ""
+    unit = "" if seen.unit == "image" else f" --unit {seen.unit}"
     majority = f" --majority {seen.majority:.3f}" if seen.unequal else ""
     yield (
         f"More of it: python -m dpprobe plan --n {n} --classes {setting.classes} --epsilon "
-        f"{EPSILON:g} --delta {draft.delta:g}{dimension}{majority}"
+        f"{EPSILON:g} --delta {draft.delta:g}{dimension}{unit}{majority}"
     )

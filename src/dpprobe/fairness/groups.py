@@ -157,13 +157,13 @@ def _of_column(
 ) -> Grouping:
     """Returns the groups of a column, in the order of their names; the blank one last."""
     given = [NO_NAME if _blank(value) else str(value) for value in values]
-    names = sorted(set(given) - {NO_NAME}, key=_natural)
+    names = sorted(set(given) - {NO_NAME}, key=natural)
     place = {name: code for code, name in enumerate(names)} | {NO_NAME: NO_GROUP}
     codes = np.array([place[name] for name in given], dtype=np.int32)
     return _grouping(rows, attribute, tuple(names), codes, minimum)
 
 
-def _natural(name: str) -> tuple[bool, float, str]:
+def natural(name: str) -> tuple[bool, float, str]:
     """Sorts "<20", "20-39", "100-119" by their numbers, other names by their letters."""
     digits = name.lstrip("<>=").split("-")[0]
     try:

@@ -41,6 +41,16 @@ def _losses(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return losses, logs.exp_().scatter_(0, index, -1.0, reduce="add")
 
 
+def _reason(status: int, max_iterations: int) -> str:
+    """Says why a fit ended early, and what that means, by the solver's status."""
+    if status == 1:
+        return (
+            f"after max_iterations {max_iterations}; the ceiling is usable but may be too low, "
+            "write more of them"
+        )
+    return "no step lowered the loss beyond rounding; the ceiling is usable"
+
+
 class Objective:
     """The objective: mean cross-entropy + penalty / 2 |W|^2 over standardised features.
 
@@ -156,10 +166,11 @@ class Objective:
             "nonprivate: penalty %g: loss %.6f after %d iterations, largest slope %.1e",
             penalty, result.fun, result.nit, slope,
         )  # fmt: skip
-        if slope > tolerance:
+        # Success with a larger slope: the loss stopped falling in float64, so it is the minimum.
+        if slope > tolerance and not result.success:
             logger.warning(
-                "nonprivate: penalty %g stopped at slope %.1e, above the tolerance %.1e: %s",
-                penalty, slope, tolerance, result.message,
+                "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",
+                penalty, slope, tolerance, _reason(result.status, max_iterations),
             )  # fmt: skip
         solution: Array = result.x.reshape(start.shape)
         return solution

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -44,6 +44,11 @@ class MethodOptions(Options, ABC):
     # The names of options that hold the path of a public file; "{dataset}" and "{backbone}" may
     # stand in such a path.
     paths: ClassVar[tuple[str, ...]] = ()
+
+    COUNTERPARTS: ClassVar[Mapping[str, str]] = {
+        "balanced": "class_priors: released",
+        "class_priors": "balanced: true",
+    }
 
     head: str
     normalize: Normalize = Field(

@@ -11,7 +11,7 @@ from dpprobe.planner.curves import read_curves
 from dpprobe.planner.predict import Kept, Setting, n_that_would_do, n_to_keep, predict, too_few
 from dpprobe.privacy.limits import LARGEST_EPSILON, delta_above, delta_warning
 
-IMAGES = (2, 4, 10)
+UNITS = (2, 4, 10)
 BUDGETS = (2, 4)
 LOSSES = (5, 2)  # points
 
@@ -61,6 +61,7 @@ class PlanForPeople:
         where no public signal had that.
       too_few: the expected accuracy cannot be told from naming the largest class.
       would_do: the n that would do; None where none was measured.
+      unit: what n counts, the unit of privacy.
     """
 
     setting: Setting
@@ -70,6 +71,7 @@ class PlanForPeople:
     too_few: bool
     would_do: int | None
     warnings: tuple[str, ...]
+    unit: str = "image"
 
     @property
     def now(self) -> Choice:
@@ -80,6 +82,7 @@ class PlanForPeople:
         law = read_curves().law
         return {
             "setting": asdict(self.setting),
+            "unit": self.unit,
             "chance": self.scale.chance,
             "majority": self.scale.majority,
             "ceilings": list(self.scale.ceilings),
@@ -116,13 +119,18 @@ class PlanForPeople:
 
 
 def make_plan(
-    setting: Setting, *, ceiling: float | None = None, majority: float | None = None
+    setting: Setting,
+    *,
+    ceiling: float | None = None,
+    majority: float | None = None,
+    unit: str = "image",
 ) -> PlanForPeople:
     """Predicts a setting and its alternatives.
 
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
       majority: the largest class's share of the images; 1 / classes where it is not given.
+      unit: what n counts, the unit of privacy: "image" or "patient".
 
     Raises:
       ConfigError: with a line for each value that is out of range.
@@ -130,7 +138,7 @@ def make_plan(
     setting.check()
     scale = _scale(setting, ceiling, majority)
     wished = [("this", setting)]
-    wished += [(f"{times}x images", setting.with_n(times * setting.n)) for times in IMAGES]
+    wished += [(f"{times}x {unit}s", setting.with_n(times * setting.n)) for times in UNITS]
     wished += [
         (f"{times}x budget", setting.with_epsilon(times * setting.epsilon))
         for times in BUDGETS
@@ -148,6 +156,7 @@ def make_plan(
         too_few=too_few(setting, floor=scale.floor),
         would_do=n_that_would_do(setting, floor=scale.floor),
         warnings=_warnings(setting),
+        unit=unit,
     )
 
 

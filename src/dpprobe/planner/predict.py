@@ -37,8 +37,7 @@ class Setting:
             faults.append(f"classes {self.classes}: one class needs no classifier; write 2 or more")
         if self.n < max(self.classes, 1):
             faults.append(
-                f"n {self.n}: fewer images than the {self.classes} classes; write at least one "
-                "a class"
+                f"n {self.n}: fewer than the {self.classes} classes; write at least one a class"
             )
         if self.dimension is not None and self.dimension < 1:
             faults.append(f"d {self.dimension}: no features; write 1 or more")

@@ -51,6 +51,12 @@ SEEDED = (
     "unit the choice is not covered."
 )
 NOT_COVERED = "A choice of this release by looking at their results is not covered by any price: "
+WHAT_IT_MEANS = (
+    "That means: the epsilon of this head holds for the head as it was named. What it leaves out "
+    "is the decision, if it was made after a look at these results, to publish this head rather "
+    "than another: that may tell something of the training rows, and nothing bounds how much. A "
+    "choice on public data costs nothing; one in a study without these cells has a price."
+)
 TEST_UNITS = (
     " The test results of these cells are exact, and nothing covers the test units that they are "
     "of."
@@ -129,10 +135,7 @@ def choice_words(
     if unknown:
         listed = _listed("not known yet", unknown)
         return f"{trains}{NOT_COVERED}{listed}. {MAKE_FEATURES}{TEST_UNITS}"
-    return (
-        f"{trains}{NOT_COVERED}{_listed('not private', exposed)}. Choose on public data, or leave "
-        f"these out of the study.{TEST_UNITS}"
-    )
+    return f"{trains}{NOT_COVERED}{_listed('not private', exposed)}. {WHAT_IT_MEANS}{TEST_UNITS}"
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

@@ -153,9 +153,18 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
     ledger = Ledger(arguments.folder / LEDGER_FILE)
     if not any((arguments.folder / name).is_file() for name in (LEDGER_FILE, "dataset.json")):
+        files = [
+            *arguments.folder.glob(f"*/{LEDGER_FILE}"),
+            *arguments.folder.glob("*/dataset.json"),
+        ]
+        inner = sorted({str(path.parent) for path in files})
+        remedy = (
+            f"is it {' or '.join(inner)}?"
+            if inner
+            else ("name the folder of a dataset, which is <data_dir>/<dataset>")
+        )
         raise ConfigError(
-            f"{arguments.folder}: neither a ledger nor a dataset's split tables are there; name "
-            "the folder of a dataset, such as data/lesions"
+            f"{arguments.folder}: neither a ledger nor a dataset's split tables are there; {remedy}"
         )
     if (arguments.abandon is None) != (arguments.reason is None):
         raise ConfigError("--abandon and --reason belong together; write both")

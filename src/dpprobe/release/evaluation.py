@@ -196,19 +196,36 @@ def evaluate(
 
 
 def check_telling(plan: Plan) -> None:
-    """Checks that an accuracy is not drowned in its noise; of an AUC only the rows could tell.
+    """Checks that a result is not drowned in its noise, as far as public numbers can tell.
 
     Raises:
-      PrivacyError: where the noise's standard deviation is more than `MOST_NOISE` of accuracy.
+      PrivacyError: for an accuracy whose noise has a standard deviation of more than `MOST_NOISE`,
+        and for an AUC that could not be measured were half of the units of either class.
     """
-    (first, *others) = plan.mechanisms
-    noise = first.noise_multiplier / plan.n
-    if not others and noise > MOST_NOISE:
+    if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
+        noise = plan.mechanisms[0].noise_multiplier / plan.n
+        if noise > MOST_NOISE:
+            raise PrivacyError(
+                f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
+                f"have noise of {100 * noise:.0f} points, and say nothing; write a larger one, "
+                "test on more, or leave evaluate out"
+            )
+    elif 2 * fewest_of_a_class(plan) > plan.n:
         raise PrivacyError(
-            f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would have "
-            f"noise of {100 * noise:.0f} points, and say nothing; write a larger one, test on "
-            "more, or leave evaluate out"
+            f"evaluate.epsilon {plan.epsilon:g}: of {plan.n} test units the AUC cannot be "
+            f"measured, which needs {math.ceil(fewest_of_a_class(plan))} of either class; write "
+            "metric: accuracy or a larger epsilon, or test on more"
         )
+
+
+def fewest_of_a_class(plan: Plan) -> float:
+    """Returns the test units with a label, and without it, that an AUC by this plan needs.
+
+    Of fewer their noisy number is not clearly more than noise.
+    """
+    counts = plan.mechanisms[-1]
+    deviation = counts.noise_multiplier * counts.sensitivity
+    return _fewest(deviation, _bins(plan.n, deviation))
 
 
 def composition_words(head: Plan, tested: Plan, *, split: str) -> str:
@@ -414,7 +431,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
       deviation: the standard deviation of each count's noise.
     """
     totals = counts.sum(axis=2)
-    enough = (totals > max(COUNTED * deviation * math.sqrt(counts.shape[2]), 1)).all(axis=1)
+    enough = (totals > _fewest(deviation, counts.shape[2])).all(axis=1)
     kept = counts[enough]
     left = len(counts) - len(kept)
     of = f" of {len(counts)} labels" if len(counts) > 1 else ""
@@ -433,6 +450,10 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, str]:
 
     low, high = (_end(value, bound, spread) for bound in (0.0, 1.0))
     return Estimate(value, low, high, spread(value)), remark
+
+
+def _fewest(deviation: float, bins: int) -> float:
+    return max(COUNTED * deviation * math.sqrt(bins), 1.0)
 
 
 def _areas(counts: Floats) -> Floats:

@@ -20,6 +20,7 @@ that is made is final: a run that finds its bundle keeps it, whatever has change
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,7 @@ from dpprobe.release.evaluation import (
     composition_words,
     evaluate,
     evaluation_mechanisms,
+    fewest_of_a_class,
 )
 from dpprobe.release.evidence import read_evidence
 from dpprobe.release.ledger import Booking, Entry, Ledger, Part
@@ -358,6 +360,15 @@ class _Task:
                     "elsewhere, if it is of other data"
                 )
 
+    def _check_telling(self, plan: Plan) -> None:
+        check_telling(plan)
+        if self.metric == "auc":
+            logger.warning(
+                "release %s: its AUC can be measured where %d of the %d test units are of either "
+                "class, and else the price is paid for nothing",
+                self.name, math.ceil(fewest_of_a_class(plan)), plan.n,
+            )  # fmt: skip
+
     def _check_same(self, entry: Entry) -> None:
         options, data = entry.booking.identity.split()
         if options != self.identity.split()[0] and options not in self._same_metric(entry):
@@ -454,7 +465,7 @@ class _Task:
         self._warn_of_copies()
         key = self.signing_key
         if self.test_plan is not None:
-            check_telling(self.test_plan)
+            self._check_telling(self.test_plan)
         self._check_public()
         features = read_job_features(
             self.stores,

@@ -68,6 +68,7 @@ from dpprobe.privacy.plan import Mechanism, Patients, Plan, Selection
 from dpprobe.privacy.private_mark import marked
 from dpprobe.privacy.statement import kind_of, mechanism_values
 from dpprobe.release import choice as choices
+from dpprobe.release import documents
 from dpprobe.release import evaluation as evaluations
 from dpprobe.release.bundle import (
     BUNDLE_FILES,
@@ -728,7 +729,7 @@ def _evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bo
         is not None,
         "composition: not what head and test result cost",
     )
-    return f"{metric} {block['value']:.4f}, epsilon {cost:.6g} on {tested.n} test units", True
+    return f"{documents.measured(block)}, epsilon {cost:.6g} on {tested.n} test units", True
 
 
 def _tested(block: Values, plan: Plan) -> Plan:

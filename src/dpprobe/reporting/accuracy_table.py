@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpprobe.artifacts import write_text
@@ -32,6 +32,7 @@ CHOICE = (
 )
 CONSOLE_WIDTH = 100
 CONSTANT = "accuracy of the most frequent answer"
+CONSTANT_METRIC = "metric of the most frequent answer"
 PATIENTS = (
     "Where the dataset names patients each counts once, an image of a patient with m test images "
     "1/m, and intervals are over patients"
@@ -70,6 +71,8 @@ def accuracy_table(grid: Grid) -> Table:
         metric = [grid.measures[row[0]].title] if named else []
         entries = [grid.get(row, column) for column in grid.columns]
         rows.append(make_row(row[0], *metric, f"{row[1]:g}", *_shown(entries)))
+    several = any(cell.bold for row in rows for cell in row)
+    bold = "Bold: the best private result of a row. " if several else ""
     deltas = ", ".join(f"{name} {grid.delta_text(name)}" for name in grid.deltas)
     note = (
         f"Test {_metrics(grid)} in percent: the mean over seeds; where seeds vary, the 95 % "
@@ -77,7 +80,7 @@ def accuracy_table(grid: Grid) -> Table:
         "ends) where it is not symmetric; in brackets a 95 % interval over seeds and "
         f"{grid.tested} together ({_row_intervals(grid)}). "
         "A difference on the same test rows is surer than the brackets. "
-        f"Bold: the best private result of a row. Rows at inf are not private. delta: {deltas}."
+        f"{bold}Rows at inf are not private. delta: {deltas}."
     )
     if grid.above:
         note += f" {ABOVE_NOTE}."
@@ -133,7 +136,13 @@ def numbers_table(grid: Grid) -> Table:
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
-    titles = ["dataset", "epsilon", "delta", *marked, *(["metric"] if named else [])]
+    titles = [
+        "dataset",
+        "epsilon",
+        "delta",
+        *marked,
+        *(["metric", CONSTANT_METRIC] if named else []),
+    ]
     titles += [CONSTANT]
     for column in grid.columns:
         name = " + ".join(column)
@@ -142,7 +151,9 @@ def numbers_table(grid: Grid) -> Table:
     rows = []
     for row in grid.rows:
         delta = grid.deltas.get(row[0]) if math.isfinite(row[1]) else None
-        metric = [grid.measures[row[0]].headline] if named else []
+        entries = [entry for column in grid.columns if (entry := grid.get(row, column))]
+        constant = _first_known(entry.constant for entry in entries)
+        metric = [grid.measures[row[0]].headline, constant] if named else []
         numbers = []
         for column in grid.columns:
             entry = grid.get(row, column)
@@ -151,16 +162,15 @@ def numbers_table(grid: Grid) -> Table:
                 numbers.append("" if entry is None else str(entry.unpriced).lower())
         delta_text = "" if delta is None else f"{delta:g}"
         above = [str(delta is not None and row[0] in grid.above).lower()] if marked else []
-        head = [row[0], f"{row[1]:g}", delta_text, *above, *metric, _constant(grid, row)]
+        head = [row[0], f"{row[1]:g}", delta_text, *above, *metric]
+        head.append(_first_known(entry.constant_accuracy for entry in entries))
         rows.append(make_row(*head, *numbers))
     return Table(name=NAME, columns=tuple(Column(title=title) for title in titles), rows=rows)
 
 
-def _constant(grid: Grid, row: tuple[str, float]) -> str:
-    """Writes the accuracy of the most frequent answer; blank where it is not known."""
-    entries = (grid.get(row, column) for column in grid.columns)
-    known = (entry.constant for entry in entries if entry and entry.constant is not None)
-    return next((f"{value:.3f}" for value in known), "")
+def _first_known(values: Iterable[float | None]) -> str:
+    """Writes what all cells of a row share; blank where none knows it."""
+    return next((f"{value:.3f}" for value in values if value is not None), "")
 
 
 def _numbers(entry: Entry | None) -> list[str]:
@@ -207,7 +217,9 @@ def _console_block(grid: Grid, dataset: str) -> str:
     title = f"{dataset}: test {measure.title} in percent, {delta}eps inf is not private"
     shown = [e for row in rows for column in columns if (e := grid.get(row, column))]
     tested = "test patients, who count once each" if shown[0].patients else "test rows"
-    notes = [f"95 % intervals over seeds and {tested}: {PLUS_MINUS} or [ends]"]
+    notes = [f"{PLUS_MINUS} or [ends]: 95 % intervals over seeds and {tested} together"]
+    if any(entry.over_seeds for entry in shown):
+        notes.append(f"(the {PLUS_MINUS} of tables/accuracy.md is over seeds alone)")
     notes += [ABOVE_NOTE] if dataset in grid.above else []
     notes += [LEFT_OUT] if measure.partial else []
     notes += [UNPRICED] if any(entry.unpriced for entry in shown) else []

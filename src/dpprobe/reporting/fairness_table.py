@@ -13,12 +13,15 @@ import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
+from dpprobe.fairness.groups import NO_NAME, natural
 from dpprobe.fairness.record import (
     ALL_LABELS,
     GROUP_METRICS,
     TABLE_SUFFIX,
+    Attribute,
     FairnessRecord,
     Gap,
+    Group,
     Reference,
     left_out_in_words,
 )
@@ -96,7 +99,8 @@ def write_fairness_table(records: Sequence[Path], *, csv: Path, markdown: Path) 
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
     """Makes the table of one dataset.
 
-    Of each backbone, method and attribute come the groups, largest first, then the gap, the gap
+    Of each backbone, method and attribute come the groups, largest first and ranges of numbers in
+    their order, then the gap, the gap
     that chance alone shows, and the difference to the gap of the cell that it is compared with.
     Groups that are left out stand in the notes. A cell that was not run is blank.
     """
@@ -149,7 +153,7 @@ def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell,
             if metric is None:
                 continue
             names = (record.backbone, method, attribute.attribute, METRIC_TITLES[metric])
-            for group in sorted(attribute.groups, key=lambda group: -group.units):
+            for group in _ordered(attribute):
                 values = [
                     part.values.get((method, epsilon, attribute.attribute, metric, group.group))
                     for epsilon in epsilons
@@ -161,6 +165,17 @@ def _rows(part: Subgroups, epsilons: Sequence[str]) -> Iterator[tuple[TableCell,
             cells = [record.cell(method, epsilon) for epsilon in epsilons]
             gaps = [cell.gap(attribute.attribute, metric) if cell else None for cell in cells]
             yield from _gap_rows(names, gaps, [cell.reference if cell else None for cell in cells])
+
+
+def _ordered(attribute: Attribute) -> Sequence[Group]:
+    """Returns an attribute's groups, largest first; with ranges such as `<18` by their numbers."""
+    parts = {group.group: group.group.split(" x ") for group in attribute.groups}
+    if any(part.startswith(("<", ">=")) for names in parts.values() for part in names):
+        return sorted(
+            attribute.groups,
+            key=lambda group: (group.group == NO_NAME, [*map(natural, parts[group.group])]),
+        )
+    return sorted(attribute.groups, key=lambda group: -group.units)
 
 
 def _gap_rows(

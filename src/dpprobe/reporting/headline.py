@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dpprobe.results.best_private import Best, best_private
 from dpprobe.results.cautions import cautions
+from dpprobe.results.cell_record import Measure
 from dpprobe.results.compare import PAIRED
 from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Entry, Grid
@@ -14,10 +15,12 @@ from dpprobe.results.summary import Entry, Grid
 TOLD_APART = (
     "Whether a result differs from its ceiling is told by a 95 % interval of the difference: "
     "paired over test rows, since both were tested on the same ones, with the variance over seeds "
-    "added; where test rows are few, as if they had been tested on different ones, which is "
-    "conservative. Of the best of several it is stretched by what the choice adds, as its own "
-    "interval is. With one seed the noise of its training is not in it, which is said."
+    "added; where test rows are few, or those of a rare class, as if tested on different ones, "
+    "which is conservative. Of the best of several it is stretched by what the choice adds, as "
+    "its own interval is. With one seed the noise of its training is not in it, which is said."
 )
+ALWAYS = "always answering the most frequent"
+FEW_SEEDS = 5  # of fewer, Student's t is more than 2.8 standard errors
 ONE_SEED = "one seed: its training noise is not in this"
 HELD_OUT = (
     "The best of several cells has the highest mean partly by luck. Its result is therefore read "
@@ -59,14 +62,36 @@ def ceiling_words(best: Best) -> str:
     )
 
 
-def beside_words(entry: Entry) -> str:
-    """Writes the accuracy of always giving the most frequent answer, and the worst class."""
+def beside_words(best: Best) -> str:
+    """Writes what always giving the most frequent answer gets, and the worst class."""
+    entry = best.entry
     parts = []
-    if entry.constant is not None:
-        parts.append(f"always answering the most frequent has accuracy {entry.constant:.1f}\u00a0%")
+    if constant := constant_words(entry, best.measure):
+        stands = beside_constant(best)
+        parts.append(
+            f"{stands} {ALWAYS}, which has {constant}" if stands else f"{ALWAYS} has {constant}"
+        )
     if entry.least is not None:
         parts.append(f"{entry.least_title} {entry.least:.1f}\u00a0% ({entry.least_class})")
     return "; ".join(parts)
+
+
+def constant_words(entry: Entry, measure: Measure) -> str:
+    """Writes what always giving the most frequent answer gets, in the headline's metric first."""
+    values = []
+    if entry.constant is not None:
+        values.append(f"{measure.title} {entry.constant:.1f}\u00a0%")
+    if measure.headline != "accuracy" and entry.constant_accuracy is not None:
+        values.append(f"accuracy {entry.constant_accuracy:.1f}\u00a0%")
+    return " and ".join(values)
+
+
+def beside_constant(best: Best) -> str:
+    """Says where a result is no better than one answer; nothing where its interval lies above."""
+    constant = best.entry.constant
+    if constant is None or best.low is None or best.high is None or best.low > constant:
+        return ""
+    return "worse than" if best.high < constant else "not distinguishable from"
 
 
 def chosen_words(best: Best) -> str:
@@ -94,12 +119,15 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
     bests = [best for best in best_private(grid, {}) if best.dataset == dataset]
     lines = [grid.reasons[dataset]] if dataset in grid.reasons else []
     constants = (
-        entry.constant
+        constant_words(entry, grid.measures[dataset])
         for key, entry in grid.entries.items()
         if key[0] == dataset and entry.constant is not None
     )
-    if (constant := next(constants, None)) is not None:
-        lines.append(f"Always answering the most frequent has accuracy {constant:.1f} %.")
+    if constant := next(constants, ""):
+        lines.append(f"{ALWAYS[:1].upper()}{ALWAYS[1:]} has {constant}.".replace("\u00a0", " "))
+    for stands in ("worse than", "not distinguishable from"):
+        if at := [best.epsilon for best in bests if beside_constant(best) == stands]:
+            lines.append(f"The best private cells are {stands} {ALWAYS}: at {', '.join(at)}.")
     if least := [best for best in bests if best.entry.least is not None]:
         title = least[0].entry.least_title
         values = ", ".join(
@@ -116,12 +144,28 @@ def headline_lines(grid: Grid, dataset: str) -> list[str]:
             lines.append(
                 f"Not distinguishable from the non-private ceiling: at {', '.join(unclear)}."
             )
+        wide = [best for best in beside if not _apart(best) and more_seeds_may_tell(best.entry)]
+        if wide:
+            lines.append(
+                f"More seeds may tell, at {', '.join(best.epsilon for best in wide)}: the "
+                f"intervals are wide because {wide[0].entry.seeds} seeds are few."
+            )
         if single := [best.epsilon for best in beside if _one_seed(best)]:
             lines.append(
                 "One seed: its training noise is not in the comparison with the non-private "
                 f"ceiling, at {', '.join(single)}."
             )
     return lines + list(cautions(grid, bests, dataset))
+
+
+def more_seeds_may_tell(entry: Entry) -> bool:
+    """Returns True where a cell's interval is wide for its few seeds rather than its test rows."""
+    if entry.seeds >= FEW_SEEDS or not entry.over_seeds or entry.rows_low is None:
+        return False
+    assert entry.rows_high is not None
+    if entry.low is None or entry.high is None:
+        return False
+    return entry.high - entry.low > entry.rows_high - entry.rows_low
 
 
 def _apart(best: Best) -> bool:

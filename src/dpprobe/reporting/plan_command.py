@@ -13,7 +13,13 @@ def add_command(commands: Any) -> None:
     summary = "predict accuracy from images, classes and budget, by public learning curves"
     parser: argparse.ArgumentParser = commands.add_parser("plan", help=summary)
     parser.set_defaults(run=_run)
-    parser.add_argument("--n", type=int, required=True, help="training images (or patients)")
+    parser.add_argument("--n", type=int, required=True, help="training images or patients")
+    parser.add_argument(
+        "--unit",
+        choices=("image", "patient"),
+        default="image",
+        help="the unit of privacy, which --n counts; default %(default)s",
+    )
     parser.add_argument("--classes", type=int, required=True, help="number of classes")
     parser.add_argument("--epsilon", type=float, required=True)
     parser.add_argument("--delta", type=float, default=1e-5, help="default %(default)s")
@@ -43,7 +49,12 @@ def _run(arguments: argparse.Namespace) -> int:
         delta=arguments.delta,
         dimension=arguments.d,
     )
-    plan = make_plan(setting, ceiling=arguments.ceiling, majority=arguments.majority)
+    plan = make_plan(
+        setting,
+        ceiling=arguments.ceiling,
+        majority=arguments.majority,
+        unit=arguments.unit,
+    )
     if arguments.figure:
         # Matplotlib
         from dpprobe.reporting.figures.planner import write_plan_figure

@@ -71,6 +71,10 @@ def falls(grid: Grid, bests: Sequence[Best], dataset: str) -> list[str]:
     return _limited(lines)
 
 
+NEVER_REMEDY = (
+    "Where a rare class must be named, `balanced: true` of `head: auto` counts classes alike "
+    "(docs/imbalance.md)"
+)
 FALL_REMEDY = (
     "More budget should not cost quality, so the smaller epsilon is not the better one: look at "
     "the recall of each class and at the method's options"
@@ -115,6 +119,6 @@ def _every(seeds: int) -> str:
 def cautions(grid: Grid, bests: Sequence[Best], dataset: str) -> Iterator[str]:
     """Yields what would mislead a reader of a dataset's results, whole sentences."""
     if lines := never_predicted_lines(grid, dataset):
-        yield f"Never predicted: {'; '.join(lines)}."
+        yield f"Never predicted: {'; '.join(lines)}. {NEVER_REMEDY}."
     if lines := falls(grid, bests, dataset):
         yield f"Falling: {'; '.join(lines)}. {FALL_REMEDY}."

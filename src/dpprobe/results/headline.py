@@ -31,14 +31,58 @@ def least_class(record: CellRecord) -> Least | None:
     return Least(name=record.class_names[worst], value=float(values[worst]))
 
 
-def headline_reason(record: CellRecord) -> str | None:
-    """Writes which metric stands for a cell, and why; None for a record of an older version."""
+def constant_headline(record: CellRecord) -> float | None:
+    """Returns the headline of always giving the most frequent answer; None where not known.
+
+    One answer for all rows ranks none above another, and has a recall of 1 in one class alone.
+    """
+    if record.headline == "accuracy":
+        return record.constant_accuracy
+    if record.headline == "auc":
+        return 0.5
+    tested = sum(count > 0 for count in record.test_counts or ())
+    return 1 / tested if tested else None
+
+
+def resting_rows(record: CellRecord) -> float | None:
+    """Returns how many test rows, or patients, the variance of a cell's headline rests on.
+
+    Of an accuracy all. A macro accuracy and an AUC have a part of the variance from each class, as
+    1 / m of its m rows, and where one class is rare nearly all of it: of parts that are known as
+    well as m rows tell them the sum is known as well as (sum 1 / m)^2 / sum 1 / m^3 rows tell
+    (Satterthwaite 1946). That is m for one rare class, and K m for K classes of m rows.
+
+    Returns:
+      None for a record of an older version.
+    """
+    if record.test_counts is None:
+        return None
+    total = record.rows.test
+    units = total if record.units is None else record.units.test
+    if record.headline == "accuracy":
+        return units
+    counts = np.array(record.test_counts, dtype=np.float64)
+    if record.multi_label:  # with a label and without it
+        counts = counts[(counts > 0) & (counts < total)]
+        counts = np.append(counts, total - counts)
+    counts = counts[counts > 0] * units / total
+    if len(counts) == 0:
+        return units
+    return min(float(np.sum(1 / counts) ** 2 / np.sum(1 / counts**3)), units)
+
+
+def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str | None:
+    """Writes which metric stands for a cell, and why; None for a record of an older version.
+
+    Args:
+      metric_of: what names the metric, where one is named.
+    """
     counts = record.test_counts
     if counts is None:
         return None
     title = record.measure.title
     if record.metric_named:
-        return f"The metric is {title}, as the study or the catalog says."
+        return f"The metric is {title}, as {metric_of} says."
     if record.multi_label:
         return f"The metric is {title}, for an image may have several labels."
     present = [count for count in counts if count]

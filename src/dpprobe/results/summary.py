@@ -27,7 +27,12 @@ from dpprobe.results.cell_record import (
     read_cell,
 )
 from dpprobe.results.choice import choice_price
-from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.headline import (
+    constant_headline,
+    headline_reason,
+    least_class,
+    resting_rows,
+)
 from dpprobe.results.metrics import SEED_INTERVAL
 
 ENDS = (
@@ -58,7 +63,10 @@ SCHEMA = pa.schema(
         ("multi_label", pa.bool_()),
         ("headline", pa.string()),  # the column that stands for the cell in tables and figures
         ("headline_reason", pa.string()),  # a sentence; null for a cell of an older version
-        ("constant_accuracy", pa.float64()),  # of always giving the most frequent answer
+        ("resting_rows", pa.float64()),  # test rows that the headline's variance rests on
+        # Of always giving the most frequent answer: the headline, and the accuracy.
+        ("constant", pa.float64()),
+        ("constant_accuracy", pa.float64()),
         ("auc_labels", pa.int64()),  # labels that have both values in the test split
         ("seed_index", pa.int64()),
         *((name, pa.float64()) for name in SCALAR_METRICS),
@@ -94,13 +102,20 @@ SCHEMA = pa.schema(
 )
 
 
-def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) -> None:
+def summarise_cells(
+    metrics_files: Sequence[Path],
+    output: Path,
+    *,
+    study: str,
+    metric_of: str = "the study or the catalog",
+) -> None:
     """Writes one row a cell and seed, in the order of backbone, method, epsilon and seed.
 
     The privacy statement of each private cell lies beside its record. `choice_epsilon` is what
     publishing the best private cell of the dataset and epsilon costs, as `choice` derives; None
     where there is one. `private` says that the cell's method is private *and* its epsilon is
-    finite. Metrics are fractions; `epsilon` of "inf" is infinity.
+    finite. Metrics are fractions; `epsilon` of "inf" is infinity. `metric_of` says what names the
+    metric, where one is named.
 
     Raises:
       DataError: when a file is not a cell's record, two files describe one cell, or two cells
@@ -130,7 +145,7 @@ def summarise_cells(metrics_files: Sequence[Path], output: Path, *, study: str) 
     rows = [
         row | (choices[record.cell.dataset, record.cell.epsilon] if record.guaranteed else {})
         for record in records
-        for row in _rows(record, study)
+        for row in _rows(record, study, metric_of)
     ]
     write_table(output, pa.Table.from_pylist(rows, schema=SCHEMA))
 
@@ -160,11 +175,13 @@ class Entry:
       both_low, both_high: over seeds and test rows together, likewise.
       values: of each seed.
       halves: of each seed on each half of each split, [seeds, splits, 2], NaN where not defined.
-      constant: the accuracy of always giving the most frequent answer; None where not known.
+      constant: the headline of always giving the most frequent answer; None where not known.
+      constant_accuracy: the accuracy of that.
       least, least_class: the lowest recall of a class, the mean over seeds, or with several labels
         the lowest AUC of a label, and whose it is; None where not known. least_title says which.
       never: for each class that seeds never predict, how many of them.
       test_units: test rows, or patients.
+      resting: how many of them the variance of the headline rests on; None where not known.
       patients: True if each test patient counts once, and test rows are drawn by patients.
       network: True if a part of the backbone was trained.
       unpriced: True at a finite epsilon where a search that nothing prices chose options, so that
@@ -184,11 +201,13 @@ class Entry:
     values: tuple[float, ...] = ()
     halves: np.ndarray | None = field(default=None, compare=False, repr=False)
     constant: float | None = None
+    constant_accuracy: float | None = None
     least: float | None = None
     least_class: str | None = None
     least_title: str = ""
     never: Mapping[str, int] = field(default_factory=dict)
     test_units: int = 0
+    resting: float | None = None
     patients: bool = False
     seeds: int
     private: bool
@@ -290,7 +309,8 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             **{part: _percent(first[f"{name}_{part}"]) for part in ENDS},
             values=tuple(100 * rows[name]),
             halves=_halves(rows.half_values),
-            constant=_percent(first.constant_accuracy),
+            constant=_percent(first.constant),
+            constant_accuracy=_percent(first.constant_accuracy),
             least=_percent(first.least),
             least_class=first.least_class,
             least_title=shown[key[0]].least_title,
@@ -299,6 +319,7 @@ def read_grid(paths: Sequence[Path]) -> Grid:
             ),
             patients=not np.isnan(first.test_units),
             test_units=int(first.test_rows if np.isnan(first.test_units) else first.test_units),
+            resting=None if np.isnan(first.resting_rows) else float(first.resting_rows),
             seeds=len(rows),
             private=bool(first.private),
             ceiling=first["head"] == CEILING_HEAD,
@@ -348,7 +369,7 @@ def _halves(values: Iterable[np.ndarray | None]) -> np.ndarray | None:
     return 100 * np.stack(known).astype(np.float64).reshape(len(known), -1, 2)
 
 
-def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
+def _rows(record: CellRecord, study: str, metric_of: str) -> list[dict[str, Any]]:
     cell = record.cell
     least = least_class(record)
     shared = {
@@ -371,7 +392,9 @@ def _rows(record: CellRecord, study: str) -> list[dict[str, Any]]:
         "num_classes": len(record.class_names),
         "multi_label": record.multi_label,
         "headline": record.headline,
-        "headline_reason": headline_reason(record),
+        "headline_reason": headline_reason(record, metric_of),
+        "constant": constant_headline(record),
+        "resting_rows": resting_rows(record),
         "constant_accuracy": record.constant_accuracy,
         "least": least.value if least else None,
         "least_class": least.name if least else None,

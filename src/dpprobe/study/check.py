@@ -17,6 +17,7 @@ from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
 from dpprobe.study.audits import audit_faults
+from dpprobe.study.empty_parts import empty_parts
 from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.long_tails import long_tail_faults
@@ -43,6 +44,7 @@ def check_study(study: Study) -> list[str]:
     for name in study.releases:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
+            report.warnings += _warn_of_unmeasured(study, name)
     report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [f"config: long_tail: {fault}" for fault in long_tail_faults(study)]
     report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
@@ -171,6 +173,18 @@ def _check_release(study: Study, name: str) -> list[str]:
     return [f"config: releases.{name}: {fault}" for fault in faults]
 
 
+def _warn_of_unmeasured(study: Study, name: str) -> list[str]:
+    """Says that no cell measures heads of a release's epsilon."""
+    epsilon = study.releases[name].epsilon
+    measured = [float(token) for token in study.epsilons]
+    if epsilon in measured:
+        return []
+    return [
+        f"releases.{name}: epsilon {epsilon:g} is not in `epsilons`, so that no cell of this study "
+        "measures such a head; add it there to see its quality before a release pays for it"
+    ]
+
+
 def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
     report.errors += _check_other_source(study, name, dataset)
     dataset.check()
@@ -296,6 +310,8 @@ def _warn_of_patients(study: Study, dataset: str) -> list[str]:
 def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list[str]:
     """Lists splits with fewer rows than shards."""
     shards = study.features.shards
+    if rows and min(rows) == 0:
+        return empty_parts(study, name, rows)
     return [
         f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
         f"most {count}"

@@ -14,6 +14,11 @@ from dpprobe.study.check import check_study
 from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.load import check_yaml, load_study
 
+UNREAD = (
+    "Not read yet: images, and labels row by row. The first job of a run reads them and lists all "
+    "that are missing, unreadable or of no class."
+)
+
 
 def add_command(commands: Any) -> None:
     """Adds `check` to a parser's commands."""
@@ -40,6 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
     named = " ".join(map(str, arguments.files))
     words = "" if arguments.files == [Path("config.yaml")] else f" --configfile {named}"
     print(f"{named}: {len(study.cells())} cells; run: snakemake --cores all{words}")
+    print(UNREAD)
     return 0
 
 

@@ -41,6 +41,7 @@ def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[
             dimension=fewest,
             epsilons=epsilons,
             delta=study.dataset_delta(name),
+            unit=study.dataset_unit(name),
         )
         if warning:
             warnings.append(f"datasets.{name}: {warning}")

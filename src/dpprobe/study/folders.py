@@ -42,8 +42,8 @@ def _among_others(study: Study) -> Iterator[str]:
     for name in inner:
         if name in WRITTEN or name == RELEASES:
             yield (
-                f"results_dir: {study.results_dir}: {name} is a name that studies write into "
-                f"{USUAL} themselves; write another, such as {USUAL}/{name}_study, and move what "
+                f"results_dir: {study.results_dir}: {name} is a name that the default study "
+                f"writes in {USUAL}; write another, such as {USUAL}/{name}_study, and move what "
                 "is there"
             )
             return

@@ -81,6 +81,8 @@ AnyBackbone = Annotated[
 def _read_epsilons(value: Any) -> Any:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
+    if not value:
+        raise ValueError("empty: write at least one, such as [0.5, 1, 2, inf]")
     tokens = [epsilon_token(item) for item in value]
     for token in tokens:
         if tokens.count(token) > 1:

@@ -280,7 +280,7 @@ def study_run(
             f"- {best.dataset}, epsilon {best.epsilon}: {best.measure.title} "
             f"{best.value:.1f} % by {best.method} on {best.backbone}"
         )
-        told = (beside_words(best.entry), chosen_words(best), ceiling_words(best))
+        told = (beside_words(best), chosen_words(best), ceiling_words(best))
         sentences[-1] += "".join(f"; {text}" for text in told if text)
         if never := never_predicted(best.entry):
             sentences[-1] += f"; never predicted: {never}"

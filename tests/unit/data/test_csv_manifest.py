@@ -158,6 +158,19 @@ def test_numbers_are_labels_where_no_name_is_a_number(tmp_path: Path) -> None:
     assert (digits.labels() == 1 - named.labels()).all()
 
 
+def test_several_labels_in_one_are_told_the_option_for_them_once(tmp_path: Path) -> None:
+    rows = animals(tmp_path)
+    for row in rows[4:9]:
+        row["kind"] = "cat|dog"
+    write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path / "out", root=str(tmp_path), train="a.csv", **ANIMALS)
+    assert "5 labels without a class" in str(caught.value)
+    hints = str(caught.value).count("label_columns in place of label_column")
+    assert hints == str(caught.value).count("'cat|dog', which is none of class_names;")
+    assert hints <= 2, "of the five rows one a part"
+
+
 def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
     rows = animals(tmp_path)
     rows[4]["kind"] = "wolf"
@@ -169,6 +182,7 @@ def test_a_name_of_no_class_is_told_with_its_line(tmp_path: Path) -> None:
     assert "2 labels without a class" in text
     assert "a.csv line 6: kind is 'wolf', which is none of class_names" in text
     assert "a.csv line 7: kind is blank" in text
+    assert "label_columns" not in text
     rows[4]["kind"] = "cat"
     write_csv(tmp_path / "a.csv", rows)
     train, test = prepare(

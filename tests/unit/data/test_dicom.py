@@ -145,11 +145,9 @@ def test_a_slope_of_zero_is_no_black_picture(window: dict[str, Any]) -> None:
 
 
 def test_a_window_of_no_shades_is_refused() -> None:
-    """A table whose values have no bits leaves dark and bright one shade."""
-    table = Dataset()
-    table.LUTDescriptor, table.LUTData = [4096, 0, 0], bytes(2 * 4096)
+    """An intercept beyond float64's steps leaves dark and bright one value."""
     with pytest.raises(ImageError, match="rescale or window values"):
-        shades(ModalityLUTSequence=[table], WindowCenter=50, WindowWidth=100)
+        shades(RescaleSlope=1, RescaleIntercept=1e25, WindowCenter=50, WindowWidth=100)
 
 
 @pytest.mark.parametrize("bits", [8, 12])

@@ -22,6 +22,7 @@ import pytest
 from PIL import Image
 
 from dpprobe.data import problems, sources, table
+from dpprobe.data.dataset_checks import rare_words
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
@@ -151,7 +152,8 @@ FAULTS: dict[str, tuple[Callable[[Rows], None], str, str]] = {
     "page": (page, "unreadable", ROW + r"cannot be decoded \(.*begins with b'<!DOCTYPE html>"),
     "frames": (frames, "unreadable", ROW + "2 images in one file; replace it"),
     "missing": (remove, "missing", ROW + r"cannot be read \(No such file or directory\); restore"),
-    "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' stands twice; "),
+    "id twice": (repeat_id, "id", r"train row 4 \(id train-1\), .*: id 'train-1' stands twice, "
+        "under two labels: dog and cat; "),
     "no id": (blank_id, "id", r"train row 4, .*train4.jpg: no id; give every row its own id"),
     "label": (wrong_label, "label", ROW + "label 7 is not a number from 0 to 1; correct it"),
     "twin": (twin, "duplicate", r"test row 2 \(id test-2\), .*: the same bytes as train id"),
@@ -301,7 +303,11 @@ def test_copies_are_listed_as_pairs_beside_the_tables(rows: Rows) -> None:
     train[4]["path"].write_bytes(train[0]["path"].read_bytes())
     rows.write()
     assert [(row["row"], row["problem"], row["detail"]) for row in rows.report()] == [
-        ("1", "training image that stands twice", "the same pixels as train row 0 (id train-0)"),
+        (
+            "1",
+            "training image that stands twice",
+            "the same pixels as train row 0 (id train-0); same picture, other label: dog and cat",
+        ),
         ("4", "training image that stands twice", "the same bytes as train row 0 (id train-0)"),
     ]
     assert read_info(rows.directory / "out/dataset.json").copies == {
@@ -316,6 +322,30 @@ def test_copies_are_listed_as_pairs_beside_the_tables(rows: Rows) -> None:
     train[4]["path"].write_bytes(noise(78))
     rows.write()
     assert not (rows.directory / "out/problems.csv").exists(), "a report of what was mended"
+
+
+def test_a_picture_in_two_classes_is_told_as_a_contradiction(
+    rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = rows.splits["train"]
+    train[1]["path"].write_bytes(train[0]["path"].read_bytes())  # a cat and a dog
+    train[4]["path"].write_bytes(train[2]["path"].read_bytes())  # two cats
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write()
+    assert "train: 1 rows repeat an image under a label that contradicts" in caplog.text
+
+
+def test_a_class_of_few_images_is_warned_of(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        rows.write()
+    info = read_info(rows.directory / "out/dataset.json")
+    assert info.rare in caplog.text
+    assert "class cat: 3 training images, " in info.rare
+    assert info.rare.endswith(": no number about them means anything")
+    assert rare_words(("a", "b"), (2, 900), (1, 100)) == (
+        "class a: 2 training images, 1 test image: no number about it means anything"
+    )
+    assert rare_words(("a", "b"), (5, 900), (5, 100)) == ""
 
 
 def test_an_image_in_train_and_test_is_one_in_another_file_too(rows: Rows) -> None:

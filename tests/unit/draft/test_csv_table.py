@@ -41,6 +41,31 @@ def test_patients_groups_and_classes_are_told_by_names(clinic: Desk) -> None:
     assert "Guessed from its name: whose an image is. The unit of privacy is then the" in text
 
 
+def test_predictions_speak_of_patients_and_of_the_largest_class(clinic: Desk) -> None:
+    clinic.table("scans/lesions.csv", lesions())
+    printed = clinic.init("scans/lesions.csv")
+    assert "patients of 2 classes a private head" in printed
+    assert "images would do" not in printed
+    assert "--unit patient" in printed
+    assert "if a non-private head has" in printed
+    expected = [line for line in printed.splitlines() if "if a non-private head has" in line]
+    flag = "no better than always naming the largest class (90 %)"
+    for line in expected:
+        assert (int(line.split()[0]) <= 90) == (flag in line), line
+
+
+def test_labels_that_are_several_in_one_are_pointed_at(clinic: Desk) -> None:
+    rows = lesions()
+    rows[5]["diagnosis"] = "benign;malignant"
+    clinic.table("scans/lesions.csv", rows)
+    printed = clinic.init("scans/lesions.csv")
+    assert "benign;malignant in diagnosis: taken for a class of its own, and its parts" in printed
+    assert "`label_columns`" in printed
+    other = [row | {"diagnosis": ["a, b", "c"][n % 2]} for n, row in enumerate(lesions())]
+    clinic.table("scans/other.csv", other)
+    assert "taken for a class of its own" not in clinic.init("scans/other.csv"), "no parts"
+
+
 def test_delta_lies_below_one_over_the_patients() -> None:
     assert [choose_delta(n) for n in (1, 10_000, 10_001, 1_281_167)] == [1e-5, 1e-5, 1e-6, 1e-8]
 

@@ -51,6 +51,45 @@ def test_unequal_classes_change_the_metric_and_leave_no_count_in_the_file(desk: 
     assert not any(number in text for number in ("347", "31", "378", "91.8", "11.2"))
 
 
+def test_the_remedy_for_a_rare_class_is_drafted_whatever_the_labels(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=40)
+    desk.images("y/a", count=40)
+    desk.images("y/b", count=4)
+    printed = {name: desk.init(name) for name in "xy"}
+    for name in printed:
+        text = (desk.folder / f"{name}.yaml").read_text()
+        start = text.index("  # balanced: ")
+        lines = text[start : text.index("  # The ceiling")].splitlines()
+        taken = "\n".join(f"  {line[4:]}" for line in lines)
+        (desk.folder / f"{name}.yaml").write_text(text.replace("\n".join(lines), taken))
+        assert desk.study(f"{name}.yaml").methods["balanced"].balanced  # type: ignore[attr-defined]
+        assert "the choice has no price" in " ".join(text.replace("#", "").split())
+    assert "`balanced: true`" in printed["y"]
+    assert "`balanced: true`" not in printed["x"]
+
+
+def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
+    desk.images("images/x/a", "images/x/b")
+    desk.init("images/x")
+    desk.init("images/x", "--output", "X-2.yaml")
+    desk.init("images/x", "--output", "24.yaml")
+    studies = [desk.study(name) for name in ("x.yaml", "X-2.yaml", "24.yaml")]
+    assert [study.study for study in studies] == ["x", "x_2", "24"]
+    assert [study.results_dir for study in studies] == ["results/x", "results/x_2", "results/24"]
+    assert {study.data_dir for study in studies} == {"data/x"}
+    assert {name for study in studies for name in study.datasets} == {"x"}
+
+
+def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
+    assert "name a folder of class folders, a CSV" in desk.init()
+
+
+def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
+    desk.images("x/a", "x/b", count=400)
+    desk.images("x/c", count=40)
+    assert "This is accuracy; the study's metric is macro accuracy" in desk.init("x")
+
+
 def test_three_unequal_classes_are_judged_by_the_mean_over_classes(desk: Desk) -> None:
     desk.images("x/a", "x/b", count=40)
     desk.images("x/c", count=12)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -119,7 +120,30 @@ def test_every_seed_gets_the_one_solution() -> None:
 
 def test_a_fit_that_stops_early_says_so(caplog: pytest.LogCaptureFixture) -> None:
     fit(training_set(), penalties=(1e-5,), max_iterations=2)
-    assert "stopped at slope" in caplog.text
+    assert "penalty 1e-05 ended early (largest slope " in caplog.text
+    assert "after max_iterations 2; the ceiling is usable but may be too low" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "warned"), [(0, False), (2, True)])
+def test_a_loss_that_stopped_falling_is_no_warning(
+    status: int,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """scipy reports success where the loss cannot fall in float64, whatever the slope."""
+
+    def ended(*given: Any, **options: Any) -> Any:
+        result = minimize(*given, **options)
+        result.status, result.success = status, status == 0
+        return result
+
+    monkeypatch.setattr("dpprobe.heads.logistic_regression.minimize", ended)
+    fit(training_set(), penalties=(1e-2,), tolerance=1e-30)
+    assert ("no step lowered the loss beyond rounding; the ceiling is usable" in caplog.text) == (
+        warned
+    )
+    assert any(each.levelname == "WARNING" for each in caplog.records) == warned
 
 
 def test_it_tops_private_training_on_the_same_rows() -> None:

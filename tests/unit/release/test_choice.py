@@ -15,7 +15,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants, calibration
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
-from dpprobe.release.choice import NO_CHOICE, choice_block
+from dpprobe.release.choice import NO_CHOICE, WHAT_IT_MEANS, choice_block
 from dpprobe.results.summary import rounded_up
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
@@ -93,7 +93,7 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         assert (block["cells"], block["epsilon"]) == (cells, None)
         assert "not covered" in block["words"]
         assert named in block["words"]
-        assert "Choose on public data, or leave these out" in block["words"]
+        assert WHAT_IT_MEANS in block["words"]
         assert "nothing covers the test units" in block["words"]
 
 

@@ -30,6 +30,7 @@ from dpprobe.release.evaluation import (
     check_telling,
     evaluate,
     evaluation_mechanisms,
+    fewest_of_a_class,
     hit_sum,
     label_counts,
 )
@@ -377,3 +378,17 @@ def test_an_accuracy_that_its_noise_would_drown_is_refused(tmp_path: Path) -> No
     check_telling(planned(60))
     with pytest.raises(PrivacyError, match=r"evaluate.epsilon 0.5: on 20 test units .* 35 points"):
         check_telling(planned(20))
+
+
+def test_an_area_that_no_labels_could_tell_is_refused(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "auc", 140, 1.0)
+    fewest = fewest_of_a_class(plan)
+    check_telling(plan)
+    assert 0 < 140 / 2 - fewest < 10
+    with pytest.raises(PrivacyError, match=r"of 100 test units the AUC .* needs \d+ of either"):
+        check_telling(planned(tmp_path, "auc", 100, 1.0))
+    deviation = plan.mechanisms[-1].noise_multiplier * plan.mechanisms[-1].sensitivity
+    for units, measured in ((fewest + 1, True), (fewest - 1, False)):
+        counts = np.full((1, 2, evaluation.FEWEST_BINS), units / evaluation.FEWEST_BINS)
+        estimate, _ = area_estimate(counts, deviation)
+        assert (estimate.high - estimate.low < 1) == measured

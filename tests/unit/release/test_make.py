@@ -436,6 +436,18 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(folder: Path) -> Non
     assert "chooses these options" in details["rule of auto"]
 
 
+def test_a_reader_refuses_a_bundle_with_a_key_that_it_does_not_know(folder: Path) -> None:
+    """So a new key needs no new version of the format: no reader of before misreads it."""
+    output = release(folder, study(folder))
+    facts = json.loads((output / bundle.FACTS_FILE).read_text())
+    assert "class_priors" not in facts["head"], "a bundle without them is as it was before"
+    facts["head"]["later"] = [0.5, 0.5]
+    (output / bundle.FACTS_FILE).write_text(json.dumps(facts))
+    bundle.write_sums(output)
+    with pytest.raises(DataError, match=r"head\.later: Extra inputs .* use the dpprobe that made"):
+        bundle.read_bundle(output)
+
+
 def test_a_balanced_release_publishes_the_frequencies_that_were_taken_off(folder: Path) -> None:
     output = release(folder, study(folder, method="balanced"))
     read = bundle.read_bundle(output)

@@ -202,7 +202,8 @@ def test_patients_are_named_where_each_counts_once(tmp_path: Path) -> None:
     assert "over seeds and test patients together (bootstrap over test patients)" in note
     assert "Where the dataset names patients each counts once" in note
     console = format_console([tmp_path / "digits.parquet"])
-    assert "over seeds and test patients, who count once each: ± or [ends]" in console
+    assert "± or [ends]: 95 % intervals over seeds and test patients, who count once" in console
+    assert "(the ± of tables/accuracy.md is over seeds alone)" in console
     assert "test rows" not in console
 
 

@@ -130,3 +130,13 @@ def test_a_table_without_its_columns_is_refused_in_one_line(tmp_path: Path) -> N
     with pytest.raises(DataError, match="unreadable") as raised:
         read_subgroups(path)
     assert "\n" not in str(raised.value)
+
+
+def test_ranges_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    ages = {">=80": 30, "18-39": 300, "<18": 12, "40-79": 200}
+    pairs = {f"{age} x f": units for age, units in ages.items()}
+    table = made(tmp_path, groups={"age": ages, "age x sex": pairs, "sex": {"f": 40, "m": 500}})
+    groups = [each[4].text for each in table.rows if each[1].text == "sgd"]
+    named = [group for group in groups if not group.startswith("gap")]
+    order = ["<18", "18-39", "40-79", ">=80"]
+    assert named == [*order, *(f"{age} x f" for age in order), "m", "f"]

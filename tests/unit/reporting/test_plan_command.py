@@ -27,6 +27,33 @@ def test_it_prints_a_plan(
     assert "3,000 images, 4 classes" in capsys.readouterr().out
 
 
+def test_it_says_patients_where_n_counts_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--n", "64", "--unit", "patient", "--epsilon", "0.1")
+    assert _run(monkeypatch, *CALL, *few) == 0
+    printed = capsys.readouterr().out
+    assert "64 patients, 4 classes" in printed
+    assert "with 64 patients of 4 classes" in printed
+    assert "patients would do" in printed
+    assert "10x patients" in printed
+    of_data = printed.partition("Lead kept: (private")[0]
+    assert "images" not in of_data
+
+
+def test_it_flags_what_naming_the_largest_class_does_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low = ("--n", "300", "--classes", "2", "--majority", "0.75")
+    assert _run(monkeypatch, *CALL, *low, "--ceiling", "0.77") == 0
+    flag = (
+        "Rows no better than always naming the largest class (75 %), where a non-private head has"
+    )
+    assert f"{flag} 77 %: this" in capsys.readouterr().out
+    assert _run(monkeypatch, *CALL, "--ceiling", "0.82") == 0
+    assert "no better than" not in capsys.readouterr().out
+
+
 def test_it_prints_json_and_draws(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -42,7 +69,7 @@ def test_it_prints_json_and_draws(
     ("options", "message"),
     [
         (("--epsilon", "-1"), "epsilon -1: outside"),
-        (("--n", "2"), "n 2: fewer images than the 4 classes"),
+        (("--n", "2"), "n 2: fewer than the 4 classes"),
         (("--figure", "plan.pdf"), "plan.pdf: ends neither in .svg nor in .png"),
     ],
 )

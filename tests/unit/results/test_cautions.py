@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.headline import (
+    ALWAYS,
     ONE_SEED,
     beside_words,
     ceiling_words,
@@ -21,6 +23,7 @@ from dpprobe.results.cautions import cautions, falls, never_predicted_lines
 from dpprobe.results.cell_record import read_cell
 from dpprobe.results.halves import half_values, split_rows
 from dpprobe.results.headline import headline_reason, least_class
+from dpprobe.results.held_out import HeldOut
 from dpprobe.results.summary import Entry, Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
 
@@ -60,6 +63,34 @@ def test_the_metric_follows_the_test_split_and_says_why(
     assert lines[0] == grid.reasons["digits"]
 
 
+def test_what_named_the_metric_is_told(tmp_path: Path) -> None:
+    cell = write_cell(tmp_path, **LESIONS, headline="accuracy")
+    summarise_cells([cell], tmp_path / "s.parquet", study="s", metric_of="the study")
+    (reason,) = read_grid([tmp_path / "s.parquet"]).reasons.values()
+    assert reason == "The metric is accuracy, as the study says."
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "expected"),
+    [
+        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
+        ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
+        ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
+        (LESIONS, [180, 20], 24.7),
+        (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
+        ({"multi_label": True}, [100, 200, 0, 2], 2.2),
+    ],
+)
+def test_the_variance_rests_on_the_rows_of_rare_classes(
+    options: dict[str, Any], counts: list[int], expected: float, tmp_path: Path
+) -> None:
+    path = write_cell(tmp_path, **options)
+    write_json(path, read_json(path) | {"test_counts": counts})
+    (entry,) = _grid(tmp_path, path).entries.values()
+    assert entry.resting == pytest.approx(expected, abs=0.05)
+
+
 def _majority(path: Path, *, seeds: int) -> None:
     """Changes a cell to one of which so many seeds answer the first class alone."""
     values = read_json(path)
@@ -89,10 +120,64 @@ def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path)
     assert least is not None
     assert (least.name, least.value) == ("malignant", 0.0)
     best = best_private(grid, {})[0]
-    words = beside_words(best.entry)
+    words = beside_words(best)
     share = 100 * max(record.test_counts or ()) / 660
-    assert f"always answering the most frequent has accuracy {share:.1f}" in words
+    assert f"{ALWAYS} has AUC 50.0\u00a0% and accuracy {share:.1f}" in words
+    assert "`balanced: true`" in " ".join(cautions(grid, [], "digits"))
     assert "least recall of a class 0.0\u00a0% (malignant)" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "constant"),
+    [
+        ({"class_names": ("a", "b", "c"), "shares": (0.48, 0.46, 0.06)}, "macro accuracy 33.3"),
+        (LESIONS, "AUC 50.0"),
+        ({"shares": (0.25,) * 4}, "accuracy 2"),
+    ],
+)
+def test_a_constant_answer_is_told_in_the_metric_of_the_headline(
+    options: dict[str, Any], constant: str, tmp_path: Path
+) -> None:
+    """A result as good as noise is told as such, and one that is better is not."""
+    cells = [
+        write_cell(tmp_path, epsilon=epsilon, quality=quality, rows=400, **options)
+        for epsilon, quality in (("1", 0.0), ("8", 3.0))
+    ]
+    grid = _grid(tmp_path, *cells)
+    poor, good = best_private(grid, {})
+    assert f"{ALWAYS} has {constant}" in beside_words(good)
+    assert beside_words(poor).startswith(f"not distinguishable from {ALWAYS}, which has {constant}")
+    lines = headline_lines(grid, "digits")
+    assert any(
+        line.startswith(f"Always answering the most frequent has {constant}") for line in lines
+    )
+    assert f"The best private cells are not distinguishable from {ALWAYS}: at 1." in lines
+
+
+def test_a_result_below_a_constant_answer_is_told(tmp_path: Path) -> None:
+    shares: dict[str, Any] = {
+        "class_names": ("a", "b"),
+        "shares": (0.95, 0.05),
+        "headline": "accuracy",
+    }
+    (best,) = best_private(
+        _grid(tmp_path, write_cell(tmp_path, quality=0.0, rows=400, **shares)), {}
+    )
+    assert beside_words(best).startswith(f"worse than {ALWAYS}, which has accuracy 9")
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(2, True), (5, False)])
+def test_few_seeds_are_told_where_they_widen_an_interval(
+    seeds: int, told: bool, tmp_path: Path
+) -> None:
+    cells = [
+        write_cell(tmp_path, epsilon="4", quality=0.95, seeds=seeds, rows=600),
+        write_cell(
+            tmp_path, method="nonprivate", epsilon="inf", quality=0.95, seeds=seeds, rows=600
+        ),
+    ]
+    lines = headline_lines(_grid(tmp_path, *cells), "digits")
+    assert any(line.startswith("More seeds may tell, at 4: ") for line in lines) == told
 
 
 def test_many_classes_are_counted_rather_than_listed(tmp_path: Path) -> None:
@@ -159,6 +244,26 @@ def test_the_noise_of_training_is_no_fall(seeds: int, told: int) -> None:
         )  # fmt: skip
         fell += bool(falls(grid, [], "d"))
     assert fell <= told
+
+
+@pytest.mark.parametrize(("luck", "told"), [(0.0, True), (25.0, False)])
+def test_what_two_choices_add_makes_a_fall_less_sure(
+    luck: float, told: bool, tmp_path: Path
+) -> None:
+    """The luck of both is the same: the difference stays at 28 points."""
+    cells = [
+        write_cell(tmp_path, method=method, epsilon=epsilon, quality=quality, rows=600)
+        for method, epsilon, quality in (("a", "1", 2.0), ("c", "4", 0.5))
+    ]
+    grid = _grid(tmp_path, *cells)
+    bests = [
+        replace(
+            best,
+            held_out=HeldOut(value=best.entry.mean - luck, candidates=2, seeds=True, agreement=0.5),
+        )
+        for best in best_private(grid, {})
+    ]
+    assert bool(falls(grid, bests, "digits")) is told
 
 
 def _quantile(chance: np.ndarray) -> np.ndarray:

@@ -103,6 +103,31 @@ def test_the_interval_covers_a_difference_of_areas() -> None:
     assert 0.91 * TIMES <= held <= 0.99 * TIMES
 
 
+@pytest.mark.parametrize("rare", [1, 2])
+def test_of_a_rare_class_that_decides_the_interval_covers(rare: int) -> None:
+    """Halves of its few rows would say too little, as they do of few rows."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([1, 0], [rare, 200])
+    halves = split_rows("macro_accuracy", labels)
+    held = 0
+    for _ in range(TIMES):
+        entries = []
+        for recalls in ((0.9, 0.4), (0.8, 0.7)):
+            scores = _answers(recalls, labels, generator.random(len(labels)))
+            entry = _entry_of("macro_accuracy", scores, labels, halves)
+            record = evaluate(scores, labels)
+            correct = scores.argmax(axis=1) == labels
+            ends = summarise([record], correct=correct, labels=labels)["macro_accuracy"]
+            low, high = 100 * ends["both_low"], 100 * ends["both_high"]
+            entries.append(replace(entry, both_low=low, both_high=high, resting=float(rare)))
+        told = compare(*entries)
+        assert told.way == INDEPENDENT
+        assert told.low is not None
+        assert told.high is not None
+        held += told.low <= -10.0 <= told.high
+    assert held >= 0.91 * TIMES
+
+
 def _pair(generator: np.random.Generator, rows: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
     """Two cells with 80 and 85 % right on rows that are as hard for both."""
     hard = generator.random(rows)

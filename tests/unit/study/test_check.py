@@ -92,6 +92,12 @@ def test_no_option_allows_a_release_a_delta_above_one_over_n() -> None:
     assert str(caught.value) == f"config: releases.first: {above}; write a smaller delta"
     study["releases"] = {"first": release | {"delta": 1e-5}}
     assert len(check_study(load_study(study))) == 1
+    study["releases"] = {"first": release | {"delta": 1e-5, "epsilon": 7.5}}
+    (unmeasured,) = set(check_study(load_study(study))) - set(
+        check_study(load_study(study | {"releases": {}}))
+    )
+    assert unmeasured.startswith("releases.first: epsilon 7.5 is not in `epsilons`, so that no")
+    study["releases"] = {"first": release | {"delta": 1e-5}}
     study["privacy"] = {"max_epsilon": 3.0}
     with pytest.raises(ConfigError, match=r"max_epsilon of digits is at its delta: delta 0\.1 is"):
         check_study(load_study(study))
@@ -140,6 +146,16 @@ def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
     assert str(caught.value) == (
         "config: features.shards: 360 is above the 359 test rows of digits; write at most 359"
     )
+
+
+def test_an_empty_part_is_told_with_the_fraction_that_gives_it_rows() -> None:
+    few = {"test_fraction": 0.0001, "split_by": "id"}
+    dataset = load_study(STUDY).datasets["digits"].model_dump(mode="json")
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(changed("datasets.digits", dataset | few)))
+    start = "config: datasets.digits: its test part is empty: test_fraction 0.0001 leaves it none; "
+    assert str(caught.value).startswith(f"{start}write 0.01, which makes 1,7")
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -347,7 +363,10 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
         ({"data_dir": "out", "results_dir": "out/scans"}, "where the split tables of scans go"),
         ({"data_dir": "out", "results_dir": "out/downloads"}, "where downloads go"),
         ({"data_dir": "out", "results_dir": "out/results"}, None),
-        ({"results_dir": "results/cells"}, "results_dir: .*: cells is a name that studies write"),
+        (
+            {"results_dir": "results/cells"},
+            "results_dir: .*: cells is a name that the default study writes",
+        ),
         ({"results_dir": "results/mine/releases"}, "another, such as results/releases_study"),
         ({"results_dir": "results/mine"}, None),
         ({"results_dir": "elsewhere/cells"}, None),

@@ -7,6 +7,7 @@ marker.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ SETTINGS: Any = {
 DPI = 200
 TOP = 101.0  # of the accuracy axis: a line at 100 % is still seen whole
 LEGEND_LINE = 0.185  # inches
+CAPTION_LETTER = 0.065  # inches, on average
 
 
 def looks(count: int) -> list[tuple[str, tuple[Any, str]]]:
@@ -93,9 +95,15 @@ def label_outer_panels(panels: Sequence[Axes], label: str) -> None:
 
 
 def title_figure(figure: Figure, title: str, caption: str, *, panels: int) -> None:
-    """Writes a figure's title and caption; above a single panel they take a line each."""
+    """Writes a figure's title and caption; above a single panel they take a line each.
+
+    Lines end before the figure's legends, which stand at its upper right corner and must be there.
+    """
     text = f"{title}\n{caption}" if panels == 1 else f"{title}; {caption}"
-    figure.suptitle(text, fontsize=9, x=0.01, ha="left")
+    taken = max((each.get_window_extent().width / figure.dpi for each in figure.legends), default=0)
+    width = int((figure.get_figwidth() - taken - 0.2) / CAPTION_LETTER)
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
+    figure.suptitle("\n".join(lines), fontsize=9, x=0.01, ha="left")
 
 
 def title_axes(axes: Axes, title: str, subtitle: str) -> None:

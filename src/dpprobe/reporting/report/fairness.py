@@ -77,6 +77,7 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
     ]
     table = fairness_table(parts)
     first = records[0]
+    alone = _only_label(first)
     return {
         "dataset": dataset,
         "units": "patients" if first.units is not None else "rows",
@@ -95,6 +96,7 @@ def _part(dataset: str, parts: Sequence[Subgroups]) -> dict[str, Any]:
         "gaps_count": len(gaps),
         "parity": parity[:GAPS_SHOWN],
         "parity_count": len(parity),
+        "parity_label": alone,
         "groups": html(table, caption=f"Subgroups of {dataset}: a row a group, a column an ε")
         if len(markdown(table).encode()) <= TABLE_BYTES
         else None,
@@ -152,13 +154,18 @@ def _gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> Iterator
 
 
 def _parity(record: FairnessRecord, attribute: str) -> Iterator[dict[str, Any]]:
-    """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one."""
+    """Yields fairlearn's differences of an attribute, the mean over labels beside the worst one.
+
+    Of two classes the second alone has them.
+    """
+    alone = _only_label(record)
+    shown = _PARITY if alone is None else (alone,)
     for cell in sorted(record.cells, key=_order):
         items = [item for each in cell.attributes if each.attribute == attribute
                  for item in each.parity]  # fmt: skip
         by_label = {(item.threshold, item.label): item for item in items}
         for threshold in dict.fromkeys(item.threshold for item in items):
-            pair = [by_label.get((threshold, label)) for label in _PARITY]
+            pair = [by_label.get((threshold, label)) for label in shown]
             yield {
                 **_names(record, cell, attribute),
                 "threshold": threshold,
@@ -181,9 +188,20 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
                 if named:
                     title = METRIC_TITLES[metric]
                     yield f"{attribute.attribute}, by {title} alone: {', '.join(named)}"
-                if 0 < len(compared.labels) < len(record.class_names):
+                if 0 < len(compared.labels) < _countable(record):
                     labels = ", ".join(compared.labels)
                     yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
+
+
+def _only_label(record: FairnessRecord) -> str | None:
+    """Returns the label that stands for both of two classes; None with more, or several a row."""
+    return record.class_names[1] if _countable(record) == 1 else None
+
+
+def _countable(record: FairnessRecord) -> int:
+    """Counts the labels that recalls and scores are of: the second alone of two classes."""
+    classes = len(record.class_names)
+    return 1 if classes == 2 and not record.multi_label else classes
 
 
 def _order(cell: FairnessCell) -> tuple[str, float]:

@@ -50,6 +50,16 @@ def plan_parts(
     return parts
 
 
+def unplanned_words(grid: Grid) -> list[str]:
+    """Says of each dataset why nothing is predicted for it, where its metric is the reason."""
+    return [
+        f"{dataset}: nothing is predicted, for the learning curves that predictions stand on are "
+        f"of accuracy with one label an image, and the metric here is {measure.title}"
+        for dataset, measure in grid.measures.items()
+        if measure.headline != _HEADLINE or measure.multi_label
+    ]
+
+
 def plan_origin() -> dict[str, Any]:
     """Says what the predictions stand on."""
     curves = read_curves()
@@ -92,6 +102,10 @@ class _Part:
             epsilon=min(self.epsilons, key=lambda epsilon: abs(math.log(epsilon))),
             delta=float(private.delta),
         )
+        patients = (info.units or {}).get("train")
+        # The unit is not in a summary; n of as many patients as rows is either.
+        by_patient = self.setting.n == patients != info.train_rows
+        self.unit = "patient" if by_patient else "image"
         counts = info.splits["test"].per_class
         entries = [
             (epsilon, entry)
@@ -117,6 +131,7 @@ class _Part:
             "dataset": self.dataset,
             "backbone": self.backbone,
             "setting": self.setting,
+            "unit": self.unit,
             "ceiling": self.ceiling.mean if self.ceiling else None,
             "assumed": 100 * self.scale.middle,
             "rows": [self._row(epsilon) for epsilon in self.epsilons],

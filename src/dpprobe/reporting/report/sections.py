@@ -43,7 +43,7 @@ def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:
         "value": f"{best.value:.1f}\u00a0%",
         "interval": best_interval(best),
         "tested": tested_words(best.entry),
-        "beside": beside_words(best.entry),
+        "beside": beside_words(best),
         "never": never_predicted(best.entry),
         "chosen": chosen_words(best),
         "what": f"best private test {measure} at ε\u00a0=\u00a0{best.epsilon}",
@@ -140,6 +140,7 @@ def what_was_run(
             "delta": grid.delta_text(name) or "none",
             "source": one_line(dict(info.source)),
             "untested": _untested(info),
+            "rare": info.rare,
         }
         for name, info in infos.items()
     ]
@@ -153,7 +154,7 @@ def what_was_run(
         for name, options in study["backbones"].items()
     ]
     methods = [
-        {"name": name, "head": options["head"], "options": one_line(options, skip=("head",))}
+        {"name": name, "head": options["head"], "options": _method_options(options)}
         for name, options in study["methods"].items()
     ]
     return {
@@ -163,6 +164,15 @@ def what_was_run(
         "methods": methods,
         "epsilons": ", ".join(map(str, study["epsilons"])),
     }
+
+
+def _method_options(options: Mapping[str, Any]) -> str:
+    """Writes a method's options; what `auto` chooses stands in its statements, by cell."""
+    if options["head"] != "auto":
+        return one_line(options, skip=("head",))
+    asked = one_line(options, skip=("head", "normalize"))
+    chosen = "all else chosen by its rule for each cell, see the privacy statements"
+    return f"{asked}; {chosen}" if asked else chosen
 
 
 def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:

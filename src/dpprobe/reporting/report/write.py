@@ -26,10 +26,10 @@ from dpprobe.reporting.report.imbalance import read_imbalances
 from dpprobe.reporting.report.laws import law_parts
 from dpprobe.reporting.report.long_tail import long_tail_section
 from dpprobe.reporting.report.origin import commands, provenance
-from dpprobe.reporting.report.plans import plan_origin, plan_parts
+from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import best_private, highlights
-from dpprobe.results.cautions import cautions
+from dpprobe.results.cautions import NEVER_REMEDY, cautions
 from dpprobe.results.cell_record import HEADLINES
 from dpprobe.results.summary import read_grid, read_summaries, rounded_up
 
@@ -140,6 +140,8 @@ def write_report(output: Path, sources: Sources, origin: Origin, *, template: Pa
         ],
         plans=plan_parts(grid, summary, infos, has_room=exhibits.has_room),
         plan_origin=plan_origin(),
+        unplanned=unplanned_words(grid),
+        never_remedy=NEVER_REMEDY,
         cells_left_out=max(0, len(cells) - CELLS_SHOWN),
         statements_shown=statements.STATEMENTS_SHOWN,
         statements_count=len(privacy),

@@ -288,3 +288,13 @@ def test_options_that_nothing_priced_are_marked_and_have_no_gap(tmp_path: Path) 
     text = (tmp_path / "a.svg").read_text()
     assert "<!-- sgd -->" in text
     assert "<!-- found" not in text
+
+
+def test_a_caption_ends_before_the_legend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over one panel, and with methods whose names are long."""
+    methods = ("sgd_with_a_name_that_is_long", "nonprivate")
+    summary = write_summary(tmp_path, backbones=("pixels",), methods=methods)
+    figure = drawn_figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert not legend.get_window_extent().overlaps(figure._suptitle.get_window_extent())

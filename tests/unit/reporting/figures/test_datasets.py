@@ -56,7 +56,8 @@ def test_without_dp_fc_the_best_method_is_shown_and_said_to_be_chosen(
         epsilons=("1",),
     )  # fmt: skip
     figure = drawn_figure(monkeypatch, lambda files: datasets_figure(cells, **files))
-    assert "best private method at each ε, by test result" in figure.get_suptitle()
+    title = " ".join(figure.get_suptitle().split())
+    assert "best private method at each ε, by test result" in title
     datasets_figure(cells, svg=tmp_path / "a.svg", png=tmp_path / "a.png")
 
 

@@ -53,6 +53,29 @@ def test_what_stands_out_is_counted_beside_what_chance_would_show(tmp_path: Path
     assert sex["widest"] == "6.0"
 
 
+def test_two_classes_have_the_parity_of_the_second(tmp_path: Path) -> None:
+    path = write_fairness(tmp_path, headline="accuracy", class_names=("benign", "effusion"))
+    record = FairnessRecord.read(path)
+    attributes = [
+        item.model_copy(
+            update={"parity": tuple(each for each in item.parity if each.label == "effusion")}
+        )
+        for item in record.cells[0].attributes
+    ]
+    compared = {"auc": {"labels": ("effusion",), "left_out": {}}}
+    cell = record.cells[0].model_copy(update={"attributes": tuple(attributes)})
+    values = record.model_copy(update={"cells": (cell,)}).model_dump()
+    for item in values["attributes"]:
+        item["compared"] |= compared
+    FairnessRecord.model_validate(values).write(path)
+    (part,) = read_fairness_parts([path], order=["digits"], folder=tmp_path)
+    assert part["parity_label"] == "effusion"
+    assert part["parity"]
+    rows = [row["values"] for row in part["parity"]]
+    assert rows[:2] == [["11.0", "7.0", ""], ["11.0", "7.0", "8.0"]]
+    assert not [line for line in part["left_out"] if "alone" in line], "nothing is left out"
+
+
 def test_narrower_gaps_are_counted_too(tmp_path: Path) -> None:
     narrower = {"difference": -0.03, "difference_low": -0.05, "difference_high": -0.01}
     path = write_fairness(tmp_path, gap=narrower)

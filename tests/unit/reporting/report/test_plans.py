@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 
 from dpprobe.data.table import read_info
 from dpprobe.planner.curves import read_curves
-from dpprobe.reporting.report.plans import plan_parts
+from dpprobe.reporting.report.plans import plan_parts, unplanned_words
 from dpprobe.results.summary import read_grid, read_summaries
 from tests.support.report_page import Made
 
@@ -56,3 +58,14 @@ def test_auc_and_several_labels_are_not_predicted(made: Made) -> None:
     infos = {name: read_info(path) for name, path in made.sources.datasets.items()}
     object.__setattr__(grid.measures["digits"], "headline", "auc")
     assert plan_parts(grid, summary, infos, has_room=lambda _: True) == []
+    (words,) = unplanned_words(grid)
+    assert words.startswith("digits: nothing is predicted")
+    assert words.endswith("and the metric here is AUC")
+
+
+def test_a_report_without_predictions_says_why(tmp_path: Path) -> None:
+    made = Made(tmp_path, headline="macro_accuracy")
+    page = made.page()
+    assert "plans" in {part.get("id") for part in page.all("section")}
+    assert "and the metric here is macro accuracy." in page.words
+    assert "Predicted from learning curves" not in page.words

@@ -10,6 +10,7 @@ from pathlib import Path
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.reporting.report.tables import ReportTable
 from dpprobe.reporting.tables import Column, Table, TableCell, make_row
+from dpprobe.results.cautions import NEVER_REMEDY
 from dpprobe.results.summary import summarise_cells
 from tests.support.report_page import Made
 
@@ -102,3 +103,19 @@ def test_a_study_of_a_thousand_cells_stays_small(tmp_path: Path) -> None:
     assert page.text.count("metrics.json --cores") == 1000
     assert len([d for d in page.all("details") if d.get("class") == "statement"]) == 100
     assert len(page.text) < 3e6
+
+
+def test_rare_classes_and_such_as_are_never_predicted_are_warned_of(made: Made) -> None:
+    path = made.root / "data/digits/dataset.json"
+    values = read_json(path)
+    values["splits"]["train"]["per_class"][0], values["splits"]["test"]["per_class"][0] = 2, 1
+    write_json(path, values)
+    for cell in made.results.glob("cells/digits/*/*/*/metrics.json"):
+        record = read_json(cell)
+        for seed in record["seeds"]:
+            seed["never_predicted"] = [0]
+        write_json(cell, record)
+    made.summarise(("digits",))
+    words = made.page().words
+    assert "digits: class zero: 2 training images, 1 test image: no number about it means" in words
+    assert f"Never predicted: zero in all 3 seeds. {NEVER_REMEDY}." in words
