@@ -6,10 +6,11 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test slurm-test check format schema screenshots lock clean clean-all
+.PHONY: help environment s3 demo test slurm-test check format schema screenshots lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
+	@echo "make s3       add what data and results on S3 need: docs/storage.md"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make check    lint, formatting, types, workflow lint"
@@ -48,6 +49,9 @@ $(READY): $(LOCKS) pyproject.toml
 	$(BIN)/python -c 'import dpprobe.fairness.kernels, dpprobe.heads.kernels.exact_step, dpprobe.heads.kernels.fused_step, dpprobe.heads.kernels.grid_rows, dpprobe.privacy.noise, dpprobe.privacy.rounded_gaussian, dpprobe.privacy.sampling'
 	@touch $@
 
+s3: $(READY)
+	$(BIN)/uv pip install --quiet --require-hashes --no-deps --compile-bytecode --python $(BIN)/python -r requirements/s3.lock
+
 demo: $(READY)
 	@$(BIN)/snakemake --cores $(CORES)
 
@@ -84,6 +88,7 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 lock: $(READY)
 	$(LOCK) requirements/bootstrap.in -o requirements/bootstrap.lock
 	$(LOCK) requirements/environment.in -o requirements/environment.lock
+	$(LOCK) --no-deps requirements/s3.in -o requirements/s3.lock
 	$(BIN)/python envs/from_lock.py
 
 # Images, results of other studies, releases and ledgers stay.

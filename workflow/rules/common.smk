@@ -872,10 +872,9 @@ def snakemake_call():
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
-    stored = workflow.storage_settings
     store = {
-        "--default-storage-provider": stored.default_storage_provider,
-        "--default-storage-prefix": stored.default_storage_prefix,
+        "--default-storage-provider": workflow.storage_settings.default_storage_provider,
+        "--default-storage-prefix": workflow.storage_settings.default_storage_prefix,
     }
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),

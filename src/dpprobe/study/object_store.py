@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
@@ -18,6 +19,7 @@ from dpprobe.study.study import Study
 from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN
 
 PROVIDER = "s3"  # the only one that was tried
+PLUGIN_VERSION = "0.3.6"  # of which parts are replaced
 # In results_dir and data_dir: names the prefix that the files around it are copies of.
 MARK = ".object_store.json"
 MARK_FORMAT = "dpprobe-object-store"
@@ -69,26 +71,35 @@ class Folders:
         return None
 
 
-def store_faults(study: Study, *, provider: str, prefix: str, given: Iterable[str]) -> list[str]:
+def store_faults(
+    study: Study, *, provider: str, version: str, prefix: str, given: Iterable[str]
+) -> list[str]:
     """Lists what of a study cannot work with an object store, a line each.
 
     Args:
       provider, prefix: of Snakemake's `--default-storage-provider` and `-prefix`.
+      version: of the provider's plugin.
       given: the names of the settings that the provider was given.
     """
     return [
-        *_call_faults(provider, prefix, given),
+        *_call_faults(provider, version, prefix, given),
         *_folder_faults(study),
         *_release_faults(study),
         *_public_faults(study),
     ]
 
 
-def _call_faults(provider: str, prefix: str, given: Iterable[str]) -> Iterator[str]:
+def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str]) -> Iterator[str]:
     if provider != PROVIDER:
         yield f"--default-storage-provider {provider}: only {PROVIDER} works; see docs/storage.md"
-    bucket = prefix.removeprefix("s3://").partition("/")
-    if provider == PROVIDER and not (prefix.startswith("s3://") and bucket[0] and bucket[2]):
+        return
+    if version != PLUGIN_VERSION:
+        yield (
+            f"snakemake-storage-plugin-{PROVIDER} {version}: dpprobe replaces parts of "
+            f"{PLUGIN_VERSION}, and tried no other; run make s3"
+        )
+    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
+    if not (prefix.startswith("s3://") and bucket and folder):
         yield (
             f"--default-storage-prefix {prefix or '(none)'}: not a folder in a bucket; write "
             "one, such as s3://BUCKET/FOLDER"
@@ -127,6 +138,17 @@ def _public_faults(study: Study) -> Iterator[str]:
                 f"methods.{name}: {option}: is held against all private features and heads on "
                 f"the disk, where an object store has few of them; {_REMEDY}"
             )
+
+
+def plain_address(address: str | None) -> str | None:
+    """Returns a warning for a store's address that files would travel to in the clear."""
+    parts = urlsplit(address or "")
+    if parts.scheme != "http" or parts.hostname in ("localhost", "127.0.0.1", "::1"):
+        return None
+    return (
+        f"--storage-s3-endpoint-url http://{parts.hostname}: images, features and predictions "
+        "travel there in the clear; use https://"
+    )
 
 
 def check_marks(study: Study, prefix: str | None) -> None:
@@ -184,13 +206,22 @@ def _made(study: Study, key: str) -> Iterator[Path]:
     yield from (place for place in places if place.exists())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """An object, the path of its copy on the disk, and when it was stored."""
+
+    key: str
+    path: str
+    time: float
+
+
 def changed_objects(
     objects: Iterable[Mapping[str, Any]], *, root: str, suffix: str
-) -> Iterator[tuple[str, str]]:
-    """Yields (key, path) of the objects of a listing whose copies on the disk are missing or older.
+) -> Iterator[Copy]:
+    """Yields the objects of a listing whose copies on the disk are missing, older or cut short.
 
     Args:
-      objects: of S3's `list_objects_v2`: `Key`, and `LastModified`, a time with its zone.
+      objects: of S3's `list_objects_v2`: `Key`, `Size`, and `LastModified`, a time with its zone.
       root: that keys begin with, and paths do not.
       suffix: that keys end with.
     """
@@ -198,10 +229,13 @@ def changed_objects(
         key = str(each["Key"])
         if not (key.startswith(f"{root}/") and key.endswith(suffix)):
             continue
-        path = key.removeprefix(f"{root}/")
+        copy = Copy(
+            key=key, path=key.removeprefix(f"{root}/"), time=each["LastModified"].timestamp()
+        )
         try:
-            newer = Path(path).stat().st_mtime < each["LastModified"].timestamp()
+            on_disk = Path(copy.path).stat()
         except FileNotFoundError:
-            newer = True
-        if newer:
-            yield key, path
+            yield copy
+            continue
+        if on_disk.st_mtime < copy.time or on_disk.st_size != each["Size"]:
+            yield copy
