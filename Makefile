@@ -6,13 +6,14 @@ READY := $(VENV)/.ready
 LOCKS := requirements/bootstrap.lock requirements/environment.lock
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment s3 demo test slurm-test check format schema screenshots lock clean clean-all
+.PHONY: help environment s3 demo test slurm-test s3-test check format schema screenshots lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
 	@echo "make s3       add what data and results on S3 need: docs/storage.md"
 	@echo "make test     run the tests"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
+	@echo "make s3-test  run the tests of a study on S3, with a server on this machine"
 	@echo "make check    lint, formatting, types, workflow lint"
 	@echo "make format   format code and rules"
 	@echo "make schema   regenerate workflow/schemas from the code"
@@ -62,6 +63,9 @@ test: $(READY)
 slurm-test: $(READY)
 	sh tests/install_system_packages.sh slurm
 	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v -n 2 tests/slurm
+
+s3-test: s3
+	DPPROBE_REQUIRE_S3=1 $(BIN)/python -m pytest -v tests/workflow/test_object_store.py
 
 check: $(READY)
 	$(BIN)/ruff check .

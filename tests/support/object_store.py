@@ -10,7 +10,7 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 BUCKET = "bucket"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "key-of-nobody", "AWS_SECRET_ACCESS_KEY": "secret-of-nobody"}
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from snakemake_interface_storage_plugins.storage_object import StorageObjectBase
 
 from dpprobe.artifacts import atomic_path
 from dpprobe.study.object_store import (
-    MARK,
     SECRETS,
     SHOWN,
     Folders,
@@ -24,6 +23,7 @@ from dpprobe.study.object_store import (
     store_faults,
     write_marks,
 )
+from dpprobe.study.written import STORE_MARK
 
 STORE_PREFIX = workflow.storage_settings.default_storage_prefix.rstrip("/")
 STORE_PLACES = Folders.of(STUDY)
@@ -67,7 +67,9 @@ def check_access():
         next(stored_objects(f"{STORE_KEY}/"), None)
         if not workflow.output_settings.dryrun:
             doing = "write into"
-            store_client().put_object(Bucket=STORE_BUCKET, Key=f"{STORE_KEY}/{MARK}")
+            store_client().put_object(
+                Bucket=STORE_BUCKET, Key=f"{STORE_KEY}/{STORE_MARK}"
+            )
     except (BotoCoreError, ClientError) as error:
         raise StudyError(
             f"--default-storage-prefix {STORE_PREFIX}: cannot {doing} it ({error}); check that the bucket exists, the "

@@ -16,13 +16,16 @@ from urllib.parse import urlsplit
 from dpprobe.artifacts import atomic_path
 from dpprobe.errors import ConfigError
 from dpprobe.study.study import Study
-from dpprobe.study.written import DOWNLOADS, RELEASES, WRITTEN
+from dpprobe.study.written import (
+    DOWNLOADS,
+    RELEASES,
+    STORE_MARK,
+    STORE_MARK_FORMAT,
+    WRITTEN,
+)
 
 PROVIDER = "s3"  # the only one that was tried
 PLUGIN_VERSION = "0.3.6"  # of which parts are replaced
-# In results_dir and data_dir: names the prefix that the files around it are copies of.
-MARK = ".object_store.json"
-MARK_FORMAT = "dpprobe-object-store"
 # Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on
 # this disk, which SQLite locks; a release is locked, renamed and booked.
 ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
@@ -180,19 +183,23 @@ def check_marks(study: Study, prefix: str | None) -> None:
 def write_marks(study: Study, prefix: str) -> None:
     """Notes in a study's folders which store their files are copies of."""
     for folder in (study.results_dir, study.data_dir):
-        path = Path(folder) / MARK
+        path = Path(folder) / STORE_MARK
         if not path.exists():
             with atomic_path(path) as temporary:
-                temporary.write_text(json.dumps({"format": MARK_FORMAT, "prefix": prefix}) + "\n")
+                temporary.write_text(
+                    json.dumps({"format": STORE_MARK_FORMAT, "prefix": prefix}) + "\n"
+                )
 
 
 def _marked(folder: Path) -> str | None:
     try:
-        return str(json.loads((folder / MARK).read_text())["prefix"])
+        return str(json.loads((folder / STORE_MARK).read_text())["prefix"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder / MARK}: cannot be read ({error}); delete {folder}") from None
+        raise ConfigError(
+            f"{folder / STORE_MARK}: cannot be read ({error}); delete {folder}"
+        ) from None
 
 
 def _made(study: Study, key: str) -> Iterator[Path]:

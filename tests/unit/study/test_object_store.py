@@ -12,9 +12,11 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.study.load import load_study
 from dpprobe.study.object_store import (
+    PLUGIN_VERSION,
     Folders,
     changed_objects,
     check_marks,
+    plain_address,
     store_faults,
     write_marks,
 )
@@ -26,7 +28,9 @@ PLACES = Folders(data=PurePosixPath("data"), results=PurePosixPath("results"))
 
 
 def faults(values: dict[str, Any], **changes: Any) -> list[str]:
-    call: dict[str, Any] = {"provider": "s3", "prefix": PREFIX, "given": ()}
+    call: dict[str, Any] = {
+        "provider": "s3", "version": PLUGIN_VERSION, "prefix": PREFIX, "given": (),
+    }  # fmt: skip
     return store_faults(load_study(values), **call | changes)
 
 
@@ -69,7 +73,8 @@ def test_a_plain_study_has_no_faults() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"provider": "gcs"}, "--default-storage-provider gcs"),
+        ({"provider": "gcs", "version": "1.0"}, "--default-storage-provider gcs"),
+        ({"version": "0.4.0"}, f"0.4.0: dpprobe replaces parts of {PLUGIN_VERSION}"),
         ({"prefix": ""}, "--default-storage-prefix (none)"),
         ({"prefix": "s3://bucket"}, "not a folder in a bucket"),
         ({"given": ["secret_key"]}, "--storage-s3-secret-key: credentials come from"),
@@ -78,6 +83,27 @@ def test_a_plain_study_has_no_faults() -> None:
 def test_a_call_that_cannot_work_is_told(changes: dict[str, Any], told: str) -> None:
     (line,) = faults(STUDY, **changes)
     assert told in line
+
+
+def test_the_plugin_that_is_replaced_is_the_locked_one(repository: Path) -> None:
+    lock = (repository / "requirements/s3.lock").read_text()
+    assert lock.startswith(f"snakemake-storage-plugin-s3=={PLUGIN_VERSION} ")
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://s3.example.org:9000", True),
+        ("https://s3.example.org", False),
+        ("http://127.0.0.1:5000", False),
+        ("http://localhost:5000", False),
+        (None, False),
+    ],
+)
+def test_an_address_without_encryption_is_warned_of(address: str | None, told: bool) -> None:
+    warning = plain_address(address)
+    assert (warning is not None) is told
+    assert not told or "in the clear" in str(warning)
 
 
 @pytest.mark.parametrize("folder", ["/scratch/results", "../results"])
@@ -122,16 +148,19 @@ def test_logs_and_runs_of_mlflow_of_a_run_on_disk_do_no_harm(study: Study) -> No
     check_marks(study, PREFIX)
 
 
-def test_only_missing_and_older_copies_are_fetched(
+def test_only_copies_that_are_missing_older_or_cut_short_are_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     stored = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    for name, age in (("older", -1), ("newer", 1)):
-        Path(name).touch()
+    for name, age, size in (("older", -1, 4), ("same", 0, 4), ("newer", 1, 4), ("short", 0, 3)):
+        Path(name).write_bytes(bytes(size))
         os.utime(name, (0, stored.timestamp() + age))
-    keys = ["folder/older", "folder/newer", "folder/missing", "folder2/missing"]
-    objects = [{"Key": key, "LastModified": stored} for key in keys]
-    fetched = dict(changed_objects(objects, root="folder", suffix=""))
-    assert fetched == {"folder/older": "older", "folder/missing": "missing"}
-    assert not dict(changed_objects(objects, root="folder", suffix=".json"))
+    names = ["older", "same", "newer", "short", "missing"]
+    keys = [*(f"folder/{name}" for name in names), "folder2/missing"]
+    objects = [{"Key": key, "LastModified": stored, "Size": 4} for key in keys]
+    fetched = [*changed_objects(objects, root="folder", suffix="")]
+    assert [copy.path for copy in fetched] == ["older", "short", "missing"]
+    assert [copy.key for copy in fetched] == ["folder/older", "folder/short", "folder/missing"]
+    assert {copy.time for copy in fetched} == {stored.timestamp()}
+    assert not [*changed_objects(objects, root="folder", suffix=".json")]
