@@ -133,6 +133,8 @@ SHARDS = [
 ]
 
 
+IN_STORE = workflow.storage_settings.default_storage_provider is not None
+
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
     name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
@@ -500,6 +502,11 @@ def job_marks(cells):
             for cell in cells
         }
     )
+
+
+def stored(paths):
+    """Makes an input function of files that a script finds beside its inputs: of an object store they must be named."""
+    return lambda wildcards: paths(wildcards) if IN_STORE else []
 
 
 def wildcards_cell(wildcards):

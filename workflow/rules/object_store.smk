@@ -160,11 +160,6 @@ def fetch_shown():
         fetch(f"{STUDY.results_dir}/{name}")
 
 
-def stored(paths):
-    """Makes an input function of files that a script finds beside its inputs; of a store they must be named."""
-    return lambda wildcards: paths(wildcards) if STORE is not None else []
-
-
 def fetch_before_update(persistence, path):
     """Copies a cell that is there already onto the disk, where its job keeps it if it is current."""
     place = STORE.object(f"{STORE_PREFIX}/{path}")
