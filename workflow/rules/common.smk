@@ -133,6 +133,8 @@ SHARDS = [
 ]
 
 
+IN_STORE = workflow.storage_settings.default_storage_provider is not None
+
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
     name: method.model_dump(mode="json") for name, method in STUDY.methods.items()
@@ -502,6 +504,11 @@ def job_marks(cells):
     )
 
 
+def stored(paths):
+    """Makes an input function of files that a script finds beside its inputs: of an object store they must be named."""
+    return lambda wildcards: paths(wildcards) if IN_STORE else []
+
+
 def wildcards_cell(wildcards):
     """The cell that wildcards name."""
     return Cell(*(getattr(wildcards, field) for field in Cell._fields))
@@ -579,6 +586,7 @@ def network_files(wildcards):
 
 def disagreeing_seed(wildcards):
     """Names no file, and has a network made again whose record has other options than the study."""
+    fetch_once(f"{STUDY.results_dir}/{NETWORKS_FOLDER}/", NETWORK_FILES[0])
     cell = wildcards_cell(wildcards)
     folder = network_folder(
         f"{STUDY.results_dir}/{NETWORKS_FOLDER}", cell, wildcards.index
@@ -871,9 +879,14 @@ def snakemake_call():
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
+    store = {
+        "--default-storage-provider": workflow.storage_settings.default_storage_provider,
+        "--default-storage-prefix": workflow.storage_settings.default_storage_prefix,
+    }
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
+        *(word for option in store.items() if all(option) for word in option),
         *(["--config", *values] if values else []),
     ]
 
@@ -926,6 +939,7 @@ def disagreeing_networks(wildcards):
 
 def records_agree(dataset, backbone, epsilon, *methods):
     """Returns True if the records of a training job's cells agree with the study; tells of the first that does not."""
+    fetch_once(f"{STUDY.results_dir}/cells/", METRICS_FILE)
     for method in methods or head_methods(STUDY, epsilon):
         cell = CellName(
             dataset=dataset, backbone=backbone, method=method, epsilon=epsilon

@@ -107,6 +107,7 @@ def last_lines(directory):
 def is_plain(record):
     """Has a run that finds nothing to do end as one that did it."""
     if record.msg == NOTHING_TO_BE_DONE_MSG and ends_with_results():
+        fetch_shown()
         atexit.register(last_lines, os.getcwd())
     return True
 
@@ -125,4 +126,5 @@ onstart:
 # Snakemake's last lines name its own log: the results come after them, when Python ends.
 onsuccess:
     if ends_with_results():
+        fetch_shown()
         atexit.register(last_lines, os.getcwd())

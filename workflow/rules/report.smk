@@ -19,6 +19,16 @@ rule write_report:
             if not Path(path).name.startswith("overlap_")
         ],
         zero_shot=later(of_all_datasets, zero_shot_paths),
+        beside=stored(
+            lambda wildcards: (
+                [
+                    *cell_paths(study_cells(), [METRICS_FILE]),
+                    *of_all_datasets(few_shot_paths),
+                ]
+                if shown_paper_tables()
+                else []
+            )
+        ),
         audits=later(of_all_datasets, audit_paths),
         audit_marks=later(of_all_datasets, audit_marks),
         long_tails=later(long_tail_records),

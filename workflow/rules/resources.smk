@@ -10,7 +10,13 @@ UNKNOWN_ROWS = (1_281_167, 50_000)
 
 def size_mb(paths):
     """The size of input files that exist; those still to be made count as nothing."""
-    return sum(Path(path).stat().st_size for path in paths if Path(path).exists()) / 1e6
+    return sum(map(file_size, paths)) / 1e6
+
+
+def file_size(path):
+    """The bytes of a file, which may be in an object store alone."""
+    path = Path(path)
+    return path.stat().st_size if path.exists() else STORED_SIZES.get(str(path), 0)
 
 
 def memory(base, factor=0.0):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 RELEASES = "releases"
 DOWNLOADS = "downloads"  # in data_dir
+# In results_dir and data_dir: names the object store that the files around it are copies from.
+STORE_MARK, STORE_MARK_FORMAT = ".object_store.json", "dpprobe-object-store"
 
 # All but the releases; MLflow's files among them.
 WRITTEN = frozenset(

@@ -1,0 +1,248 @@
+"""A study in an object store: what stays on the disk, and what cannot work.
+
+The working directory is a cache of the store: a file has the same path below it as below the
+store's prefix. Free of boto3 and Snakemake; the workflow's side is workflow/rules/object_store.smk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from dpprobe.artifacts import atomic_path
+from dpprobe.errors import ConfigError
+from dpprobe.study.study import Study
+from dpprobe.study.written import (
+    DOWNLOADS,
+    RELEASES,
+    STORE_MARK,
+    STORE_MARK_FORMAT,
+    WRITTEN,
+)
+
+PROVIDER = "s3"  # the only one that was tried
+PLUGIN_VERSION = "0.3.6"  # of which parts are replaced
+# Of results_dir. Logs are read while a job runs; receipts of MLflow runs stand for the store on
+# this disk, which SQLite locks; a release is locked, renamed and booked.
+ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
+# Of results_dir: what people look at is kept on the disk as well.
+SHOWN = frozenset({"summary", "tables", "figures", "report.html"})
+SECRETS = ("access_key", "secret_key", "token")
+_REMEDY = "take it out of the study, or run without --default-storage-provider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """The two folders of a study, relative to the working directory."""
+
+    data: PurePosixPath
+    results: PurePosixPath
+
+    @classmethod
+    def of(cls, study: Study) -> Folders:
+        """Takes the folders of a study."""
+        return cls(data=PurePosixPath(study.data_dir), results=PurePosixPath(study.results_dir))
+
+    def stays(self, path: str) -> bool:
+        """Returns True for a file that is read and written on the disk alone.
+
+        Such are a person's files, downloads, whose receipt stands for files that no rule names,
+        and `ON_DISK`.
+        """
+        inner = self._inner(path)
+        if inner is None:
+            return True
+        folder, first = inner
+        return first == DOWNLOADS if folder == self.data else first in ON_DISK
+
+    def shown(self, path: str) -> bool:
+        """Returns True for a file that people look at, which is kept on the disk as well."""
+        inner = self._inner(path)
+        return inner is not None and inner[0] == self.results and inner[1] in SHOWN
+
+    def _inner(self, path: str) -> tuple[PurePosixPath, str] | None:
+        """Returns the study's folder that a path is in, and the next part of its name."""
+        place = PurePosixPath(path)
+        # one may be in the other, such as data_dir: results/data
+        for folder in sorted((self.data, self.results), key=lambda each: -len(each.parts)):
+            if place.is_relative_to(folder) and place != folder:
+                return folder, place.relative_to(folder).parts[0]
+        return None
+
+
+def store_faults(
+    study: Study, *, provider: str, version: str, prefix: str, given: Iterable[str]
+) -> list[str]:
+    """Lists what of a study cannot work with an object store, a line each.
+
+    Args:
+      provider, prefix: of Snakemake's `--default-storage-provider` and `-prefix`.
+      version: of the provider's plugin.
+      given: the names of the settings that the provider was given.
+    """
+    return [
+        *_call_faults(provider, version, prefix, given),
+        *_folder_faults(study),
+        *_release_faults(study),
+        *_public_faults(study),
+    ]
+
+
+def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str]) -> Iterator[str]:
+    if provider != PROVIDER:
+        yield f"--default-storage-provider {provider}: only {PROVIDER} works; see docs/storage.md"
+        return
+    if version != PLUGIN_VERSION:
+        yield (
+            f"snakemake-storage-plugin-{PROVIDER} {version}: dpprobe replaces parts of "
+            f"{PLUGIN_VERSION}, and tried no other; run make s3"
+        )
+    bucket, _, folder = prefix.removeprefix("s3://").partition("/")
+    if not (prefix.startswith("s3://") and bucket and folder):
+        yield (
+            f"--default-storage-prefix {prefix or '(none)'}: not a folder in a bucket; write "
+            "one, such as s3://BUCKET/FOLDER"
+        )
+    for name in sorted(set(given) & set(SECRETS)):
+        # Snakemake would write it into the command of each job
+        yield (
+            f"--storage-s3-{name.replace('_', '-')}: credentials come from AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY or from ~/.aws alone; unset the option and SNAKEMAKE_STORAGE_S3_"
+            f"{name.upper()}"
+        )
+
+
+def _folder_faults(study: Study) -> Iterator[str]:
+    for key, folder in (("data_dir", study.data_dir), ("results_dir", study.results_dir)):
+        if Path(folder).is_absolute() or ".." in Path(folder).parts:
+            yield (
+                f"{key}: {folder}: with an object store it is named below its prefix; write a "
+                f"folder in the working directory, such as {key.removesuffix('_dir')}"
+            )
+
+
+def _release_faults(study: Study) -> Iterator[str]:
+    if study.releases:
+        names = ", ".join(study.releases)
+        yield (
+            f"releases: {names}: a release is booked in a ledger on this disk, which another "
+            f"machine with the same bucket would not see; {_REMEDY}"
+        )
+
+
+def _public_faults(study: Study) -> Iterator[str]:
+    for name, method in study.methods.items():
+        for option in method.public_files():
+            yield (
+                f"methods.{name}: {option}: is held against all private features and heads on "
+                f"the disk, where an object store has few of them; {_REMEDY}"
+            )
+
+
+def plain_address(address: str | None) -> str | None:
+    """Returns a warning for a store's address that files would travel to in the clear."""
+    parts = urlsplit(address or "")
+    if parts.scheme != "http" or parts.hostname in ("localhost", "127.0.0.1", "::1"):
+        return None
+    return (
+        f"--storage-s3-endpoint-url http://{parts.hostname}: images, features and predictions "
+        "travel there in the clear; use https://"
+    )
+
+
+def check_marks(study: Study, prefix: str | None) -> None:
+    """Checks that the files in a study's folders are copies from this store, or no copies.
+
+    Args:
+      prefix: of the store; None for a run on disk.
+
+    Raises:
+      ConfigError: for files of a run on disk, which Snakemake would delete as copies that are not
+        needed any more, and for copies, which a run on disk would take for the whole.
+    """
+    for key, folder in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
+        marked = _marked(Path(folder))
+        if marked == prefix:
+            continue
+        remedy = f"name another {key}"
+        if marked is not None:
+            words = f"--default-storage-provider {PROVIDER} --default-storage-prefix {marked}"
+            remedy = f"run with {words}, or {remedy}"
+            raise ConfigError(f"{key}: {folder}: its files are copies from {marked}; {remedy}")
+        if kept := next(_made(study, key), None):
+            raise ConfigError(
+                f"{key}: {folder}: {kept} is of a run on disk, and is not in {prefix}; {remedy}, "
+                "or copy what is there into the bucket and elsewhere on the disk"
+            )
+
+
+def write_marks(study: Study, prefix: str) -> None:
+    """Notes in a study's folders which store their files are copies of."""
+    for folder in (study.results_dir, study.data_dir):
+        path = Path(folder) / STORE_MARK
+        if not path.exists():
+            with atomic_path(path) as temporary:
+                temporary.write_text(
+                    json.dumps({"format": STORE_MARK_FORMAT, "prefix": prefix}) + "\n"
+                )
+
+
+def _marked(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / STORE_MARK).read_text())["prefix"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder / STORE_MARK}: cannot be read ({error}); delete {folder}"
+        ) from None
+
+
+def _made(study: Study, key: str) -> Iterator[Path]:
+    """Yields what a run on disk has left in a folder of a study, and would be taken for copies."""
+    if key == "data_dir":
+        places = (Path(study.data_dir, name, "dataset.json") for name in study.all_datasets())
+    else:
+        kept = ("backbones.json", "mlflow.", "mlartifacts")  # on the disk anyway
+        names = sorted(name for name in WRITTEN - ON_DISK if not name.startswith(kept))
+        places = (Path(study.results_dir, name) for name in names)
+    yield from (place for place in places if place.exists())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """An object, the path of its copy on the disk, and when it was stored."""
+
+    key: str
+    path: str
+    time: float
+
+
+def changed_objects(
+    objects: Iterable[Mapping[str, Any]], *, root: str, suffix: str
+) -> Iterator[Copy]:
+    """Yields the objects of a listing whose copies on the disk are missing, older or cut short.
+
+    Args:
+      objects: of S3's `list_objects_v2`: `Key`, `Size`, and `LastModified`, a time with its zone.
+      root: that keys begin with, and paths do not.
+      suffix: that keys end with.
+    """
+    for each in objects:
+        key = str(each["Key"])
+        if not (key.startswith(f"{root}/") and key.endswith(suffix)):
+            continue
+        copy = Copy(
+            key=key, path=key.removeprefix(f"{root}/"), time=each["LastModified"].timestamp()
+        )
+        try:
+            on_disk = Path(copy.path).stat()
+        except FileNotFoundError:
+            yield copy
+            continue
+        if on_disk.st_mtime < copy.time or on_disk.st_size != each["Size"]:
+            yield copy
