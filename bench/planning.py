@@ -148,17 +148,17 @@ def bare(jobs: int) -> Plan:
 def make_files(options: dict[str, Any], directory: Path, checkout: Path) -> None:
     """Writes every file of a study that its plan names, and of cells all, with nothing in them."""
     words = words_of(options, directory, checkout)
-    called(["--summary", *words], directory=directory, checkout=checkout)
+    called(["heads", "--summary", *words], directory=directory, checkout=checkout)
     lines = (directory / "log").read_text().splitlines()
     rows = {line.split("\t")[0] for line in lines if line.count("\t") > 3} - {"output_file"}
     for row in rows:
         path = directory / row
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}")
+        path.write_text("")
         if path.name == "metrics.json" and "cells" in path.parts:
             for name in ("privacy.json", "heads.safetensors", "predictions.parquet"):
-                path.with_name(name).write_text("{}")
-            path.with_name("history.parquet").write_text("{}")
+                path.with_name(name).write_text("")
+            path.with_name("history.parquet").write_text("")
         if path.name == "dataset.json":
             splits = {name: {"rows": 1000} for name in ("train", "test")}
             path.write_text(json.dumps({"splits": splits}))
@@ -170,8 +170,8 @@ def touch(options: dict[str, Any], checkout: Path) -> tuple[Plan, Plan]:
         directory = Path(folder)
         make_files(options, directory, checkout)
         words = words_of(options, directory, checkout)
-        touched = called(["--touch", *words], directory=directory, checkout=checkout)
-        after = called(["--dry-run", *words], directory=directory, checkout=checkout)
+        touched = called(["heads", "--touch", *words], directory=directory, checkout=checkout)
+        after = called(["heads", "--dry-run", *words], directory=directory, checkout=checkout)
         if "Nothing to be done" not in (directory / "log").read_text():
             raise SystemExit(
                 f"--touch left something to do:\n{(directory / 'log').read_text()[-4000:]}"

@@ -904,10 +904,10 @@ elif RUN:
     os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])
 
 
-CHECKED = (
-    {}
-)  # of each training job whether its cells are whole and their records agree with the study
-LOST = []  # the first file of a cell that is missing, though the cell's job is done
+# of each training job: are its cells whole, and do their records agree with the study
+CHECKED = {}
+# What is told of once: the first file of a cell that is missing though its job is done, and the first such record.
+LOST, DISAGREEING = [], []
 
 
 def check_cells(mark, job):
@@ -981,7 +981,8 @@ def records_agree(dataset, backbone, epsilon, *methods):
         difference = record_difference(path, cell)
         if difference is None:
             continue
-        if all(CHECKED.values()):
+        if not DISAGREEING:
+            DISAGREEING.append(path)
             print(
                 f"dpprobe: cells whose records disagree with the study are made again, {path} first: "
                 f"{difference.place}: {difference.first}, and the study has {difference.second}",
