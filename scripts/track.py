@@ -3,19 +3,23 @@
 from pathlib import Path
 
 from dpprobe.logs import job_log
+from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.code_version import clone_commit
+        from dpprobe.results.cell_record import record_paths
         from dpprobe.tracking.ingest import ingest
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent
+        dataset = snakemake.wildcards.dataset
+        cells = run_study(snakemake.config).cells(dataset)
         ingest(
             uri=params.uri or f"sqlite:///{results / 'mlflow.db'}",
             study=params.study,
-            dataset=snakemake.wildcards.dataset,
-            metrics_files=[Path(path) for path in paths.metrics],
+            dataset=dataset,
+            metrics_files=record_paths(results, cells),
             dataset_info=Path(paths.info),
             figures=[Path(path) for path in paths.figures],
             embeddings={

@@ -12,20 +12,21 @@ if __name__ == "__main__":
         from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
         from dpprobe.resources import resource
-        from dpprobe.results.cell_record import METRICS_FILE
+        from dpprobe.results.cell_record import STATEMENT_FILE, record_paths
         from dpprobe.study.snapshot import run_study
 
         def paths(name):
             return [Path(path) for path in snakemake.input[name]]
 
         study, results = run_study(snakemake.config), Path(snakemake.output[0]).parent
+        cells = record_paths(results, study.cells())
         params = snakemake.params
         # Where the papers' tables are inputs, the records that they were made from are there too.
         run = None
         if any(path.parent.name == "papers" for path in paths("tables")):
             run = Run.of_study(
                 study,
-                metrics=[path.with_name(METRICS_FILE) for path in paths("statements")],
+                metrics=cells,
                 zero_shot=[
                     results / "zero_shot" / dataset / backbone / "metrics.json"
                     for dataset in study.datasets
@@ -41,7 +42,7 @@ if __name__ == "__main__":
             Path(snakemake.output[0]),
             Sources(
                 summaries=paths("summaries"),
-                statements=paths("statements"),
+                statements=[path.with_name(STATEMENT_FILE) for path in cells],
                 datasets={path.parent.name: path for path in paths("infos")},
                 manifests=paths("manifests"),
                 tables=study_tables(paths("tables"), paths("summaries"), run),

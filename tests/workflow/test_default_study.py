@@ -146,7 +146,6 @@ HEALED = (
     "data/digits/dataset.json",
     "results/features/digits/pixels/test/manifest.json",
     "results/calibration/digits/eps-1.json",
-    "results/cells/digits/pixels/sgd/eps-1/heads.safetensors",
     "results/cells/digits/pixels/.eps-1.done",
     "results/embeddings/digits/pixels/tsne.parquet",
     "results/summary/digits.parquet",

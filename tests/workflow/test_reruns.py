@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import SMALL, Template, Workspace
+from dpprobe.results.cell_record import HISTORY_FILE, METRICS_FILE, WEIGHTS_FILE
+
+from .conftest import SMALL, Template, Workspace, count_rules
 
 # All that a run reads of the repository.
 CODE = ("Snakefile", "workflow", "scripts", "profiles", "envs", "resources", "src")
@@ -104,6 +106,23 @@ def test_a_damaged_cell_is_trained_again(trained: Workspace, small: dict[str, An
     trained.run(small, "heads", "results/features/digits/pixels/train/manifest.json")
     after = contents(cell)
     assert after["heads.safetensors"] == before["heads.safetensors"]
+
+
+@pytest.mark.parametrize("name", [METRICS_FILE, WEIGHTS_FILE, HISTORY_FILE])
+def test_a_lost_file_of_a_cell_is_made_again(
+    trained: Workspace, small: dict[str, Any], name: str
+) -> None:
+    """Snakemake knows of two files of a cell, and asks for none of them once others are made."""
+    trained.run(small, "heads")
+    cell = trained.cell("sgd", "2")
+    before = contents(cell)
+    (cell / name).unlink()
+    output = trained.run(small, "heads").stdout
+    assert f"missing and are made again, results/cells/digits/pixels/sgd/eps-2/{name}" in output
+    assert count_rules(output)["train_heads"] == 1
+    assert contents(cell).keys() == before.keys()
+    assert contents(cell)[WEIGHTS_FILE] == before[WEIGHTS_FILE]
+    assert "Nothing to be done" in trained.run(small, "heads").stdout
 
 
 @pytest.fixture

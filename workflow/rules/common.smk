@@ -47,6 +47,7 @@ from dpprobe.results.cell_record import (
     CELL_FILES,
     HISTORY_FILE,
     METRICS_FILE,
+    NAMED_FILES,
     PREDICTIONS_FILE,
     STATEMENT_FILE,
     WEIGHTS_FILE,
@@ -133,7 +134,10 @@ SHARDS = [
 ]
 
 
+# The files of a cell that Snakemake knows of. Its plan takes time and memory for each one; the record stands for the
+# others (`lost_file`). What lies in an object store comes and goes by name alone: there all are named.
 IN_STORE = workflow.storage_settings.default_storage_provider is not None
+CELL_OUTPUTS = CELL_FILES if IN_STORE else NAMED_FILES
 
 # Options in which some methods differ alone: results are drawn against them.
 METHOD_OPTIONS = {
@@ -906,35 +910,71 @@ elif RUN:
     os.environ[RUN_VERSIONS] = json.dumps(RUN["versions"])
 
 
-CHECKED = {}  # of each training job whether its cells' records agree with the study
+# of each training job: are its cells whole, and do their records agree with the study
+CHECKED = {}
+# What is told of once: the first file of a cell that is missing though its job is done, and the first such record.
+LOST, DISAGREEING = [], []
+
+
+def check_cells(mark, job):
+    """Has a job run again that lost a file of its cells, or whose cells' records disagree with the study.
+
+    Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
+
+    Args:
+      mark: the mark of the job.
+      job: its (dataset, backbone, epsilon), and of networks the method.
+    """
+    if not workflow.is_main_process:
+        return
+    if job not in CHECKED:
+        CHECKED[job] = cells_whole(mark, job) and (
+            not parameters_count() or records_agree(*job)
+        )
+    if not CHECKED[job]:
+        make_again(mark)
 
 
 def disagreeing_cells(wildcards):
-    """Names no file, and has a job run again whose cells' records disagree with the study.
-
-    Snakemake compares the parameters that it noted down; a record says what the cell was made from, whoever made it.
-    """
+    """Names no file, and checks the cells of a training job."""
     job = (wildcards.dataset, wildcards.backbone, wildcards.epsilon)
-    if workflow.is_main_process and parameters_count():
-        if job not in CHECKED:
-            CHECKED[job] = records_agree(*job)
-        if not CHECKED[job]:
-            make_again("{}/cells/{}/{}/.eps-{}.done".format(STUDY.results_dir, *job))
+    check_cells("{}/cells/{}/{}/.eps-{}.done".format(STUDY.results_dir, *job), job)
     return []
 
 
 def disagreeing_networks(wildcards):
-    """Names no file, and has a cell of networks made again whose record disagrees with the study."""
-    job = (wildcards.dataset, wildcards.backbone, wildcards.epsilon, wildcards.method)
-    if workflow.is_main_process and parameters_count():
-        if job not in CHECKED:
-            CHECKED[job] = records_agree(*job)
-        if not CHECKED[job]:
-            dataset, backbone, epsilon, method = job
-            make_again(
-                f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"
-            )
+    """Names no file, and checks a cell of networks."""
+    dataset, backbone, method, epsilon = wildcards_cell(wildcards)
+    mark = (
+        f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/.eps-{epsilon}.done"
+    )
+    check_cells(mark, (dataset, backbone, epsilon, method))
     return []
+
+
+def cells_whole(mark, job):
+    """Returns True if no file of a job's cells is missing, as far as the job is done; tells of the first that is."""
+    if IN_STORE or not os.path.exists(mark):
+        return True  # Snakemake itself asks the store for every file; without its mark a job runs
+    dataset, backbone, epsilon, *methods = job
+    for method in methods or head_methods(STUDY, epsilon):
+        folder = (
+            f"{STUDY.results_dir}/cells/{dataset}/{backbone}/{method}/eps-{epsilon}"
+        )
+        try:
+            files = set(os.listdir(folder))
+        except OSError:
+            return False  # a cell that was never made, as of a new method, is nothing to tell of
+        lost = [name for name in CELL_FILES if name not in files]
+        if lost:
+            if not LOST:
+                LOST.append(f"{folder}/{lost[0]}")
+                print(
+                    f"dpprobe: files of cells are missing and are made again, {LOST[0]} first",
+                    file=sys.stderr,
+                )
+            return False
+    return True
 
 
 def records_agree(dataset, backbone, epsilon, *methods):
@@ -948,7 +988,8 @@ def records_agree(dataset, backbone, epsilon, *methods):
         difference = record_difference(path, cell)
         if difference is None:
             continue
-        if all(CHECKED.values()):
+        if not DISAGREEING:
+            DISAGREEING.append(path)
             print(
                 f"dpprobe: cells whose records disagree with the study are made again, {path} first: "
                 f"{difference.place}: {difference.first}, and the study has {difference.second}",

@@ -84,8 +84,10 @@ use rule plot_methods as plot_gap with:
 
 rule plot_option:
     input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
+        metrics=stored(
+            lambda wildcards: cell_paths(
+                dataset_cells(wildcards.dataset), [METRICS_FILE]
+            )
         ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
     output:
@@ -119,8 +121,10 @@ rule plot_option:
 
 rule plot_comparison:
     input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
+        metrics=stored(
+            lambda wildcards: cell_paths(
+                dataset_cells(wildcards.dataset), [METRICS_FILE]
+            )
         ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         manifests=comparison_manifests,

@@ -74,7 +74,7 @@ rule gather_networks:
         cells=update(
             expand(
                 "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
-                file=CELL_FILES,
+                file=CELL_OUTPUTS,
                 allow_missing=True,
             )
         ),

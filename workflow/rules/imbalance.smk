@@ -3,7 +3,12 @@ rule compare_rare_classes:
     input:
         cells=lambda wildcards: cell_paths(
             rare_cells(wildcards.dataset, wildcards.backbone),
-            [METRICS_FILE, PREDICTIONS_FILE, WEIGHTS_FILE],
+            [METRICS_FILE, PREDICTIONS_FILE],
+        ),
+        weights=stored(
+            lambda wildcards: cell_paths(
+                rare_cells(wildcards.dataset, wildcards.backbone), [WEIGHTS_FILE]
+            )
         ),
         marks=lambda wildcards: job_marks(
             rare_cells(wildcards.dataset, wildcards.backbone)

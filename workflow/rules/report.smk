@@ -2,7 +2,8 @@
 rule write_report:
     input:
         summaries=rules.summaries.input,
-        statements=lambda wildcards: cell_paths(study_cells(), [STATEMENT_FILE]),
+        # the statements of all cells, which the marks stand for
+        statements=stored(lambda wildcards: cell_paths(study_cells(), [STATEMENT_FILE])),
         marks=lambda wildcards: job_marks(study_cells()),
         infos=expand("<data>/{dataset}/dataset.json", dataset=STUDY.datasets),
         manifests=expand(

@@ -23,7 +23,9 @@ def memory(base, factor=0.0):
     """Makes a mem_mb function: base MB and `factor` times the input's size, more on each attempt."""
 
     def mem_mb(wildcards, input, attempt):
-        return int((base + factor * size_mb(input)) * attempt)
+        # of thousands of inputs the sizes are asked for only where they count
+        inputs = factor * size_mb(input) if factor else 0
+        return int((base + inputs) * attempt)
 
     return mem_mb
 
@@ -32,7 +34,8 @@ def minutes(base, per_gb=0.0):
     """Makes a runtime function: base minutes and `per_gb` for each GB of input, more on each attempt."""
 
     def runtime(wildcards, input, attempt):
-        return int((base + per_gb * size_mb(input) / 1e3) * attempt)
+        inputs = per_gb * size_mb(input) / 1e3 if per_gb else 0
+        return int((base + inputs) * attempt)
 
     return runtime
 
@@ -122,8 +125,8 @@ def imbalance_memory(wildcards, input, attempt):
 
 def imbalance_minutes(wildcards, input, attempt):
     """Minutes to compare rare classes: a second a cell, and the reading of all shards."""
-    files = len(input.cells) / 3
-    return int((20 + files / 60 + 5 * size_mb(input.shards) / 1e3) * attempt)
+    cells = len(input.cells) / 2
+    return int((20 + cells / 60 + 5 * size_mb(input.shards) / 1e3) * attempt)
 
 
 def training_minutes(wildcards, input, attempt):

@@ -1,17 +1,18 @@
 # The only writers of MLflow's store: training jobs write files, these rules read them.
 rule track:
     input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
-        ),
-        statements=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [STATEMENT_FILE]
-        ),
-        histories=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [HISTORY_FILE]
-        ),
-        predictions=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [PREDICTIONS_FILE]
+        # all files of cells, which the marks stand for
+        cells=stored(
+            lambda wildcards: cell_paths(
+                dataset_cells(wildcards.dataset),
+                [
+                    METRICS_FILE,
+                    STATEMENT_FILE,
+                    HISTORY_FILE,
+                    PREDICTIONS_FILE,
+                    *([WEIGHTS_FILE] if STUDY.tracking.register_heads else []),
+                ],
+            )
         ),
         marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
         audits=lambda wildcards: audit_paths(wildcards.dataset),

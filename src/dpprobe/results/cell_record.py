@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -36,6 +36,8 @@ HISTORY_FILE = "history.parquet"
 # metrics.json is the commit mark: it holds the hashes of the others and is published last.
 PAYLOAD_FILES = (WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE, STATEMENT_FILE)
 CELL_FILES = (METRICS_FILE, STATEMENT_FILE, WEIGHTS_FILE, PREDICTIONS_FILE, HISTORY_FILE)
+# Those that rules name: what other stages read of all cells. The record has the hashes of the rest.
+NAMED_FILES = (METRICS_FILE, PREDICTIONS_FILE)
 
 REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels, as ReaL's of ImageNet
 # Scalar metrics of a seed, fractions between 0 and 1. A cell has those that its data allows.
@@ -85,6 +87,17 @@ class CellName(_Part):
     def folder(self, cells: Path | str) -> Path:
         """Returns the cell's folder below the folder of all cells."""
         return Path(cells, self.dataset, self.backbone, self.method, f"eps-{self.epsilon}")
+
+
+def record_paths(results: Path, cells: Iterable[Sequence[str]]) -> list[Path]:
+    """Returns where the records of cells lie below a folder of results.
+
+    Args:
+      results: the folder.
+      cells: each as (dataset, backbone, method, epsilon token), as a study lists them.
+    """
+    names = (dict(zip(CellName.model_fields, cell, strict=True)) for cell in cells)
+    return [CellName(**name).folder(results / "cells") / METRICS_FILE for name in names]
 
 
 class SplitCounts(_Part):

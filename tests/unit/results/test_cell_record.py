@@ -8,7 +8,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.results.cell_record import read_cell
+from dpprobe.results.cell_record import read_cell, record_paths
 from tests.support.cell_files import write_cell
 
 
@@ -33,3 +33,10 @@ def test_a_fault_is_named_by_its_place(
     write_json(path, {**read_json(path), **change})
     with pytest.raises(DataError, match=rf"metrics\.json: {message}.*; delete it and run"):
         read_cell(path)
+
+
+def test_the_records_of_cells_are_where_cells_lie(tmp_path: Path) -> None:
+    names = [("digits", "pixels", "sgd", "0.5"), ("digits", "pixels", "ceiling", "inf")]
+    record = write_cell(tmp_path, epsilon="0.5")
+    paths = record_paths(tmp_path, names)
+    assert paths == [record, tmp_path / "cells/digits/pixels/ceiling/eps-inf/metrics.json"]
