@@ -1,10 +1,11 @@
 """Split tables: one parquet file a split, in the Hugging Face image convention.
 
 Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
-image, relative to the working directory), `label` (int64, or list<int8> of 0 and 1 for
-multi-label), `id` (unique string), `image_sha256` (of the encoded image), `pixels_sha256` (of its
-pixels, null where they were not decoded), `group_*` (strings, empty where unknown) and, where a set
-says which labels count as right, `accepted` (list<int64>).
+image, relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
+`label` (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of
+the encoded image), `pixels_sha256` (of its pixels, null where they were not decoded), `group_*`
+(strings, empty where unknown) and, where a set says which labels count as right, `accepted`
+(list<int64>).
 Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
@@ -39,6 +40,7 @@ from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
 from dpprobe.data.problems import KINDS, Problems
 from dpprobe.data.spelling import alike, in_words
+from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
@@ -357,7 +359,7 @@ class _Reader:
             return CheckedImage(row, row_id or "", path, origin or "", None, None, None, fault)
         try:
             if data is None:
-                data = Path(path).read_bytes()
+                data = read_image_bytes(path)
             digest = hashlib.sha256(data).digest()
             if self._decode:
                 pixels = pixel_hash(open_image(data))
@@ -579,7 +581,7 @@ def read_image_file(path: str, *, where: str = "image") -> bytes:
       DataError: naming `where` and the path, when it cannot be read.
     """
     try:
-        return Path(path).read_bytes()
+        return read_image_bytes(path)
     except OSError as error:
         raise DataError(
             f"{where}: cannot read {path} ({error.strerror}); {KINDS['missing'][2]}"
