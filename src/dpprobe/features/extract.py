@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dpprobe import accelerators
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -137,7 +138,7 @@ def extract_shard(
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        on_gpu=runtime.device == "cuda",
+        accelerator=accelerators.accelerator(runtime.device),
         clock=clock,
     )
     _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
