@@ -21,6 +21,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.calibration import calibrate
+from tests.support.gpu import needs_gpu
 from tests.support.stand_in_device import StandIn
 from tests.unit.features.test_extract import extract, noise, write_dataset
 
@@ -139,7 +140,7 @@ def test_the_processor_has_no_accelerator() -> None:
 
 # heads on a device without our kernels
 
-HEADS = {
+HEADS: dict[str, dict[str, Any]] = {
     "momentum": {"steps": 20, "batch_size": 30},
     "adam": {"steps": 20, "batch_size": "full"},
     "sgd": {"steps": 20, "batch_size": 30},
@@ -150,29 +151,44 @@ HEADS = {
 }
 
 
+def training_set(device: str = "cpu") -> TrainingSet:
+    features = torch.randn(300, 8, generator=torch.Generator().manual_seed(3))
+    labels = features[:, :3].argmax(1)
+    return TrainingSet(features.to(device), labels.to(device), 3)
+
+
+def fitted(head: str, data: TrainingSet, epsilon: float, cache: Path) -> np.ndarray:
+    options = method_options({"head": head} | HEADS[head])
+    plan = calibrate(
+        options.mechanisms(data.rows), n=data.rows, epsilon=epsilon, delta=1e-3, accountant="rdp",
+        cache=cache, selection=options.selection(data.rows),
+    )  # fmt: skip
+    return fit_heads(options, data, plan, [1, 2]).weights
+
+
+def check_heads(plain: np.ndarray, wanted: np.ndarray, noisy: np.ndarray) -> None:
+    np.testing.assert_allclose(plain, wanted, rtol=1e-3, atol=1e-4)
+    assert np.isfinite(noisy).all()
+    assert (np.abs(noisy - plain) > 0).mean() > 0.5
+    assert (noisy[0] != noisy[1]).any()
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_heads_give_the_same_sums_by_products_alone(
     head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without noise; then the way with noise is walked to its end, and moves every weight."""
-    generator = torch.Generator().manual_seed(3)
-    features = torch.randn(300, 8, generator=generator)
-    labels = features[:, :3].argmax(1)
-    data = TrainingSet(features, labels, 3)
-    options = method_options({"head": head} | HEADS[head])
-
-    def fitted(epsilon: float) -> np.ndarray:
-        plan = calibrate(
-            options.mechanisms(data.rows), n=data.rows, epsilon=epsilon, delta=1e-3,
-            accountant="rdp", cache=tmp_path, selection=options.selection(data.rows),
-        )  # fmt: skip
-        return fit_heads(options, data, plan, [1, 2]).weights
-
-    wanted = fitted(float("inf"))
+    data = training_set()
+    wanted = fitted(head, data, float("inf"), tmp_path)
     monkeypatch.setattr(accelerators, "has_kernels", lambda _: False)
-    plain = fitted(float("inf"))
-    np.testing.assert_allclose(plain, wanted, rtol=1e-3, atol=1e-4)
-    noisy = fitted(1.0)
-    assert np.isfinite(noisy).all()
-    assert (np.abs(noisy - plain) > 0).mean() > 0.5
-    assert (noisy[0] != noisy[1]).any()
+    plain, noisy = (fitted(head, data, epsilon, tmp_path) for epsilon in (float("inf"), 1.0))
+    check_heads(plain, wanted, noisy)
+
+
+@needs_gpu
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_give_the_same_sums_on_a_gpu(head: str, tmp_path: Path) -> None:
+    wanted = fitted(head, training_set(), float("inf"), tmp_path)
+    data = training_set("cuda")
+    plain, noisy = (fitted(head, data, epsilon, tmp_path) for epsilon in (float("inf"), 1.0))
+    check_heads(plain, wanted, noisy)

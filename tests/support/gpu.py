@@ -1,0 +1,16 @@
+"""The mark of tests that need a GPU: `pytest -m gpu` runs them, elsewhere they are skipped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+
+
+def needs_gpu(test):  # type: ignore[no-untyped-def]
+    """Marks a test function."""
+    for mark in GPU:
+        test = mark(test)
+    return test
