@@ -166,16 +166,15 @@ def _write_parts(
     clock: Clock,
 ) -> None:
     """Writes a shard's features as they are computed, and logs the time of each part."""
-    rows = slice(header.start, header.stop)
-    accepted, units = source.accepted(), source.units()
+    rows = header.start, header.stop
     writing = open_shard(
         output,
         header,
-        labels=source.labels()[rows],
-        ids=source.ids()[rows],
-        groups={name: values[rows] for name, values in source.groups().items()},
-        accepted=None if accepted is None else accepted[rows],
-        units=None if units is None else units[rows],
+        labels=source.labels(*rows),
+        ids=source.ids(*rows),
+        groups=source.groups(*rows),
+        accepted=source.accepted(*rows),
+        units=source.units(*rows),
         probe=probe,
     )
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"
