@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from typing import Literal
 
 import torch
 from PIL import Image
@@ -19,6 +20,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.study import catalog
 from extract import photographs
 
+Precision = Literal["float32", "bfloat16", "float16"]
 BACKBONES = ("vit_b16", "resnet50")
 
 
@@ -41,7 +43,7 @@ def main() -> None:
         print(f"| {name} | {apart.median():.2g} | {apart.max():.2g} | {same:.3f} |", flush=True)
 
 
-def features(name: str, precision: str, arguments: argparse.Namespace) -> torch.Tensor:
+def features(name: str, precision: Precision, arguments: argparse.Namespace) -> torch.Tensor:
     values = dict(catalog.backbone_entries()[name]["options"])
     if not arguments.pretrained:
         model = str(values["model"]).split(".", maxsplit=1)[0]

@@ -54,7 +54,7 @@ def main() -> None:
     """Prints the slopes and writes them to bench/results/scale.json."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=", ".join(PARTS))
-    parser.add_argument("--rows", type=int, default=40_000, help="the smaller number of rows")
+    parser.add_argument("--rows", type=int, default=100_000, help="the smaller number of rows")
     parser.add_argument("--no-write", action="store_true")
     arguments = parser.parse_args()
     slopes = {}

@@ -9,7 +9,7 @@ contract strictly on a processor, so that the way through a GPU is tested where 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -88,7 +88,7 @@ def is_gpu(device: str) -> bool:
     return device.startswith("cuda")
 
 
-def default_precision(device: str) -> str:
+def default_precision(device: str) -> Literal["float16", "float32"]:
     """Returns the precision of a forward pass that `precision: auto` stands for."""
     return "float16" if is_gpu(device) else "float32"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 import torch
 
@@ -9,7 +12,10 @@ GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
 
 
-def needs_gpu(test):  # type: ignore[no-untyped-def]
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs_gpu(test: Test) -> Test:
     """Marks a test function."""
     for mark in GPU:
         test = mark(test)

@@ -15,6 +15,7 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data.table import SplitTable, decode
+from dpprobe.errors import DataError
 from dpprobe.features import pipeline
 from dpprobe.features.pipeline import Clock, compute_rows, extract_rows
 from dpprobe.heads.fit import fit_heads
@@ -80,9 +81,18 @@ def test_a_batch_is_launched_before_the_one_before_is_waited_for(
     table: SplitTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device, order = StandIn(), []
-    launch, fetch = pipeline._launch, pipeline._fetch
-    monkeypatch.setattr(pipeline, "_launch", lambda *a: order.append("launch") or launch(*a))
-    monkeypatch.setattr(pipeline, "_fetch", lambda *a: order.append("fetch") or fetch(*a))
+
+    def noted(name: str) -> None:
+        original = getattr(pipeline, name)
+
+        def work(*given: Any) -> Any:
+            order.append(name.strip("_"))
+            return original(*given)
+
+        monkeypatch.setattr(pipeline, name, work)
+
+    noted("_launch")
+    noted("_fetch")
     rows_of(table, network(), device)
     assert order == ["launch", "launch", "fetch", "launch", "fetch", "fetch"]
     assert device.waited == 3
@@ -100,7 +110,7 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(table: SplitTable) -
 
     def opened(image: Any) -> Any:
         if image.row in bad:
-            raise pipeline.DataError("no image")
+            raise DataError("no image")
         return decode(image, split="train")
 
     decoder = pipeline.TolerantDecoder(backbone, opened, memory_of=device)

@@ -93,9 +93,12 @@ def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatc
     seen = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     monkeypatch.setattr(device_slots, "take_device", lambda: "5")
-    monkeypatch.setattr(
-        "torch.cuda.is_available", lambda: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]) or True
-    )
+
+    def available() -> bool:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return True
+
+    monkeypatch.setattr("torch.cuda.is_available", available)
     assert devices.resolve_device("auto") == "cuda"
     assert seen == ["5"]
 

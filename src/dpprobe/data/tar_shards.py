@@ -138,7 +138,7 @@ def _members(shard: Path) -> Iterator[Member]:
             _check_head(shard, stream)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 while (info := tar.next()) is not None:
-                    tar.members.clear()  # it would keep every header
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
                     last = info.name
                     if info.isreg():
                         if info.issparse():
