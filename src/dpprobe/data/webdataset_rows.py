@@ -16,7 +16,7 @@ from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
-    from dpprobe.data.webdataset import Options, SplitName
+    from dpprobe.data.webdataset_options import ShardOptions, SplitName
 
 BATCH_ROWS = 128
 
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-def read(options: Options) -> dict[SplitName, list[Row]]:
+def read(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
@@ -67,7 +67,7 @@ def read(options: Options) -> dict[SplitName, list[Row]]:
     return parts
 
 
-def _row(options: Options, number: int, shard: Path, sample: Sample) -> Row | None:
+def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
     """Returns a sample as a row; None for one that has neither an image nor a label."""
     fields, faults = _fields(options, shard, sample)
     images = [name for name in sample.members if options.is_image(name)]
@@ -96,7 +96,9 @@ def _row(options: Options, number: int, shard: Path, sample: Sample) -> Row | No
     )
 
 
-def _fields(options: Options, shard: Path, sample: Sample) -> tuple[dict[str, Any], list[Fault]]:
+def _fields(
+    options: ShardOptions, shard: Path, sample: Sample
+) -> tuple[dict[str, Any], list[Fault]]:
     """Reads key.json, where an option names a field of it; its fault is the label's."""
     wanted = (options.label_column, options.id_column, options.unit_column, *options.group_columns)
     if not any(wanted):
@@ -114,7 +116,7 @@ def _fields(options: Options, shard: Path, sample: Sample) -> tuple[dict[str, An
 
 
 def _label(
-    options: Options, shard: Path, sample: Sample, fields: Mapping[str, Any]
+    options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
 ) -> tuple[Any, str | None]:
     """Returns a label, or why there is none."""
     value: Any
@@ -150,7 +152,7 @@ def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, s
     return None, f"{place} is {text!r}, which is none of class_names{hint}"
 
 
-def _id(options: Options, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
+def _id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
     if options.id_column is not None:
         return _text(fields.get(options.id_column))
     return f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key
@@ -161,7 +163,7 @@ def _text(value: Any) -> str:
 
 
 def batches(
-    options: Options, parts: Mapping[SplitName, Sequence[Row]]
+    options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables, in the order of the shards."""
     both: set[str] = set()
@@ -181,7 +183,7 @@ def batches(
 
 
 def _sides(
-    options: Options, parts: Mapping[SplitName, Sequence[Row]]
+    options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row goes into; None where it is left out."""
     sides: dict[SplitName, list[SplitName | None]] = {
@@ -214,7 +216,7 @@ def _sides(
 
 
 def _batch(
-    options: Options, rows: Sequence[Row], shards: Sequence[Path], both: set[str]
+    options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], both: set[str]
 ) -> pa.Table:
     faults = [list(row.faults) for row in rows]
     patients = None
