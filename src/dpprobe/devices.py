@@ -6,15 +6,22 @@ import os
 import sys
 from pathlib import Path
 
+from dpprobe.device_slots import keep_one_device
 from dpprobe.errors import DeviceError
 
 
 def resolve_device(name: str) -> str:
     """Returns the torch device of a study's `device`: "cpu" or "cuda".
 
+    Of several GPUs the process keeps one, which no other of the node's processes has taken while
+    there are enough; so it is called before anything else asks CUDA.
+
     Raises:
       DeviceError: when cuda is asked for and torch sees no GPU.
     """
+    if name == "cpu":
+        return name
+    keep_one_device()
     import torch  # heavy: a start of Snakemake imports this module
 
     available = torch.cuda.is_available()

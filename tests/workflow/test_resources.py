@@ -28,7 +28,9 @@ def asked(
     words += ["--jobs", "4", "--keep-going", "--retries", str(retries), *arguments]
     assert workspace.run(study, *words, check=False).returncode
     jobs = [json.loads(line) for line in found.read_text().splitlines()]
-    return [{"rule": job["rule"], "threads": job["threads"], **job["resources"]} for job in jobs]
+    return [
+        {"rule": job.get("rule"), "threads": job["threads"], **job["resources"]} for job in jobs
+    ]
 
 
 def test_each_attempt_asks_for_more(workspace: Workspace, small: dict[str, Any]) -> None:
@@ -68,3 +70,26 @@ def test_training_asks_by_features_and_heads(
     (large,) = asked(workspace, small, "heads")
     assert large["mem_mb"] > one["mem_mb"] + 1_000
     assert large["runtime"] > one["runtime"] + 10
+
+
+def test_short_shards_are_one_job_with_one_gpu(workspace: Workspace, small: dict[str, Any]) -> None:
+    """By the lines of docs/cluster.md and of the Slurm profile: four shards after each other."""
+    workspace.run(small, "data")
+    small["features"] = {"shards": 8}
+    (profile := workspace.directory / "grouped").mkdir()
+    (profile / "config.yaml").write_text(
+        "set-resources:\n  extract_features:\n    gpu: 1\n"
+        "groups:\n  extract_features: extraction\n"
+        "group-components:\n  extraction: 4\n"
+        "resources: [gpu=1]\n"
+        "set-resource-scopes: [gpu=local]\n"
+    )
+    alone = asked(workspace, small, "features")
+    together = asked(workspace, small, "features", "--profile", str(profile))
+    assert {job["rule"] for job in alone} == {"extract_features"}
+    assert {job["rule"] for job in together} == {None}
+    assert len(together) == len(alone) / 4
+    for job in together:
+        assert job["gpu"] == 1
+        assert job["mem_mb"] == alone[0]["mem_mb"]
+        assert job["runtime"] == 4 * alone[0]["runtime"]

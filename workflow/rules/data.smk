@@ -46,7 +46,7 @@ rule prepare_data:
     # Every image is decoded once, to see whether it can be.
     threads: 8
     resources:
-        mem_mb=memory(3000),
+        mem_mb=preparation_memory,
         runtime=preparation_minutes,
     params:
         options=lambda wildcards: DATASETS[wildcards.dataset].preparation_params(),

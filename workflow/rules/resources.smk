@@ -6,6 +6,10 @@ from dpprobe.artifacts import read_json
 
 # Where only a download tells how many rows a dataset has: ImageNet's.
 UNKNOWN_ROWS = (1_281_167, 50_000)
+# MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
+PREPARED_ROW_MB = 0.001
+# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes a row: likewise.
+NAMES = 0.13
 
 
 def size_mb(paths):
@@ -55,7 +59,9 @@ def training_memory(wildcards, input, attempt):
         for method in STUDY.methods.values()
     )
     features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
-    return int((2000 + copies * features) * attempt)
+    # of all rows, also where features are streamed
+    names = NAMES * size_mb(input)
+    return int((2000 + copies * features + names) * attempt)
 
 
 @cache
@@ -71,6 +77,11 @@ def table_rows(wildcards):
         return expected_rows(WHOLE.get(wildcards.dataset, wildcards.dataset))
     splits = read_json(info)["splits"]
     return splits["train"]["rows"], splits["test"]["rows"]
+
+
+def preparation_memory(wildcards, attempt):
+    """MB to write split tables: the names and hashes of all rows are held, to find what stands twice."""
+    return int(3000 + PREPARED_ROW_MB * sum(table_rows(wildcards))) * attempt
 
 
 def preparation_minutes(wildcards, attempt):

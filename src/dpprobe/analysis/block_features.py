@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe.accelerators import is_gpu
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.backbones.networks import find_blocks
 from dpprobe.data.table import SplitTable, decode
@@ -140,7 +141,7 @@ def block_features(
     Raises:
       ConfigError: when a block gives neither tokens nor maps.
     """
-    rows = _GPU_ROWS if device.startswith("cuda") else _CPU_ROWS
+    rows = _GPU_ROWS if is_gpu(device) else _CPU_ROWS
     parts: list[list[Features]] = []
     with taps.listening():
         for batch in images.split(rows):

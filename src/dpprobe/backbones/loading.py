@@ -39,5 +39,7 @@ def resolve_runtime(runtime: Runtime) -> Runtime:
     device = resolve_device(runtime.device)
     precision = runtime.precision
     if precision == "auto":
-        precision = "float16" if device == "cuda" else "float32"
+        from dpprobe.accelerators import default_precision  # heavy: torch, which planning lacks
+
+        precision = default_precision(device)
     return replace(runtime, device=device, precision=precision)

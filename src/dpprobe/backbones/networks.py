@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dpprobe.accelerators import autocast, is_gpu
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.errors import ConfigError
 
@@ -168,7 +169,7 @@ class _Pass:
         self.model, self.runtime, self.flip = model, runtime, flip
         self._mean = torch.tensor(mean, device=runtime.device).view(-1, 1, 1)
         self._std = torch.tensor(std, device=runtime.device).view(-1, 1, 1)
-        self._on_gpu = runtime.device.startswith("cuda")
+        self._on_gpu = is_gpu(runtime.device)
         name = runtime.precision
         self._dtype = None if name == "float32" else getattr(torch, name)
 
@@ -178,8 +179,7 @@ class _Pass:
         pieces = 1
         if not self._on_gpu:
             pieces = math.ceil(len(batch) / max(1, CPU_PIXELS // batch[0, 0].numel()))
-        device = "cuda" if self._on_gpu else "cpu"
-        with torch.autocast(device, dtype=self._dtype, enabled=self._dtype is not None):
+        with autocast(self.runtime.device, self._dtype):
             parts = [self._views(self._normalised(part)) for part in batch.tensor_split(pieces)]
         if len(parts) == 1:
             return parts[0]

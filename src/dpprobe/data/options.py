@@ -45,8 +45,8 @@ DATASET_NOTES = frozenset(
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "embed", "endpoint", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "mirror", "missing",
-    "several_labels", "split_by", "split_seed", "subsample", "test_fraction", "uncertain",
-    "unit_column",
+    "several_labels", "shard_in_id", "split_by", "split_seed", "subsample", "test_fraction",
+    "uncertain", "unit_column",
 }  # fmt: skip
 
 

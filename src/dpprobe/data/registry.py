@@ -16,6 +16,7 @@ SOURCES: dict[str, str] = {
     "sklearn": "dpprobe.data.sklearn_datasets",
     "torchvision": "dpprobe.data.torchvision_datasets",
     "url": "dpprobe.data.url",
+    "webdataset": "dpprobe.data.webdataset",
 }
 
 

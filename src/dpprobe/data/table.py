@@ -1,17 +1,20 @@
 """Split tables: one parquet file a split, in the Hugging Face image convention.
 
 Columns: `image` (struct of bytes and path; bytes are null where the file at `path` holds the
-image, relative to the working directory), `label` (int64, or list<int8> of 0 and 1 for
-multi-label), `id` (unique string), `image_sha256` (of the encoded image), `pixels_sha256` (of its
-pixels, null where they were not decoded), `group_*` (strings, empty where unknown) and, where a set
-says which labels count as right, `accepted` (list<int64>).
+image, relative to the working directory; inside a tar the path has its offset, see `tar_shards`),
+`label` (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of
+the encoded image), `pixels_sha256` (of its pixels, null where they were not decoded), `group_*`
+(strings, empty where unknown) and, where a set says which labels count as right, `accepted`
+(list<int64>).
 Class names stand in the schema's metadata; the footer carries a fingerprint of the content.
 `dataset.json` beside the tables describes both and is written last.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,6 +42,7 @@ from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
 from dpprobe.data.problems import KINDS, Problems
 from dpprobe.data.spelling import alike, in_words
+from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress
 
@@ -357,7 +361,7 @@ class _Reader:
             return CheckedImage(row, row_id or "", path, origin or "", None, None, None, fault)
         try:
             if data is None:
-                data = Path(path).read_bytes()
+                data = read_image_bytes(path)
             digest = hashlib.sha256(data).digest()
             if self._decode:
                 pixels = pixel_hash(open_image(data))
@@ -579,7 +583,7 @@ def read_image_file(path: str, *, where: str = "image") -> bytes:
       DataError: naming `where` and the path, when it cannot be read.
     """
     try:
-        return Path(path).read_bytes()
+        return read_image_bytes(path)
     except OSError as error:
         raise DataError(
             f"{where}: cannot read {path} ({error.strerror}); {KINDS['missing'][2]}"
@@ -653,7 +657,8 @@ class SplitTable:
         if b"dpprobe_fingerprint" not in metadata:
             raise DataError(f"{path}: not a split table; prepare the dataset again")
         ours = json.loads(metadata[b"dpprobe"])
-        self.rows = sum(self._group_rows)
+        self._edges = [0, *itertools.accumulate(self._group_rows)]
+        self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
         self.class_names: tuple[str, ...] = tuple(ours["class_names"])
         self.multi_label: bool = ours["multi_label"]
@@ -661,34 +666,34 @@ class SplitTable:
         self._has_accepted = "accepted" in schema.names
         self._has_units = "unit" in schema.names
 
-    def labels(self) -> np.ndarray:
-        """Reads the labels: int64 [rows], or int8 [rows, classes] for multi-label."""
-        values = self._column("label")
+    def labels(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Reads the labels of rows start..stop: int64 [m], or int8 [m, classes] for multi-label."""
+        values = self._column("label", start, stop)
         if not self.multi_label:
             return np.asarray(values.to_numpy(), dtype=np.int64)
         flat = pa.concat_arrays([chunk.flatten() for chunk in values.chunks])
         return np.asarray(flat.to_numpy(zero_copy_only=False), dtype=np.int8).reshape(
-            self.rows, len(self.class_names)
+            len(values), len(self.class_names)
         )
 
-    def ids(self) -> list[str]:
-        return self._column("id").to_pylist()
+    def ids(self, start: int = 0, stop: int | None = None) -> list[str]:
+        return self._column("id", start, stop).to_pylist()
 
     def image_hashes(self) -> list[bytes]:
         """Reads the SHA-256 of each row's encoded image."""
         return self._column("image_sha256").to_pylist()
 
-    def groups(self) -> dict[str, list[str]]:
+    def groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
         """Reads the subgroups: column -> one string a row, empty where unknown."""
-        return {name: self._column(name).to_pylist() for name in self.group_names}
+        return {name: self._column(name, start, stop).to_pylist() for name in self.group_names}
 
-    def accepted(self) -> list[list[int]] | None:
+    def accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
         """Reads the labels that count as right, a list a row; None where there are none."""
-        return self._column("accepted").to_pylist() if self._has_accepted else None
+        return self._column("accepted", start, stop).to_pylist() if self._has_accepted else None
 
-    def units(self) -> list[str] | None:
+    def units(self, start: int = 0, stop: int | None = None) -> list[str] | None:
         """Reads whose each row is; None where the source does not say."""
-        return self._column("unit").to_pylist() if self._has_units else None
+        return self._column("unit", start, stop).to_pylist() if self._has_units else None
 
     def copies(self) -> dict[str, dict[str, int | str]]:
         """Counts rows whose image stands in an earlier row too, as `DatasetInfo.copies`, by bytes.
@@ -699,11 +704,7 @@ class SplitTable:
 
     def images(self, start: int, stop: int) -> Iterator[EncodedImage]:
         """Yields rows start..stop in order; one small batch at a time is in memory."""
-        first, base = 0, 0
-        while first < len(self._group_rows) and base + self._group_rows[first] <= start:
-            base += self._group_rows[first]
-            first += 1
-        wanted = list(range(first, len(self._group_rows)))
+        wanted, base = self._row_groups(start, stop)
         with pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
             for batch in file.iter_batches(
                 READ_ROWS, row_groups=wanted, columns=["image", "id", "image_sha256"]
@@ -720,9 +721,20 @@ class SplitTable:
                 if base >= stop:
                     return
 
-    def _column(self, name: str) -> pa.ChunkedArray:
+    def _column(self, name: str, start: int = 0, stop: int | None = None) -> pa.ChunkedArray:
+        """Reads rows start..stop of a column, and no further row groups."""
+        end = self.rows if stop is None else stop
+        wanted, base = self._row_groups(start, end)
         with pq.ParquetFile(self.path) as file:
-            return file.read([name]).column(name)
+            column = file.read_row_groups(wanted, [name]).column(name)
+        return column.slice(start - base, end - start)
+
+    def _row_groups(self, start: int, stop: int) -> tuple[list[int], int]:
+        """Returns the row groups that hold rows start..stop, and the first row of the first."""
+        edges = self._edges
+        first = max(bisect.bisect_right(edges, start) - 1, 0)
+        last = bisect.bisect_left(edges, stop)
+        return list(range(first, min(last, len(self._group_rows)))), edges[first]
 
 
 def decode(image: EncodedImage, *, split: str) -> Image.Image:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dpprobe import accelerators
 from dpprobe.artifacts import atomic_path
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -137,7 +138,7 @@ def extract_shard(
         batch_size=batch_size,
         threads=threads or torch.get_num_threads(),
         workers=workers,
-        on_gpu=runtime.device == "cuda",
+        accelerator=accelerators.accelerator(runtime.device),
         clock=clock,
     )
     _write_parts(parts, output, header, source, probe=_probe(loaded, backbone_name), clock=clock)
@@ -165,16 +166,15 @@ def _write_parts(
     clock: Clock,
 ) -> None:
     """Writes a shard's features as they are computed, and logs the time of each part."""
-    rows = slice(header.start, header.stop)
-    accepted, units = source.accepted(), source.units()
+    rows = header.start, header.stop
     writing = open_shard(
         output,
         header,
-        labels=source.labels()[rows],
-        ids=source.ids()[rows],
-        groups={name: values[rows] for name, values in source.groups().items()},
-        accepted=None if accepted is None else accepted[rows],
-        units=None if units is None else units[rows],
+        labels=source.labels(*rows),
+        ids=source.ids(*rows),
+        groups=source.groups(*rows),
+        accepted=source.accepted(*rows),
+        units=source.units(*rows),
         probe=probe,
     )
     label = f"features {header.backbone} {header.split} {header.shard + 1}/{header.shards}"

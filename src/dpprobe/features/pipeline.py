@@ -28,6 +28,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from dpprobe.accelerators import Accelerator, Mark
 from dpprobe.backbones.backbone import Backbone
 from dpprobe.data.table import EncodedImage, SplitTable, decode
 from dpprobe.errors import DataError
@@ -154,7 +155,7 @@ def extract_rows(
     batch_size: int,
     threads: int,
     workers: int = 0,
-    on_gpu: bool = False,
+    accelerator: Accelerator | None = None,
     clock: Clock,
 ) -> Generator[Features]:
     """Features of rows start..stop, in order; close the generator to end threads and processes.
@@ -166,7 +167,7 @@ def extract_rows(
       batch_size: images a forward pass on a GPU; on a CPU at most `PIECE_ROWS` of them.
       threads: that decode, and on a CPU compute.
       workers: processes that decode instead.
-      on_gpu: True if the backbone's device is a GPU.
+      accelerator: of the backbone's device; None for a CPU.
       clock: receives rows and seconds.
 
     Raises:
@@ -176,12 +177,12 @@ def extract_rows(
     yield from compute_rows(
         table.images(start, stop),
         stop - start,
-        Decoder(backbone, table.split, pinned=on_gpu and not workers),
+        Decoder(backbone, table.split, memory_of=None if workers else accelerator),
         backbone,
         batch_size=batch_size,
         threads=threads,
         workers=workers,
-        on_gpu=on_gpu,
+        accelerator=accelerator,
         clock=clock,
     )
 
@@ -195,14 +196,14 @@ def compute_rows(
     batch_size: int,
     threads: int,
     workers: int = 0,
-    on_gpu: bool,
+    accelerator: Accelerator | None,
     clock: Clock,
 ) -> Generator[Features]:
     """Features of `count` encoded images, in order; close the generator to end threads.
 
     Args:
       decoder: of this backbone, which decides what becomes of an image that cannot be used.
-      batch_size, threads, workers, on_gpu, clock: as in `extract_rows`.
+      batch_size, threads, workers, accelerator, clock: as in `extract_rows`.
 
     Raises:
       DataError: as `extract_rows`, where the decoder tolerates no fault.
@@ -211,14 +212,16 @@ def compute_rows(
     sizes = _Sizes(decoder.split)
     rows = min(batch_size, PIECE_ROWS)  # of a pass on a CPU
     clock.start()
-    if on_gpu:
+    if accelerator is not None:
         clock.threads, clock.busy = 1, ("transfer", "forward")
         ahead = AHEAD * threads + 2 * -(-batch_size // PIECE_ROWS)
         if workers:
-            decoded = _by_processes(decoder, pieces, workers, -(-ahead // workers), pinned=True)
+            decoded = _by_processes(
+                decoder, pieces, workers, -(-ahead // workers), pinned=accelerator.loader_pins
+            )
         else:
             decoded = in_order(decoder.__getitems__, pieces, threads=threads, ahead=ahead)
-        yield from _on_gpu(decoded, backbone, batch_size, sizes, clock)
+        yield from _on_accelerator(decoded, backbone, accelerator, batch_size, sizes, clock)
     elif workers:
         clock.threads, clock.busy = threads, ("forward",)
         decoded = _by_processes(decoder, pieces, workers, AHEAD, pinned=False)
@@ -250,11 +253,14 @@ class Decoder(Dataset[Any]):
     table once, in order, and the others only decode.
     """
 
-    def __init__(self, backbone: Backbone, split: str, *, pinned: bool = False) -> None:
+    def __init__(
+        self, backbone: Backbone, split: str, *, memory_of: Accelerator | None = None
+    ) -> None:
+        """Takes the accelerator from whose host memory the images will be sent."""
         self._transform = backbone.transform
         self._train_transform = backbone.train_transform if split == "train" else None
         self.split = split
-        self._pinned = pinned
+        self._memory_of = memory_of
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
         picture = decode(image, split=self.split)
@@ -295,11 +301,10 @@ class Decoder(Dataset[Any]):
         return Piece(rows, stacked, failure, time.perf_counter() - started)
 
     def _stack(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        if not self._pinned:
+        if self._memory_of is None:
             return torch.stack(tensors)
         shape = (len(tensors), *tensors[0].shape)
-        pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
-        return torch.stack(tensors, out=pinned)
+        return torch.stack(tensors, out=self._memory_of.host_memory(shape, tensors[0].dtype))
 
 
 class TolerantDecoder(Decoder):
@@ -310,10 +315,10 @@ class TolerantDecoder(Decoder):
         backbone: Backbone,
         opened: Callable[[EncodedImage], Image.Image],
         *,
-        pinned: bool = False,
+        memory_of: Accelerator | None = None,
     ) -> None:
         """Takes what opens an image: it may raise a DataError."""
-        super().__init__(backbone, "test", pinned=pinned)
+        super().__init__(backbone, "test", memory_of=memory_of)
         self._opened = opened
 
     def __getitem__(self, image: EncodedImage) -> torch.Tensor:
@@ -456,32 +461,37 @@ def _features(
 
 @dataclass(frozen=True)
 class _Launched:
-    """A batch that is on its way through a GPU.
+    """A batch that is on its way through an accelerator.
 
-    Its marks stand before the copy to the GPU, before and after the forward pass, and after the
-    copy back into pinned memory.
+    Its marks stand before the copy to it, before and after the forward pass, and after the
+    copy back into the host's memory.
     """
 
     rows: tuple[Row, ...]
     features: torch.Tensor
     layers: dict[str, torch.Tensor]
-    marks: list[torch.cuda.Event]
+    marks: list[Mark]
     faults: tuple[Fault, ...]
 
 
-def _on_gpu(
-    pieces: Generator[Piece], backbone: Backbone, batch_size: int, sizes: _Sizes, clock: Clock
+def _on_accelerator(
+    pieces: Generator[Piece],
+    backbone: Backbone,
+    accelerator: Accelerator,
+    batch_size: int,
+    sizes: _Sizes,
+    clock: Clock,
 ) -> Generator[Features]:
-    """Launches each batch before it fetches the one before, so that the GPU stays busy."""
+    """Launches each batch before it fetches the one before, so that the device stays busy."""
     before: _Launched | None = None
     with closing(pieces):
         for batch in _batches(pieces, batch_size, sizes, clock):
-            launched = _launch(batch, backbone, batch_size)
+            launched = _launch(batch, backbone, accelerator, batch_size)
             if before is not None:
-                yield _fetch(before, clock)
+                yield _fetch(before, accelerator, clock)
             before = launched
         if before is not None:
-            yield _fetch(before, clock)
+            yield _fetch(before, accelerator, clock)
 
 
 def _batches(
@@ -504,34 +514,31 @@ def _batches(
         yield batch
 
 
-def _launch(batch: list[Piece], backbone: Backbone, rows: int) -> _Launched:
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-    marks[0].record()
-    images = [one.images.to("cuda", non_blocking=True) for one in batch if one.images is not None]
+def _launch(
+    batch: list[Piece], backbone: Backbone, accelerator: Accelerator, rows: int
+) -> _Launched:
+    marks = [accelerator.mark()]
+    images = [accelerator.send(one.images) for one in batch if one.images is not None]
     together = torch.cat(images) if images else None
-    marks[1].record()
+    marks.append(accelerator.mark())
     features, layers = NOTHING if together is None else _forward(backbone, together, rows)
-    marks[2].record()
-    to_host = {name: _to_host(one) for name, one in layers.items()}
-    launched = _Launched(
+    marks.append(accelerator.mark())
+    fetched = accelerator.fetch(features)
+    fetched_layers = {name: accelerator.fetch(one) for name, one in layers.items()}
+    marks.append(accelerator.mark())
+    return _Launched(
         tuple(row for one in batch for row in one.rows),
-        _to_host(features),
-        to_host,
+        fetched,
+        fetched_layers,
         marks,
         tuple(fault for one in batch for fault in one.faults),
     )
-    marks[3].record()
-    return launched
 
 
-def _to_host(values: torch.Tensor) -> torch.Tensor:
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return pinned.copy_(values, non_blocking=True)
-
-
-def _fetch(launched: _Launched, clock: Clock) -> Features:
+def _fetch(launched: _Launched, accelerator: Accelerator, clock: Clock) -> Features:
     begin, copied, computed, end = launched.marks
-    end.synchronize()
-    clock.add("transfer", (begin.elapsed_time(copied) + computed.elapsed_time(end)) / 1000)
-    clock.add("forward", copied.elapsed_time(computed) / 1000)
+    accelerator.wait(end)
+    copies = accelerator.seconds(begin, copied) + accelerator.seconds(computed, end)
+    clock.add("transfer", copies)
+    clock.add("forward", accelerator.seconds(copied, computed))
     return _features(launched.rows, (launched.features, launched.layers), clock, launched.faults)

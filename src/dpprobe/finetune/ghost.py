@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from dpprobe.accelerators import autocast
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.layers import Call, Rule, forms_gradients, lengths, squared_norms
 from dpprobe.finetune.losses import row_losses
@@ -198,11 +199,6 @@ class BatchGradients:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def autocast(device: torch.device, precision: torch.dtype | None) -> torch.autocast:
-    """Returns the context of passes in a precision."""
-    return torch.autocast(device.type, dtype=precision, enabled=precision is not None)
 
 
 def _layers(

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import torch
 
+from dpprobe.accelerators import autocast
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.ghost import autocast
 from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Engine, Network, Precision
 from dpprobe.finetune.losses import row_losses
 

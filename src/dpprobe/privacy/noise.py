@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dpprobe import accelerators
 from dpprobe.machine_code import MachineCode
 from dpprobe.privacy.randomness import stream, stream_seed
 
@@ -83,7 +84,7 @@ class GaussianNoise:
         self.size = size
         self._device = device
         self._width = -(-size // (2 * LANES)) * 2 * LANES
-        if device.type == "cpu":
+        if accelerators.has_kernels(device):
             self._words = [Words.of(seed) for seed in seeds]
         else:
             self._generators = [
@@ -112,7 +113,7 @@ class GaussianNoise:
         block = self._buffer[:, :steps]
         if deviation == 0:
             block.zero_()
-        elif self._device.type == "cpu":
+        elif accelerators.has_kernels(self._device):
             for out, words in zip(block, self._words, strict=True):
                 fill(words.lanes, words.tail, out.numpy(), _rounded_up(deviation))
         else:
@@ -126,7 +127,7 @@ class GaussianNoise:
 
         Of benchmarks alone, whose seeds are published anyway.
         """
-        if self._device.type == "cpu":
+        if accelerators.has_kernels(self._device):
             parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
             return {
                 name: torch.from_numpy(np.stack(states).view(np.int64))
@@ -136,7 +137,7 @@ class GaussianNoise:
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on where another noise of the same seeds, size and device stood at `state`."""
-        if self._device.type == "cpu":
+        if accelerators.has_kernels(self._device):
             for place, words in enumerate(self._words):
                 words.lanes[:] = state["lanes"][place].numpy().view(np.uint64)
                 words.tail[:] = state["tail"][place].numpy().view(np.uint64)

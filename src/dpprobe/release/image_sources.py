@@ -20,6 +20,7 @@ from PIL import Image
 from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
 from dpprobe.data.table import READ_ROWS, EncodedImage
+from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS
 from dpprobe.errors import ConfigError, DataError
 
@@ -110,7 +111,7 @@ def open_encoded(image: EncodedImage) -> Image.Image:
         if image.path is None:
             raise ImageError("no image in this row")
         try:
-            data = Path(image.path).read_bytes()
+            data = read_image_bytes(image.path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ImageError(f"{_text(image.path)} cannot be read ({reason})") from error

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 
+from dpprobe import accelerators
 from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -180,15 +181,15 @@ class Predictor:
           opened: decodes an image, or raises a DataError.
           threads: that decode and, on a CPU, compute; as many as torch has by default.
         """
-        on_gpu = self.device == "cuda"
+        accelerator = accelerators.accelerator(self.device)
         parts = compute_rows(
             iter(images),
             count,
-            TolerantDecoder(self.backbone, opened, pinned=on_gpu),
+            TolerantDecoder(self.backbone, opened, memory_of=accelerator),
             self.backbone,
             batch_size=BATCH_SIZE,
             threads=threads or torch.get_num_threads(),
-            on_gpu=on_gpu,
+            accelerator=accelerator,
             clock=Clock(),
         )
         with closing(parts):

@@ -131,6 +131,38 @@ def test_images_streams_any_range_across_row_groups(
     assert [image.data for image in images] == [encode(row) for row in wanted]
 
 
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(("start", "stop"), [(0, 20), (0, 1), (6, 8), (7, 14), (13, 20), (19, 20)])
+def test_columns_of_a_range_are_read_without_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, stop: int, several: bool
+) -> None:
+    """A shard's job reads the row groups of its rows: not all names of a hundred million images."""
+    monkeypatch.setattr(table, "GROUP_ROWS", 7)
+    labels = [[row % 2, int(row % 3 == 0)] if several else row % 2 for row in range(20)]
+    batches = [
+        make_rows(
+            "train", [label], ids=[f"r{row}"], images=[encode(row)], groups={"group_g": ["x"]}
+        )
+        for row, label in enumerate(labels)
+    ]
+    tested = make_rows("test", labels[:2], groups={"group_g": ["x", "x"]})
+    write(tmp_path, [*batches, tested], multi_label=several, groups=["group_g"])
+    train = SplitTable(tmp_path / "train.parquet")
+    read: list[int] = []
+    original = pq.ParquetFile.read_row_groups
+
+    def spied(file: Any, groups: list[int], *rest: Any) -> Any:
+        read.extend(groups)
+        return original(file, groups, *rest)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", spied)
+    assert train.ids(start, stop) == [f"r{row}" for row in range(start, stop)]
+    assert set(read) == {row // 7 for row in range(start, stop)}
+    assert train.labels(start, stop).tolist() == labels[start:stop]
+    assert train.groups(start, stop) == {"group_g": ["x"] * (stop - start)}
+    assert train.units(start, stop) is None
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -36,6 +36,7 @@ from dpprobe.features.extract import extract_shard
 from dpprobe.features.manifest import write_manifest
 from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, Clock, extract_rows, in_order
 from dpprobe.features.store import FeatureStore
+from tests.support.gpu import needs_gpu
 
 PIXELS = {"family": "pixels"}
 
@@ -611,7 +612,7 @@ def test_a_backbone_of_broken_weights_is_refused_at_once(
         extract(dataset, tmp_path / "out")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@needs_gpu
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("layers", [[], [0, 1]])
 def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, workers: int, layers: list[int]) -> None:

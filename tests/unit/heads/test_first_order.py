@@ -23,6 +23,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.randomness import cell_seed, stream
 from dpprobe.privacy.sampling import poisson_batches
+from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
     Source,
     features_of,
@@ -205,12 +206,6 @@ def test_noise_has_the_planned_size_in_every_step(batch_size: Any, head: Any) ->
     correlation = np.asarray(np.corrcoef(vectors))
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 5.5 / 100**0.5
-
-
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -475,10 +470,9 @@ def test_several_labels_a_row_are_learned() -> None:
         fit_heads(softmax, data, plan_for(softmax, 600), SEEDS)
 
 
+@needs_gpu
 @pytest.mark.parametrize("head", HEADS)
 def test_cuda_gives_the_same_sums(head: Any) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     data = training_set()
     on_gpu = TrainingSet(features_of(data).cuda(), data.labels.cuda(), data.num_classes)
     for batch_size in (12, "full"):

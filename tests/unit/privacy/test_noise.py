@@ -13,12 +13,9 @@ from scipy import stats
 from dpprobe.privacy import noise as noise_module
 from dpprobe.privacy.noise import LANES, GaussianNoise, Words, box_muller, draw_words, refine
 from dpprobe.privacy.randomness import stream
+from tests.support.gpu import DEVICES
 
 CPU = torch.device("cpu")
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
 
 
 def draws(

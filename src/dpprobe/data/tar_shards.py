@@ -1,0 +1,183 @@
+"""Tar files of samples, as WebDataset writes them, and the places of images inside them.
+
+Members whose names agree up to the first dot of the file name are one sample: `n01/a.jpg` and
+`n01/a.cls` are the sample `n01/a`. Nothing is unpacked: an image is found again by the offset and
+the size of its bytes, which stand in its path,
+
+    shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
+
+so that any process reads any row without looking through the tar.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from dpprobe.errors import DataError
+
+SUFFIX = ".tar"
+# Names that begin with a dot, as macOS puts them beside each file, are no samples.
+_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+_PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
+_BLOCK = 512
+# Zeros at the end: the mark of two blocks, and what fills the last record; GNU tar writes 10 KiB.
+_LONGEST_END = 1 << 20
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_REMEDY = "fetch the shard again or pack it anew"
+
+
+class Member(NamedTuple):
+    """One file of a sample: where its bytes lie in the tar."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class Sample(NamedTuple):
+    """The members of one key, by their extension in small letters.
+
+    `twice` are the extensions that stand more than once; the first of each is kept.
+    """
+
+    key: str
+    members: dict[str, Member]
+    twice: list[str]
+
+
+def member_path(shard: Path, member: Member) -> str:
+    """Returns the path of an image inside a tar, as split tables have it."""
+    return f"{shard}#offset={member.offset},size={member.size},member={member.name}"
+
+
+def read_image_bytes(path: str) -> bytes:
+    """Reads an image file, or an image inside a tar by its offset.
+
+    Raises:
+      OSError: when it cannot be read.
+      ValueError: of a path that cannot be one.
+    """
+    place = _PLACE.fullmatch(path)
+    if place is None:
+        return Path(path).read_bytes()
+    return read_at(Path(place[1]), int(place[2]), int(place[3]))
+
+
+def read_at(shard: Path, offset: int, size: int) -> bytes:
+    """Reads bytes of a tar; threads may read the same one at once.
+
+    Raises:
+      OSError: when they cannot be read, or the file ends before them.
+    """
+    status = shard.stat()
+    stream = _opened(str(shard.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
+    parts = []
+    while size and (part := os.pread(stream.fileno(), size, offset)):
+        parts.append(part)
+        offset, size = offset + len(part), size - len(part)
+    if size:
+        raise OSError(errno.EIO, "the shard ends before it")
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=16)
+def _opened(shard: str, *_state: int) -> BinaryIO:
+    """Keeps a few tars open: rows that follow each other lie in the same one.
+
+    A tar that is replaced has another inode, time or size, and is opened anew.
+    """
+    return Path(shard).open("rb")
+
+
+def check_first(shard: Path) -> None:
+    """Looks at the first header of a tar alone.
+
+    Raises:
+      DataError: when there is none, or the file is compressed.
+    """
+    next(_members(shard), None)
+
+
+def read_samples(shard: Path) -> Iterator[Sample]:
+    """Yields the samples of a tar in the order of their first members; only headers are read.
+
+    Raises:
+      DataError: naming the shard and the last member that is whole, when the tar is damaged, cut
+        short or compressed.
+    """
+    samples: dict[str, Sample] = {}
+    for member in _members(shard):
+        named = _NAME.fullmatch(member.name)
+        if named is None:
+            continue
+        key, extension = named[1], named[2].lower()
+        sample = samples.setdefault(key, Sample(key, {}, []))
+        if extension in sample.members:
+            sample.twice.append(extension)
+        else:
+            sample.members[extension] = member
+    yield from samples.values()
+
+
+def _members(shard: Path) -> Iterator[Member]:
+    """Yields the regular files of a tar.
+
+    tarfile takes a damaged header behind the first member, zeros, and a file that ends at a header
+    for the end of the tar, and the rest would be missing in silence: so the end is looked at.
+    """
+    last = "its start"
+    try:
+        with shard.open("rb") as stream:
+            _check_head(shard, stream)
+            with tarfile.open(fileobj=stream, mode="r:") as tar:
+                while (info := tar.next()) is not None:
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
+                    last = info.name
+                    if info.isreg():
+                        if info.issparse():
+                            raise DataError(f"{shard}: {last} is a sparse file; pack it anew")
+                        yield Member(info.name.removeprefix("./"), info.offset_data, info.size)
+                    elif not info.isdir():
+                        raise DataError(
+                            f"{shard}: {last} is a link or a device, no file; pack it anew "
+                            "(tar --dereference)"
+                        )
+                stream.seek(tar.offset)
+                end = stream.read(_LONGEST_END + 1)
+    except (OSError, tarfile.TarError) as error:
+        line = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{shard}: cannot be read after {last} ({line}); {_REMEDY}") from error
+    if fault := _end_fault(end):
+        raise DataError(f"{shard}: {fault.format(last)}; {_REMEDY}")
+
+
+def _end_fault(end: bytes) -> str | None:
+    """Returns what is wrong with what stands where the last header was looked for."""
+    if end[:_BLOCK].strip(b"\0"):
+        return "damaged after {} (no header there)"
+    if len(end) < _BLOCK:
+        return "cut short after {} (no mark of the end)"
+    if end.strip(b"\0"):
+        return "damaged after {} (it goes on after its end, as two tars in one file do)"
+    if len(end) > _LONGEST_END:
+        return "damaged after {} (zeros in the place of members)"
+    return None
+
+
+def _check_head(shard: Path, stream: BinaryIO) -> None:
+    head = stream.read(_BLOCK)
+    stream.seek(0)
+    if head.startswith(_COMPRESSED):
+        raise DataError(
+            f"{shard}: compressed, so that no image in it can be found by its place; unpack it to "
+            "a plain .tar (gunzip, bunzip2, unxz, unzstd)"
+        )
+    if not head:
+        raise DataError(f"{shard}: empty; {_REMEDY}")

@@ -1,0 +1,49 @@
+"""Tar shards as WebDataset writes them: `key.jpg` with `key.cls`, or with `key.json`.
+
+Shards are read where they lie, in order, and never unpacked. A first pass reads headers and labels
+and so knows each image's offset; a second one reads, hashes and decodes the images as they follow
+each other. The split tables keep the offsets: see `tar_shards`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dpprobe.data.options import DatasetOptions
+from dpprobe.data.webdataset_options import ShardOptions
+
+
+class Options(ShardOptions):
+    """Tar shards of samples: `key.jpg` with `key.cls`, or with the fields of `key.json`."""
+
+    source: Literal["webdataset"] = "webdataset"
+
+
+def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
+    """Writes the split tables of tar shards.
+
+    Args:
+      options: the shards'.
+      directory: where the tables go.
+      recorded: the options that the study wrote, where another source made these.
+
+    Raises:
+      ConfigError: when there is no shard.
+      DataError: for shards that are damaged, and for faulty rows, all of them told at once.
+    """
+    from dpprobe.data import table, webdataset_rows  # heavy: pyarrow
+
+    parts = webdataset_rows.read(options)
+    table.write_dataset(
+        directory,
+        webdataset_rows.batches(options, parts),
+        options=recorded or options,
+        class_names=options.class_names,
+        multi_label=options.several_labels,
+        groups=list(options.group_names()),
+        units=options.names_units(),
+        rows=sum(map(len, parts.values())),
+        embed=options.embed,
+        chosen_test=options.has_test(),
+    )

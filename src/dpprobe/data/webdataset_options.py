@@ -1,0 +1,184 @@
+"""The options of tar shards: where they lie, and which members are images, labels and names."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe.data import tar_shards
+from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.options import Limit
+from dpprobe.data.spelling import alike, in_words
+from dpprobe.data.units import UnitOptions
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.options import resolve_path
+
+Paths = str | tuple[str, ...]
+SplitName = Literal["train", "test"]
+
+
+class ShardOptions(UnitOptions):
+    """The options of tar shards, without the parts that read samples."""
+
+    paths: ClassVar = {"train": "moves", "test": "moves"}
+
+    train: Paths = Field(
+        min_length=1, description="A folder of .tar files, a file, a glob pattern, or a list."
+    )
+    test: Paths | None = Field(
+        None, min_length=1, description="The same for the test split; absent, train is split."
+    )
+    image_member: str | None = Field(
+        None,
+        min_length=1,
+        description="The extension of the images, such as jpg; absent, the one member of a key "
+        "whose extension is an image's.",
+    )
+    label_column: str | None = Field(
+        None,
+        min_length=1,
+        description="The field of key.json that is the label: a name of `class_names` or its "
+        "number from 0. Absent, key.cls holds one of them.",
+    )
+    several_labels: bool = Field(
+        False, description="Whether the field is a list of 0 and 1, one a class."
+    )
+    class_names: tuple[str, ...] = Field(
+        min_length=2,
+        description="All classes in the order of their numbers. They are published with the "
+        "weights, so the list must be public, not read off the labels.",
+    )
+    id_column: str | None = Field(
+        None, min_length=1, description="A field of unique ids; the key where it is absent."
+    )
+    shard_in_id: bool = Field(
+        False,
+        description="Ids are the shard's name and the key, for shards that each begin their keys "
+        "anew.",
+    )
+    group_columns: tuple[str, ...] = Field((), description="Fields that name subgroups.")
+    limit: Limit = Limit()
+    embed: bool = Field(
+        False,
+        description="Copy the images into the split tables; otherwise the tables hold their "
+        "places in the shards, which must then stay where they are, unchanged.",
+    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="The part tested on, without `test`.")
+    split_seed: int = Field(0, ge=0, description="Another seed gives another split.")
+
+    @field_validator("group_columns")
+    @classmethod
+    def _check_groups(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_groups(value, remedy="rename the field")
+        return value
+
+    @field_validator("image_member")
+    @classmethod
+    def _check_image_member(cls, value: str | None) -> str | None:
+        return None if value is None else value.removeprefix(".").lower()
+
+    @field_validator("class_names")
+    @classmethod
+    def _check_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError(f"{', '.join(value)}: a name stands twice; remove it")
+        if same := alike(value):
+            raise ValueError(f"{in_words(same[0])} differ in case or spaces alone; remove one")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ShardOptions:
+        if self.several_labels and self.label_column is None:
+            raise ValueError("several_labels: write label_column, the field of key.json")
+        if self.id_column is not None and self.shard_in_id:
+            raise ValueError("shard_in_id: id_column names the ids already; remove one")
+        if self.test is None and self.limit.test is not None:
+            raise ValueError("limit.test: there is no `test` to limit; remove it")
+        return self
+
+    def check(self) -> None:
+        for name in self.splits():
+            first = self.shards(name)[0]
+            try:
+                tar_shards.check_first(first)
+            except DataError as error:
+                raise ConfigError(f"{name}: {error}") from error
+
+    def has_test(self) -> bool:
+        return self.test is not None
+
+    def count_rows(self) -> tuple[int, int] | None:
+        """Returns what `expect` says: counting would read every header of every shard."""
+        return self.expected_rows()
+
+    def multi_label(self) -> bool:
+        return self.several_labels
+
+    def count_classes(self) -> int:
+        return len(self.class_names)
+
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(map(group_column, self.group_columns))
+
+    def row_limit(self) -> Limit:
+        return self.limit
+
+    def input_files(self) -> tuple[str, ...]:
+        return tuple(str(path) for name in self.splits() for path in self.shards(name))
+
+    def side_options(self, *, own_test: bool) -> set[str]:
+        if own_test:
+            return {"train", "test"}
+        if self.unit_column is not None:
+            return {"unit_column"}
+        return {"shard_in_id"} if self.id_column is None else {"id_column"}
+
+    def splits(self) -> tuple[SplitName, ...]:
+        return ("train",) if self.test is None else ("train", "test")
+
+    def shards(self, name: SplitName) -> list[Path]:
+        """Lists the shards of a split, in the order of their names within what is written.
+
+        Raises:
+          ConfigError: where something that is written names no shard.
+        """
+        written = self.train if name == "train" else self.test
+        assert written is not None
+        shards: list[Path] = []
+        for pattern in [written] if isinstance(written, str) else written:
+            matches = _matches(pattern)
+            if not matches:
+                raise ConfigError(
+                    f"{name}: no .tar file {_place(pattern)}; correct it or put the shards there"
+                )
+            if others := [path.name for path in matches if path.suffix != tar_shards.SUFFIX]:
+                raise ConfigError(
+                    f"{name}: {pattern}: {others[0]} is no plain .tar file; unpack what is "
+                    "compressed (gunzip), or name the shards alone (*.tar)"
+                )
+            shards.extend(matches)
+        if len(set(shards)) != len(shards):
+            twice = next(path for path in shards if shards.count(path) > 1)
+            raise ConfigError(f"{name}: {twice} is named twice; remove one")
+        return shards
+
+    def is_image(self, extension: str) -> bool:
+        """Returns True for the extension of a member that is a sample's image."""
+        if self.image_member is not None:
+            return extension == self.image_member
+        return f".{extension}" in EXTENSIONS
+
+
+def _matches(pattern: str) -> list[Path]:
+    path = resolve_path(pattern)
+    if path.is_dir():
+        return sorted(path.glob(f"*{tar_shards.SUFFIX}"))
+    return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
+
+
+def _place(pattern: str) -> str:
+    return f"in the folder {pattern}" if resolve_path(pattern).is_dir() else pattern

@@ -1,0 +1,245 @@
+"""The samples of tar shards as rows: labels, ids, groups and patients, without their images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from dpprobe.data import table, tar_shards, units
+from dpprobe.data.problems import SHOWN
+from dpprobe.data.spelling import folded
+from dpprobe.data.tar_shards import Member, Sample
+from dpprobe.errors import DataError
+
+if TYPE_CHECKING:
+    from dpprobe.data.webdataset_options import ShardOptions, SplitName
+
+BATCH_ROWS = 128
+
+Fault = tuple[str, str]
+
+
+class Row(NamedTuple):
+    """One sample: its place among the shards, and all that its small members say.
+
+    `faults` are pairs of a kind of problem and its detail; the label is then None where it is at
+    fault.
+    """
+
+    shard: int
+    id: str
+    image: Member | None
+    label: Any
+    groups: tuple[str, ...]
+    unit: str
+    faults: tuple[Fault, ...]
+
+
+def read(options: ShardOptions) -> dict[SplitName, list[Row]]:
+    """Reads headers and labels of all shards, in order.
+
+    Raises:
+      DataError: naming every shard that is damaged.
+    """
+    parts: dict[SplitName, list[Row]] = {}
+    broken: list[str] = []
+    for name in options.splits():
+        rows = parts[name] = []
+        most = getattr(options.limit, name)
+        for number, shard in enumerate(options.shards(name)):
+            try:
+                for sample in tar_shards.read_samples(shard):
+                    if most is not None and len(rows) >= most:
+                        break
+                    if row := _row(options, number, shard, sample):
+                        rows.append(row)
+            except DataError as error:
+                broken.append(str(error))
+            if most is not None and len(rows) >= most:
+                break
+    if broken:
+        more = [f"and {len(broken) - SHOWN} more"] if len(broken) > SHOWN else []
+        raise DataError("\n".join(broken[:SHOWN] + more))
+    return parts
+
+
+def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
+    """Returns a sample as a row; None for one that has neither an image nor a label."""
+    fields, faults = _fields(options, shard, sample)
+    images = [name for name in sample.members if options.is_image(name)]
+    if not images and "cls" not in sample.members and "json" not in sample.members:
+        return None
+    image = sample.members[images[0]] if images else None
+    if image is None:
+        faults.append(("missing", f"no image, only {', '.join(sample.members)}"))
+    if len(images) > 1:
+        faults.append(
+            ("missing", f"images {' and '.join(images)} of one key; name one in image_member")
+        )
+    if sample.twice:
+        faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
+    label, fault = _label(options, shard, sample, fields)
+    if fault is not None and not any(kind == "label" for kind, _ in faults):
+        faults.append(("label", fault))
+    return Row(
+        shard=number,
+        id=_id(options, shard, sample, fields),
+        image=image,
+        label=label,
+        groups=tuple(_text(fields.get(name)) for name in options.group_columns),
+        unit=_text(fields.get(options.unit_column)) if options.unit_column else "",
+        faults=tuple(faults),
+    )
+
+
+def _fields(
+    options: ShardOptions, shard: Path, sample: Sample
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Reads key.json, where an option names a field of it; its fault is the label's."""
+    wanted = (options.label_column, options.id_column, options.unit_column, *options.group_columns)
+    if not any(wanted):
+        return {}, []
+    member = sample.members.get("json")
+    if member is None:
+        return {}, [("label", f"no member {sample.key}.json")]
+    try:
+        fields = json.loads(tar_shards.read_at(shard, member.offset, member.size))
+    except (OSError, ValueError) as error:
+        return {}, [("label", f"{member.name} is no JSON ({error})")]
+    if not isinstance(fields, dict):
+        return {}, [("label", f"{member.name} is no mapping of fields to values")]
+    return fields, []
+
+
+def _label(
+    options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
+) -> tuple[Any, str | None]:
+    """Returns a label, or why there is none."""
+    value: Any
+    if options.label_column is None:
+        member = sample.members.get("cls")
+        if member is None:
+            return None, f"no member {sample.key}.cls"
+        written = tar_shards.read_at(shard, member.offset, member.size)
+        place, value = member.name, str(written, errors="replace").strip()
+    else:
+        place = options.label_column
+        if fields.get(place) is None:
+            return None, f"no field {place} in {sample.key}.json"
+        value = fields[place]
+    if options.several_labels:
+        good = isinstance(value, list) and len(value) == len(options.class_names)
+        if not good or any(type(each) is not int or each not in (0, 1) for each in value):
+            return None, f"{place} is {value!r}, no list of 0 and 1, one a class"
+        return value, None
+    return _number(options.class_names, place, value)
+
+
+def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
+    """Returns the number of a class; a number among the names is a name."""
+    text = str(value)
+    if text in names:
+        return names.index(text), None
+    indexed = any(name.isdecimal() for name in names)
+    if not indexed and text.isdecimal() and not isinstance(value, bool) and int(text) < len(names):
+        return int(text), None
+    near = [name for name in names if folded(name) == folded(text)]
+    hint = f" (write {near[0]!r}, or spell the class so)" if near else ""
+    return None, f"{place} is {text!r}, which is none of class_names{hint}"
+
+
+def _id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
+    if options.id_column is not None:
+        return _text(fields.get(options.id_column))
+    return f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def batches(
+    options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yields batches for the tables, in the order of the shards."""
+    both: set[str] = set()
+    if options.unit_column is not None:
+        both = units.on_both_sides(
+            {name: [row.unit for row in part] for name, part in parts.items()}
+        )
+    sides = _sides(options, parts)
+    for name, rows in parts.items():
+        shards = options.shards(name)
+        for start in range(0, len(rows), BATCH_ROWS):
+            part = rows[start : start + BATCH_ROWS]
+            of_rows = sides[name][start : start + BATCH_ROWS]
+            batch = _batch(options, part, shards, both)
+            for side in dict.fromkeys(filter(None, of_rows)):
+                yield side, batch.filter([each == side for each in of_rows])
+
+
+def _sides(
+    options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
+) -> dict[SplitName, list[SplitName | None]]:
+    """Returns the table that each row goes into; None where it is left out."""
+    sides: dict[SplitName, list[SplitName | None]] = {
+        name: [name] * len(rows) for name, rows in parts.items()
+    }
+    rows = parts["train"]
+    if not options.has_test():
+        one_stratum = options.split_by == "id" or options.several_labels
+        strata = [0 if one_stratum else -1 if row.label is None else row.label for row in rows]
+        tested = (
+            options.choose_test([row.id for row in rows], strata)
+            if options.unit_column is None
+            else units.choose_test(
+                [row.unit for row in rows],
+                strata,
+                fraction=options.test_fraction,
+                seed=options.split_seed,
+                by=options.split_by,
+            )
+        )
+        sides["train"] = ["test" if flag else "train" for flag in tested]
+    if options.unit_column is not None:
+        # A patient's rows lie on one side, so test rows do not count as training rows here.
+        kept = units.first_of_each([row.unit for row in rows], options.max_images_per_patient)
+        sides["train"] = [
+            None if side == "train" and not keep else side
+            for side, keep in zip(sides["train"], kept, strict=True)
+        ]
+    return sides
+
+
+def _batch(
+    options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], both: set[str]
+) -> pa.Table:
+    faults = [list(row.faults) for row in rows]
+    patients = None
+    if options.unit_column is not None:
+        patients = [row.unit for row in rows]
+        further = units.faults(patients, both, options.unit_column)
+        for fault, more in zip(faults, further, strict=True):
+            fault += more
+    kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()
+    return table.make_batch(
+        ids=[row.id for row in rows],
+        labels=pa.array([row.label for row in rows], kind),
+        images=[None] * len(rows),
+        paths=[
+            None if row.image is None else tar_shards.member_path(shards[row.shard], row.image)
+            for row in rows
+        ],
+        groups={
+            name: [row.groups[place] for row in rows]
+            for place, name in enumerate(options.group_names())
+        },
+        units=patients,
+        faults=faults,
+        # of an image its path says it
+        origins=["" if row.image else str(shards[row.shard]) for row in rows],
+    )

@@ -1,0 +1,74 @@
+"""A device on the processor that keeps a GPU's contract strictly.
+
+What is fetched from it are numbers that are none until a mark behind it was waited for, memory that
+is sent must be its own, and times are known only of marks that it has passed: whoever reads too
+early, or sends from elsewhere, gets what would be a race on a GPU each time and not now and then.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class StandIn:
+    """An `Accelerator` whose work is done when it is waited for.
+
+    Attributes:
+      from_loader: True if what is sent was decoded by processes, which know nothing of it.
+      sent, fetched, waited: how often each was called.
+    """
+
+    device: str = "cpu"
+    loader_pins: bool = False
+    from_loader: bool = False
+    sent: int = 0
+    fetched: int = 0
+    waited: int = 0
+    _memory: dict[int, torch.Tensor] = field(default_factory=dict)
+    _pending: list[tuple[torch.Tensor, torch.Tensor] | float] = field(default_factory=list)
+    _done: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        memory = torch.empty(tuple(shape), dtype=dtype)
+        memory.fill_(math.nan if dtype.is_floating_point else 77)
+        with self._lock:  # threads decode
+            self._memory[memory.data_ptr()] = memory
+        return memory
+
+    def send(self, values: torch.Tensor) -> torch.Tensor:
+        self.sent += 1
+        if not self.from_loader:
+            assert values.data_ptr() in self._memory, "sent from memory that is not the device's"
+        return values.clone()
+
+    def fetch(self, values: torch.Tensor) -> torch.Tensor:
+        self.fetched += 1
+        memory = self.host_memory(values.shape, values.dtype)
+        self._pending.append((memory, values))
+        return memory
+
+    def mark(self) -> int:
+        self._pending.append(time.perf_counter())
+        return len(self._pending)
+
+    def wait(self, mark: int) -> None:
+        self.waited += 1
+        for item in self._pending[self._done : mark]:
+            if isinstance(item, tuple):
+                item[0].copy_(item[1])
+        self._done = max(self._done, mark)
+
+    def seconds(self, first: int, second: int) -> float:
+        assert max(first, second) <= self._done, "the device has not come so far"
+        times = [self._pending[mark - 1] for mark in (first, second)]
+        assert isinstance(times[0], float)
+        assert isinstance(times[1], float)
+        return times[1] - times[0]

@@ -1,0 +1,353 @@
+"""Tar shards: rows and offsets as the tars have them, and every fault by shard and key."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpprobe.data import sources, tar_shards
+from dpprobe.data.registry import dataset_options
+from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.errors import ConfigError, DataError
+
+CLASSES = ["cat", "dog"]
+Members = Sequence[tuple[str, bytes]]
+
+
+def png(value: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.full((6, 6), value, np.uint8)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def pack(path: Path, members: Members, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, **{"mode": "w"} | options) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def samples(first: int, count: int, **more: Any) -> list[tuple[str, bytes]]:
+    """Keys in two folders, labels by turns, and whatever else stands in key.json."""
+    members = []
+    for number in range(first, first + count):
+        key = f"n{number % 2:02d}/{number:04d}"
+        fields: Mapping[str, Any] = {"label": CLASSES[number % 2]} | {
+            name: values[number % len(values)] for name, values in more.items()
+        }
+        members += [
+            (f"{key}.png", png(number)),
+            (f"{key}.cls", str(number % 2).encode()),
+            (f"{key}.json", json.dumps(fields).encode()),
+        ]
+    return members
+
+
+def options_of(path: Path | str, **values: Any) -> Any:
+    given = {"source": "webdataset", "train": str(path), "class_names": CLASSES}
+    return dataset_options(given | values)
+
+
+def prepare(directory: Path, path: Path | str, **values: Any) -> tuple[SplitTable, SplitTable]:
+    options = options_of(path, **values)
+    options.check()
+    sources.prepare(options, directory)
+    return SplitTable(directory / "train.parquet"), SplitTable(directory / "test.parquet")
+
+
+def two_shards(folder: Path, **more: Any) -> Path:
+    pack(folder / "a-000.tar", samples(0, 12, **more))
+    pack(folder / "a-001.tar", samples(12, 8, **more))
+    return folder
+
+
+def test_rows_are_the_samples_in_the_order_of_the_shards(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    test = pack(tmp_path / "test.tar", samples(100, 4))
+    train, tested = prepare(tmp_path / "out", shards, test=str(test))
+    assert train.ids() == [f"n{row % 2:02d}/{row:04d}" for row in range(20)]
+    assert train.labels().tolist() == [0, 1] * 10
+    assert tested.rows == 4
+    assert train.class_names == ("cat", "dog")
+    for row, image in enumerate(train.images(0, 20)):
+        assert image.data is None  # the tar keeps it
+        assert np.unique(np.asarray(decode(image, split="train"))).tolist() == [row]
+
+
+def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    table, _ = prepare(tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))))
+    first = shards / "a-000.tar"
+    # All but the wanted image is overwritten: whoever looked through the tar would fail.
+    (image,) = table.images(7, 8)
+    assert image.path is not None
+    data = tar_shards.read_image_bytes(image.path)
+    assert data == png(7)
+    kept = first.read_bytes()
+    at = kept.index(data)
+    first.write_bytes(b"\xff" * at + data + b"\xff" * (len(kept) - at - len(data)))
+    assert np.unique(np.asarray(decode(image, split="train"))).tolist() == [7]
+
+
+def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    table, _ = prepare(tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))))
+    (image,) = table.images(3, 4)
+    pack(shards / "a-000.tar", samples(1, 12))
+    with pytest.raises(DataError, match=r"row 3 \(id n01/0003\), .*a-000\.tar.*changed since"):
+        decode(image, split="train")
+    (shards / "a-000.tar").write_bytes(b"short")
+    with pytest.raises(DataError, match=r"cannot read .*a-000\.tar.*the shard ends before it"):
+        decode(image, split="train")
+
+
+def test_images_may_be_copied_into_the_tables(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    train, test = prepare(tmp_path / "out", shards, embed=True)
+    for path in shards.iterdir():
+        path.unlink()
+    assert train.rows + test.rows == 20
+    for table in (train, test):
+        assert all(image.data is not None for image in table.images(0, table.rows))
+
+
+def test_a_split_here_is_that_of_the_ids(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    for by in ("class", "id"):
+        train, test = prepare(tmp_path / by, shards, split_by=by, split_seed=3)
+        assert len(train.ids() + test.ids()) == 20
+        assert test.rows == 4 or by == "id"
+    # another packing of the same samples gives the same sides
+    pack(tmp_path / "one" / "all.tar", samples(0, 20)[::-1])
+    again, _ = prepare(tmp_path / "again", tmp_path / "one", split_by="id", split_seed=3)
+    assert sorted(again.ids()) == sorted(train.ids())
+
+
+def test_fields_are_labels_groups_ids_and_patients(tmp_path: Path) -> None:
+    who = [f"p{number}" for number in range(5)]
+    shards = two_shards(tmp_path / "shards", sex=["f", "m"], who=who)
+    train, test = prepare(
+        tmp_path / "out",
+        shards,
+        label_column="label",
+        group_columns=["sex"],
+        unit_column="who",
+        max_images_per_patient=2,
+    )
+    info = read_info(tmp_path / "out/dataset.json")
+    assert info.units is not None
+    assert sum(info.units.values()) == 5
+    assert set(train.units() or ()).isdisjoint(test.units() or ())
+    assert train.rows == 2 * info.units["train"]
+    for table in (train, test):
+        even = table.labels() == 0
+        assert (np.array(table.groups()["group_sex"]) == np.where(even, "f", "m")).all()
+
+
+def test_several_labels_are_lists(tmp_path: Path) -> None:
+    labels = [[0, 1], [1, 1], [1, 0], [0, 0]]
+    path = pack(tmp_path / "a.tar", samples(0, 8, findings=labels))
+    test = pack(tmp_path / "t.tar", samples(8, 4, findings=labels))
+    given = {"label_column": "findings", "several_labels": True}
+    train, _ = prepare(tmp_path / "out", path, test=str(test), **given)
+    assert train.multi_label
+    assert train.labels().tolist() == labels * 2
+    with pytest.raises(DataError, match="label is 'cat', no list of 0 and 1"):
+        prepare(tmp_path / "bad", path, several_labels=True, label_column="label")
+
+
+def test_members_of_a_key_need_not_be_neighbours_and_others_are_passed_over(tmp_path: Path) -> None:
+    members = samples(0, 6)
+    pngs = [each for each in members if each[0].endswith(".png")]
+    others = [each for each in members if not each[0].endswith(".png")]
+    shard = [("./README", b"x"), ("._0000.png", b"x"), *pngs, ("notes.txt", b"x"), *others]
+    path = pack(tmp_path / "a.tar", shard)
+    train, test = prepare(tmp_path / "out", path, test_fraction=0.34)
+    assert train.rows + test.rows == 6
+
+
+def test_limit_reads_no_further_shard(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    (shards / "a-001.tar").write_bytes(b"\1" * 2000)
+    train, _ = prepare(
+        tmp_path / "out", shards, test=str(pack(tmp_path / "t.tar", samples(90, 2))),
+        limit={"train": 10},
+    )  # fmt: skip
+    assert train.rows == 10
+
+
+# what is wrong with a shard
+
+
+def damage(path: Path, where: bytes, keep: int = 512) -> None:
+    """Overwrites the header of a member."""
+    data = path.read_bytes()
+    at = data.index(where)
+    path.write_bytes(data[:at] + b"\1" * keep + data[at + keep :])
+
+
+def cut(path: Path, where: bytes, after: int = 0) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(where) + after])
+
+
+def zeros(path: Path) -> None:
+    """A file whose room was taken and whose end was never written."""
+    cut(path, b"n01/0005.cls")
+    with path.open("ab") as stream:
+        stream.truncate(path.stat().st_size + (2 << 20))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
+        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(no mark of the end"),
+        (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
+        (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
+        (lambda p: p.write_bytes(p.read_bytes() * 2), r"after n01/0011\.json \(it goes on after"),
+        (zeros, r"damaged after n01/0005\.png \(zeros in the place of members\)"),
+        (lambda p: p.write_bytes(b""), r"a-000\.tar: empty"),
+        (lambda p: p.write_bytes(b"<html>" * 200), r"cannot be read after its start"),
+    ],
+    ids=[
+        "header",
+        "between members",
+        "in a header",
+        "in an image",
+        "two in one",
+        "a hole",
+        "empty",
+        "a web page",
+    ],
+)
+def test_no_row_is_lost_in_silence_with_a_damaged_shard(
+    tmp_path: Path, fault: Any, message: str
+) -> None:
+    shards = two_shards(tmp_path / "shards")
+    fault(shards / "a-000.tar")
+    options = options_of(shards)
+    with pytest.raises(DataError, match=message) as refused:
+        sources.prepare(options, tmp_path / "out")
+    assert "fetch the shard again or pack it anew" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out/dataset.json").exists()
+
+
+def test_all_damaged_shards_are_named_at_once(tmp_path: Path) -> None:
+    shards = two_shards(tmp_path / "shards")
+    for number in (3, 13):
+        cut(shards / f"a-00{number // 10}.tar", f"n01/{number:04}.cls".encode())
+    with pytest.raises(DataError) as refused:
+        sources.prepare(options_of(shards), tmp_path / "out")
+    one, other = str(refused.value).splitlines()
+    assert "a-000.tar: cut short" in one
+    assert "a-001.tar: cut short" in other
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) -> None:
+    path = pack(tmp_path / "a.tar", samples(0, 4), mode=mode)
+    with pytest.raises(ConfigError, match=r"train: .*a\.tar: compressed.*unpack it") as refused:
+        options_of(path).check()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("none", r"train: no \.tar file none; correct it"),
+        ("empty", r"no \.tar file in the folder empty"),
+        ("a.tar.gz", r"a\.tar\.gz is no plain \.tar file; unpack"),
+        (["a.tar", "*.tar"], r"a\.tar is named twice"),
+    ],
+)
+def test_places_without_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    pack(tmp_path / "a.tar", samples(0, 4))
+    (tmp_path / "a.tar.gz").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=message):
+        dataset_options({"source": "webdataset", "train": written, "class_names": CLASSES}).check()
+
+
+# what is wrong with a sample
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"n01/0003.cls": None}, r"train row 3 \(id n01/0003\), .*a\.tar.*no member n01/0003\.cls"),
+        ({"n01/0003.png": None}, r"row 3 \(id n01/0003\): .*a\.tar: no image, only cls, json"),
+        ({"n01/0003.cls": b"7"}, r"id n01/0003.*n01/0003\.cls is '7', which is none of class_name"),
+        ({"n01/0003.cls": b"Dog"}, r"is 'Dog', which is none of class_names \(write 'dog'"),
+        ({"n01/0003.png": b"GIF8"}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
+        ({"n01/0003.png": png(3)[:-30]}, r"\(id n01/0003\), .*a\.tar.*cannot be decoded"),
+        ({"n01/0003.jpg": png(99)}, r"images png and jpg of one key; name one in image_member"),
+        ({"n01/0003.json": b"{"}, r"n01/0003\.json is no JSON"),
+        ({"n01/0003.json": b"[]"}, r"n01/0003\.json is no mapping"),
+        ({"n01/0003.json": b"{}"}, r"no field label in n01/0003\.json"),
+    ],
+)
+def test_a_faulty_sample_is_named_by_shard_and_key(
+    tmp_path: Path, changed: dict[str, bytes | None], message: str
+) -> None:
+    members = {**dict(samples(0, 8)), **changed}
+    path = pack(tmp_path / "a.tar", [(n, d) for n, d in members.items() if d is not None])
+    test = pack(tmp_path / "t.tar", samples(20, 2))
+    by_field = {"label_column": "label"} if next(iter(changed)).endswith("json") else {}
+    with pytest.raises(DataError, match=message) as refused:
+        prepare(tmp_path / "out", path, test=str(test), **by_field)
+    assert "\n" not in str(refused.value)
+    assert "; " in str(refused.value)  # and the remedy
+
+
+def test_a_key_stands_once(tmp_path: Path) -> None:
+    pack(tmp_path / "s/a.tar", samples(0, 4))
+    pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])
+    test = str(pack(tmp_path / "t.tar", samples(20, 2)))
+    with pytest.raises(DataError, match=r"b\.tar.*id 'n00/0002' stands twice"):
+        prepare(tmp_path / "out", tmp_path / "s", test=test)
+    train, _ = prepare(tmp_path / "named", tmp_path / "s", test=test, shard_in_id=True)
+    assert train.ids()[2] == "a/n00/0002"
+    assert train.ids()[4] == "b/n00/0002"
+    twice = pack(tmp_path / "c.tar", [*samples(0, 4), *samples(3, 1)])
+    with pytest.raises(DataError, match=r"row 3 .*key 'n01/0003' has png twice"):
+        prepare(tmp_path / "twice", twice, test=test)
+
+
+def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
+    other = pack(tmp_path / "other.tar", samples(50, 1))
+    name = f"x#offset=0,size=9,member={other.name}"
+    shard = pack(tmp_path / "a.tar", [(f"{name}.png", png(1)), (f"{name}.cls", b"0")])
+    (sample,) = tar_shards.read_samples(shard)
+    path = tar_shards.member_path(shard, sample.members["tar.png"])
+    assert tar_shards.read_image_bytes(path) == png(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"several_labels": True}, "several_labels: write label_column"),
+        ({"id_column": "x", "shard_in_id": True}, "shard_in_id: id_column names the ids"),
+        ({"limit": {"test": 3}}, r"limit\.test: there is no `test`"),
+        ({"class_names": ["cat", "Cat"]}, "differ in case or spaces alone"),
+        ({"class_names": ["cat", "cat"]}, "a name stands twice"),
+    ],
+)
+def test_options_that_do_not_go_together(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        options_of("a.tar", **values)
