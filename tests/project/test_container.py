@@ -1,4 +1,4 @@
-"""The Containerfile says what the locks, the Makefile and the rules say; it is built where it can be."""
+"""The Containerfile is held to the Makefile and the rules, and built where it can be."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def text(repository: Path) -> str:
 
 @pytest.fixture(scope="module")
 def instructions(text: str) -> list[tuple[str, str]]:
-    return [
-        (word, rest.strip()) for word, _, rest in (row.partition(" ") for row in text.split("\n"))
-    ]
+    rows = [row.partition(" ") for row in text.split("\n")]
+    return [(word, rest.strip()) for word, _, rest in rows]
 
 
 def test_packages_are_those_of_make_environment(
@@ -91,7 +90,7 @@ def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) ->
 
 
 @pytest.fixture(scope="module")
-def image(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image(repository: Path) -> Iterator[str]:
     """The image of this checkout, built on a base that this machine has."""
     podman = shutil.which("podman")
     base = os.environ.get(BASE)

@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -36,7 +38,7 @@ SMALL: dict[str, Any] = {
 
 
 def session_folder(base: Path) -> Path:
-    """The folder of all processes of a test session, from pytest's temporary one of this process."""
+    """The folder of all processes of a session, from the temporary one of this process."""
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
@@ -82,12 +84,57 @@ def _shared_calibrations(tmp_path_factory: pytest.TempPathFactory) -> None:
     Calibrations.shared.mkdir(exist_ok=True)
 
 
+class WarmPython:
+    """The server of `tests/support/warm_python.py` that the runs of this process ask."""
+
+    script = Path(__file__).parents[1] / "support/warm_python.py"
+    socket: str | None = None
+    code: str | None = None  # whose dpprobe its processes import
+
+    @classmethod
+    @contextmanager
+    def serving(cls) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
+            cls.socket, cls.code = f"{folder}/socket", os.environ.get("PYTHONPATH")
+            with subprocess.Popen(
+                [sys.executable, str(cls.script), "serve", cls.socket],
+                stdin=subprocess.PIPE,  # it ends with this process
+                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            ) as server:
+                try:
+                    yield
+                finally:
+                    cls.socket = None
+                    server.communicate(timeout=60)
+
+    @classmethod
+    def asked(cls, command: list[str]) -> list[str]:
+        """Returns a command of this Python's as one that asks for it."""
+        assert cls.socket is not None
+        deadline = time.monotonic() + TIMEOUT
+        while not Path(cls.socket).exists():  # it is starting
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return [sys.executable, "-ISu", str(cls.script), cls.socket, *command[1:]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_python() -> Iterator[None]:
+    with WarmPython.serving():
+        yield
+
+
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory, and the study that is run in it."""
+    """A working directory, and the study that is run in it.
+
+    Attributes:
+      cold: runs start every Python anew, as they do outside of tests.
+    """
 
     repository: Path
     directory: Path
+    cold: bool = False
 
     def write(self, study: Mapping[str, Any]) -> Path:
         path = self.directory / "study.yaml"
@@ -110,6 +157,9 @@ class Workspace:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a study; standard error is merged into standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)))
+        here = self.repository / "tests" == Path(__file__).parents[1]
+        if WarmPython.socket and WarmPython.code == os.environ.get("PYTHONPATH") and here:
+            command = command if self.cold else WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
         with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
             result = subprocess.run(

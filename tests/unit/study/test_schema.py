@@ -17,7 +17,7 @@ from tests.support.small_study import STUDY, changed
 
 @pytest.fixture(scope="module")
 def validator() -> Validator:
-    """The schema, itself checked once: `jsonschema.validate` would check it again for each study."""
+    """The schema, itself checked once; `jsonschema.validate` checks it for every study."""
     schema = study_schema()
     of_draft = jsonschema.validators.validator_for(schema)
     of_draft.check_schema(schema)
