@@ -34,6 +34,7 @@ FOR_RUNS = (
 FOR_JOBS = (
     "torch", "numba", "h5py", "pyarrow.parquet", "scipy.stats", "scipy.special", "scipy.linalg",
     "sklearn.metrics", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image", "dp_accounting.pld",
+    "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
 FOR_NETWORKS = ("timm", "torchvision")
 LENGTH = struct.Struct("!I")

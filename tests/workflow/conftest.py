@@ -94,12 +94,15 @@ class WarmPython:
     @classmethod
     @contextmanager
     def serving(cls) -> Iterator[None]:
+        # no thread is started by what it imports
+        quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
         with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
             cls.socket, cls.code = f"{folder}/socket", os.environ.get("PYTHONPATH")
             with subprocess.Popen(
                 [sys.executable, str(cls.script), "serve", cls.socket],
                 stdin=subprocess.PIPE,  # it ends with this process
-                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env=os.environ | quiet,
             ) as server:
                 try:
                     yield
