@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-BASE = "DPPROBE_TEST_BASE"  # the name of an image with Python, on this machine
+# The name of an image with Python, and what `podman build` and `podman run` need besides here.
+BASE, BUILD, RUN = "DPPROBE_TEST_BASE", "DPPROBE_TEST_BUILD", "DPPROBE_TEST_RUN"
 
 
 @pytest.fixture(scope="module")
@@ -97,17 +98,8 @@ def image(repository: Path) -> Iterator[str]:
     if not podman or not base:
         pytest.skip(f"needs podman, and {BASE} with the name of a base image that is here")
     name = "localhost/dpprobe-test"
-    indexes = [f"--env={key}" for key in os.environ if key.startswith(("PIP_", "UV_"))]
-    folders = os.environ.get("DPPROBE_TEST_VOLUMES", "").split()
-    subprocess.run(
-        [
-            podman, "build", "--network=host", "--tag", name, f"--build-arg=BASE={base}",
-            *(f"--build-arg=TORCH_INDEX={os.environ['TORCH_INDEX']}" for _ in "1"
-              if "TORCH_INDEX" in os.environ),
-            *indexes, *(f"--volume={folder}" for folder in folders), str(repository),
-        ],
-        check=True,
-    )  # fmt: skip
+    words = ["--tag", name, f"--build-arg=BASE={base}", *os.environ.get(BUILD, "").split()]
+    subprocess.run([podman, "build", *words, str(repository)], check=True)
     yield name
     subprocess.run([podman, "rmi", "--force", name], check=False)
 
@@ -116,7 +108,8 @@ def test_the_default_study_runs_in_the_image(image: str, tmp_path: Path, reposit
     shutil.copy(repository / "config.yaml", tmp_path)
     tmp_path.chmod(0o777)
     command = [
-        "podman", "run", "--rm", "--network=none", f"--volume={tmp_path}:/study", image,
+        "podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split(),
+        f"--volume={tmp_path}:/study", image,
         "snakemake", "--snakefile", "/opt/dpprobe/Snakefile", "--cores", "2",
     ]  # fmt: skip
     subprocess.run(command, check=True)
