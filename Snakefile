@@ -3,6 +3,8 @@
 Run `snakemake --cores all` for the default study (config.yaml), with `--configfile FILE` for another.
 """
 
+import os
+
 from snakemake.utils import min_version
 
 min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
@@ -13,6 +15,10 @@ min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
 if not workflow.overwrite_configfiles:
 
     configfile: "config.yaml"
+
+
+# Of every rule, for `--sdm apptainer`; without it nothing looks at it. docs/cluster.md says how the image is made.
+container: os.environ.get("DPPROBE_IMAGE", f"{workflow.basedir}/dpprobe.sif")
 
 
 include: "workflow/rules/snakemake_fixes.smk"

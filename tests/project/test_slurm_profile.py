@@ -516,12 +516,15 @@ def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
 
 def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None:
     left_behind(slurm)
+    (slurm.bin / "scancel").write_text(f'#!/bin/sh\n: >"{slurm.bin}/squeue.out"\n')
     again = script(slurm)
     text = again.read_text().replace("--attempt 1", "--attempt 2 --latency-wait 5 -p --verbose")
     again.write_text(text)
     assert "is taken over" in submitted(slurm, again).stderr
     again.write_text(text.replace("train:name=a", "train:name=b"))
-    assert "is taken over" not in submitted(slurm, again).stderr
+    other = submitted(slurm, again)
+    assert "is taken over" not in other.stderr
+    assert "cancelling what was left behind: 18" in other.stderr
 
 
 @pytest.mark.parametrize(

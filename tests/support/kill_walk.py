@@ -11,6 +11,7 @@ after a person's `abandon` did.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -226,6 +227,7 @@ def main() -> None:
     release(folder, made)
     shutil.rmtree(calibration)
     shutil.copytree(folder / "results/calibration", calibration)
+    gc.freeze()  # else a collection in each child copies all that they share
     for record in walk(folder, made, prepare):
         print(json.dumps(record))
 

@@ -10,8 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,17 +32,112 @@ SMALL: dict[str, Any] = {
     "methods": {"sgd": {"head": "sgd", "batch_size": 64, "epochs": 2}},
     "epsilons": [2],
     "seeds": 2,
-    "features": {"shards": 2},
+    "features": {"shards": 1},
     "tsne": {"points": 100},
 }
 
 
+def session_folder(base: Path) -> Path:
+    """The folder of all processes of a session, from the temporary one of this process."""
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+class Calibrations:
+    """The noise multipliers that runs of this session found, for the next runs' results.
+
+    Their files are named by all that decides them, and no rule makes them: a run plans and starts
+    the same jobs with them as without, and `calibrate` reads what it would compute again.
+    """
+
+    shared: Path | None = None
+
+    @classmethod
+    @contextmanager
+    def lent(cls, results: Path) -> Iterator[None]:
+        """Lends them to a run, and keeps what it found."""
+        folder = results / "calibration"
+        if cls.shared is None or (results.exists() and not folder.exists()):
+            yield
+            return
+        created = not results.exists()
+        lent = {path.name for path in cls._copied(cls.shared, folder)}
+        yield
+        if created and {path.name for path in results.rglob("*") if path.is_file()} <= lent:
+            shutil.rmtree(results)  # the run wrote nothing there
+        else:
+            cls._copied(folder, cls.shared)
+
+    @staticmethod
+    def _copied(source: Path, target: Path) -> list[Path]:
+        target.mkdir(parents=True, exist_ok=True)
+        missing = [path for path in source.glob("*.json") if not (target / path.name).exists()]
+        for path in missing:
+            part = target / f".{path.name}.{os.getpid()}"
+            shutil.copyfile(path, part)
+            part.rename(target / path.name)
+        return missing
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_calibrations(tmp_path_factory: pytest.TempPathFactory) -> None:
+    Calibrations.shared = session_folder(tmp_path_factory.getbasetemp()) / "calibrations"
+    Calibrations.shared.mkdir(exist_ok=True)
+
+
+class WarmPython:
+    """The server of `tests/support/warm_python.py` that the runs of this process ask."""
+
+    script = Path(__file__).parents[1] / "support/warm_python.py"
+    socket: str | None = None
+    code: str | None = None  # whose dpprobe its processes import
+
+    @classmethod
+    @contextmanager
+    def serving(cls) -> Iterator[None]:
+        # no thread is started by what it imports
+        quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
+            cls.socket, cls.code = f"{folder}/socket", os.environ.get("PYTHONPATH")
+            with subprocess.Popen(
+                [sys.executable, str(cls.script), "serve", cls.socket],
+                stdin=subprocess.PIPE,  # it ends with this process
+                env=os.environ | quiet,
+            ) as server:
+                try:
+                    yield
+                finally:
+                    cls.socket = None
+                    server.communicate(timeout=60)
+
+    @classmethod
+    def asked(cls, command: list[str]) -> list[str]:
+        """Returns a command of this Python's as one that asks for it."""
+        assert cls.socket is not None
+        deadline = time.monotonic() + TIMEOUT
+        while not Path(cls.socket).exists():  # it is starting
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return [sys.executable, "-ISu", str(cls.script), cls.socket, *command[1:]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_python() -> Iterator[None]:
+    with WarmPython.serving():
+        yield
+
+
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory, and the study that is run in it."""
+    """A working directory, and the study that is run in it.
+
+    Attributes:
+      cold: runs start every Python anew, as they do outside of tests.
+    """
 
     repository: Path
     directory: Path
+    cold: bool = False
 
     def write(self, study: Mapping[str, Any]) -> Path:
         path = self.directory / "study.yaml"
@@ -61,14 +159,20 @@ class Workspace:
         self, study: Mapping[str, Any], *arguments: str, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Runs a study; standard error is merged into standard output."""
-        result = subprocess.run(
-            self.command(*arguments, "--configfile", str(self.write(study))),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        command = self.command(*arguments, "--configfile", str(self.write(study)))
+        here = self.repository / "tests" == Path(__file__).parents[1]
+        if WarmPython.socket and WarmPython.code == os.environ.get("PYTHONPATH") and here:
+            command = command if self.cold else WarmPython.asked(command)
+        results = self.directory / study.get("results_dir", "results")
+        with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
+            result = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
         if check and result.returncode:
             pytest.fail(f"snakemake exited with {result.returncode}:\n{result.stdout[-6000:]}")
         return result
@@ -108,9 +212,7 @@ def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Temp
 
     Such a run is made once for all tests, also where several processes share them.
     """
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
+    root = session_folder(tmp_path_factory.getbasetemp())
 
     def run(workspace: Workspace, study: Mapping[str, Any], *targets: str) -> None:
         key = hashlib.sha256(json.dumps([study, targets]).encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -34,7 +35,7 @@ def finished(
     module_workspace: Callable[[str], Workspace], study: dict[str, Any]
 ) -> tuple[Workspace, Counter[str]]:
     """The finished study, and the jobs that made it."""
-    workspace = module_workspace("default")
+    workspace = dataclasses.replace(module_workspace("default"), cold=True)
     said = workspace.run(study).stdout
     (workspace.directory / SAID).write_text(said)
     return workspace, count_rules(said)

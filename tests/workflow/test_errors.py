@@ -87,7 +87,7 @@ def test_a_study_of_one_s_own_replaces_the_default_one(
     (workspace.directory / "config.yaml").write_text((repository / "config.yaml").read_text())
     planned = workspace.planned(small, "heads")
     assert planned["train_heads"] == 1
-    assert planned["extract_features"] == 4
+    assert planned["extract_features"] == 2
 
 
 def seeds(workspace: Workspace, method: str) -> list[int]:

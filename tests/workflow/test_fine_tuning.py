@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -38,7 +39,6 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
         "datasets": {"digits": digits},
         "backbones": {"vit": VIT},
         "methods": {"head": HEAD},
-        "features": {"shards": 2},
         "tsne": {"points": 50},
     }
 
@@ -92,7 +92,7 @@ def test_networks_make_cells_like_any_other(workspace: Workspace, study: dict[st
 def test_a_convolutional_network_is_trained_from_its_cut(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
-    study |= {"seeds": 1, "backbones": {"net": CONVOLUTIONAL}}
+    study |= {"seeds": 1, "backbones": {"net": CONVOLUTIONAL}, "features": {"shards": 2}}
     study["methods"] = {"last": NETWORK | {"tune": {"blocks": 1}}}
     workspace.run(study, "heads")
     state = load_file(network(workspace, "last", 0, "net") / "network.safetensors")
@@ -139,6 +139,7 @@ def logs(workspace: Workspace) -> str:
 def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
+    workspace = dataclasses.replace(workspace, cold=True)
     study |= {"seeds": 1, "fine_tuning": {"checkpoint_minutes": 1e-6}}
     study["methods"] = {"head": HEAD | {"steps": 300}}
     workspace.run(study, "networks")

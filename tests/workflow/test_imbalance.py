@@ -30,9 +30,9 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 
 def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
     planned = workspace.planned(study, "imbalance")
-    # each image passes the backbone once: two shards a split of the whole dataset alone
-    assert planned["extract_features"] == 4
-    assert planned["select_features"] == 4
+    # each image passes the backbone once: the splits of the whole dataset alone
+    assert planned["extract_features"] == 2
+    assert planned["select_features"] == 2
     workspace.run(study, "imbalance", "results/report.html")
     results = workspace.directory / "results"
     record = read_json(results / "imbalance/digits/pixels.json")
@@ -70,7 +70,7 @@ def test_rare_classes_are_compared_and_shown(workspace: Workspace, study: dict[s
     study["imbalance"]["fractions"].append(0.2)
     planned = workspace.planned(study, "imbalance")
     assert planned["extract_features"] == 0
-    assert planned["select_features"] == 4
+    assert planned["select_features"] == 2
     assert planned["train_heads"] == planned["train_heads_without_privacy"] == 1
     assert planned["compare_rare_classes"] == 1
 
@@ -102,7 +102,7 @@ def test_a_part_whose_whole_is_not_in_the_study_is_extracted(
     }
     planned = workspace.planned(study, "features")
     assert planned["prepare_data"] == 1
-    assert planned["extract_features"] == 4
+    assert planned["extract_features"] == 2
     assert planned["select_features"] == 0
     workspace.run(study, "data")
     info = read_json(workspace.directory / "data/few/dataset.json")

@@ -36,6 +36,12 @@ def planted(path: Path) -> dict[str, Any]:
     return {"source": "parquet", "train": path.name, "class_names": list("abcdefghij")}
 
 
+@pytest.fixture
+def small(small: dict[str, Any]) -> dict[str, Any]:
+    """Two shards a split: those without a removed row are copied."""
+    return small | {"features": {"shards": 2}}
+
+
 def rows(workspace: Workspace, dataset: str, split: str) -> dict[str, bytes]:
     table = pq.read_table(workspace.directory / f"data/{dataset}/{split}.parquet")
     return dict(zip(table["id"].to_pylist(), table["image_sha256"].to_pylist(), strict=True))

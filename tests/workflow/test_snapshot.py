@@ -81,6 +81,7 @@ def test_an_edit_while_jobs_wait_belongs_to_the_next_run(
     assert (cluster.directory / "done.sh").is_file(), "nothing was edited"
     assert learning_rates(cluster) == [0.1, 0.1]
     assert "Nothing to be done" in cluster.run(study, "heads").stdout
+    cluster.run(study, "summaries", "figures", "tables")
     on_cluster(cluster, study, "html_report")
     report = (cluster.directory / "results/report.html").read_text()
     assert "--configfile study.yaml" in report

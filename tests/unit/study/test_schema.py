@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
+from jsonschema.protocols import Validator
 
 from dpprobe.study.load import load_study
 from dpprobe.study.schema import study_schema
 from tests.support.small_study import STUDY, changed
+
+
+@pytest.fixture(scope="module")
+def validator() -> Validator:
+    """The schema, itself checked once; `jsonschema.validate` checks it for every study."""
+    schema = study_schema()
+    of_draft = jsonschema.validators.validator_for(schema)
+    of_draft.check_schema(schema)
+    return of_draft(schema)
 
 
 def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
@@ -18,23 +29,17 @@ def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
     assert written == study_schema(), "run `make schema`"
 
 
-def test_the_studies_in_the_repository_validate(repository: Path) -> None:
-    import jsonschema
-
-    schema = study_schema()
+def test_the_studies_in_the_repository_validate(repository: Path, validator: Validator) -> None:
     files = [repository / "config.yaml", *sorted((repository / "config").glob("*.yaml"))]
     assert len(files) >= 2
     for file in files:
         values = yaml.safe_load(file.read_text())
         load_study(values)
-        jsonschema.validate(values, schema)
+        validator.validate(values)
 
 
-def test_the_schema_refuses_what_the_code_refuses() -> None:
-    import jsonschema
-
-    schema = study_schema()
-    jsonschema.validate(STUDY, schema)
+def test_the_schema_refuses_what_the_code_refuses(validator: Validator) -> None:
+    validator.validate(STUDY)
     for path, value in (
         ("methods.sgd.batchsize", 3),
         ("methods.sgd.head", "sdg"),
@@ -46,4 +51,4 @@ def test_the_schema_refuses_what_the_code_refuses() -> None:
         ("unknown", 1),
     ):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(changed(path, value), schema)
+            validator.validate(changed(path, value))

@@ -28,19 +28,36 @@ pytestmark = pytest.mark.slow
 DATASETS = ("digits", "letters", "signs", "cells")
 STUDIES = ("one", "two", "three")  # that share each dataset's experiment
 CELLS, SUMMARIES = 8, 2
-# A process of its own, as a job on another machine is: the lock file is its own too.
-WRITER = """
-import json, sys
+# A process for each, as a job on another machine is, with a lock file of its own; they are forked
+# from one that has imported MLflow and asked it for nothing.
+WRITERS = """
+import json, os, sys
 from pathlib import Path
 from dpprobe.tracking.ingest import ingest
-a = json.loads(sys.argv[1])
-root = Path(a["root"])
-ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
-       metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
-       dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
-       artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
-       lock=Path(a["folder"]) / "lock")
+
+def write(a):
+    root = Path(a["root"])
+    ingest(uri=a["uri"], study=a["study"], dataset=a["dataset"],
+           metrics_files=sorted(root.glob(f"cells/{a['dataset']}/*/*/*/metrics.json")),
+           dataset_info=root / "dataset.json", figures=[], embeddings={}, tables=[],
+           artifact_root=root / "unused", receipt=Path(a["folder"]) / "receipt.json",
+           lock=Path(a["folder"]) / "lock")
+
+writers = []
+for arguments in json.loads(sys.argv[1]):
+    writers.append(os.fork())
+    if not writers[-1]:
+        write(arguments)
+        sys.exit()
+sys.exit(any([os.waitpid(writer, 0)[1] for writer in writers]))
 """
+
+
+def start_writers(*arguments: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITERS, json.dumps(arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -70,22 +87,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Starts a writer for each study and dataset, all at once; returns their receipts."""
-    writers = {}
-    for study in STUDIES:
-        for dataset in DATASETS:
-            own_folder = folder / study / dataset
-            own_folder.mkdir(parents=True, exist_ok=True)
-            arguments = {"uri": server, "study": study, "dataset": dataset, "root": str(files),
-                         "folder": str(own_folder)}  # fmt: skip
-            writers[study, dataset] = subprocess.Popen(
-                [sys.executable, "-c", WRITER, json.dumps(arguments)],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
-    assert len(writers) == 12
-    outputs = {key: process.communicate(timeout=400)[0] for key, process in writers.items()}
-    failed = {key: outputs[key][-2000:] for key, p in writers.items() if p.returncode}
-    assert failed == {}
-    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in writers}
+    keys = [(study, dataset) for study in STUDIES for dataset in DATASETS]
+    arguments = []
+    for study, dataset in keys:
+        place = folder / study / dataset
+        place.mkdir(parents=True, exist_ok=True)
+        arguments.append({"uri": server, "study": study, "dataset": dataset, "root": str(files),
+                          "folder": str(place)})  # fmt: skip
+    assert len(arguments) == 12
+    writers = start_writers(*arguments)
+    output, _ = writers.communicate(timeout=400)
+    assert writers.returncode == 0, output[-6000:]
+    return {(s, d): read_json(folder / s / d / "receipt.json") for s, d in keys}
 
 
 def test_a_dozen_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
@@ -148,10 +161,7 @@ def test_a_row_that_another_writer_inserts_in_between(
         watch.autocommit = True
         other.cursor().execute(insert, values)
         # Our writer does not see the row yet; its own insert waits until that one is decided.
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, json.dumps(arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+        writer = start_writers(arguments)
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         limit = time.monotonic() + 120
         with watch.cursor() as cursor:

@@ -1,0 +1,229 @@
+"""Pythons that start with heavy libraries imported, which most of a small run's time went into.
+
+    python tests/support/warm_python.py serve SOCKET    forks a process a request
+    python -IS tests/support/warm_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
+
+A run asks for Snakemake, and Snakemake for each script of a job. Such a process has the arguments,
+the folder, the environment and the files of the one that asks, which ends as it does; the one that
+asks is killed, and so is it. Libraries alone are imported beforehand: every process imports
+dpprobe itself. What a run does from the first instruction on, when it is killed, or on another
+machine is tested with Pythons as they are.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Of Snakemake, when the server starts; of jobs, when the first one is asked for; of networks alike.
+FOR_RUNS = (
+    "snakemake.cli",
+    "snakemake.script",
+    "snakemake_executor_plugin_cluster_generic",
+    "pydantic",
+)
+FOR_JOBS = (
+    "torch", "numba", "h5py", "pyarrow.parquet", "scipy.stats", "scipy.special", "scipy.linalg",
+    "sklearn.metrics", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image", "dp_accounting.pld",
+    "mlflow.store.tracking.sqlalchemy_store",
+)  # fmt: skip
+FOR_NETWORKS = ("timm", "torchvision")
+LENGTH = struct.Struct("!I")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def ask(path: str, arguments: list[str]) -> int:
+    """Has the server run Python with these arguments, and ends as it does."""
+    request = json.dumps(
+        {"arguments": arguments, "folder": str(Path.cwd()), "environment": dict(os.environ)}
+    ).encode("utf-8", "surrogateescape")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [LENGTH.pack(len(request))], [0, 1, 2])
+        connection.sendall(request)
+        (process,) = LENGTH.unpack(connection.recv(LENGTH.size))
+        for each in SIGNALS:
+            signal.signal(each, lambda number, _: os.kill(process, number))
+        answer = connection.recv(LENGTH.size)
+    if len(answer) < LENGTH.size:
+        return 1  # the server is gone, and the process with it
+    status = os.waitstatus_to_exitcode(*LENGTH.unpack(answer))
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+class Server:
+    """The process that the others are forked from; it never starts a thread."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen(64)
+        self._asked: dict[int, socket.socket] = {}
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> dict[str, Any] | None:
+        """Answers requests; returns one in each process forked for it, nothing at its own end."""
+        while True:
+            connections = {each.fileno(): process for process, each in self._asked.items()}
+            files = [0, self._woken, self._socket.fileno(), *connections]
+            ready, _, _ = select.select(files, [], [])
+            for file in ready:
+                if file == 0:
+                    self._kill(*self._asked)
+                    return None
+                if file == self._woken:
+                    os.read(self._woken, 4096)
+                    self._tell()
+                elif file in connections:
+                    self._kill(connections[file])
+                elif file == self._socket.fileno() and (request := self._answer()):
+                    return request
+
+    def _answer(self) -> dict[str, Any] | None:
+        connection, _ = self._socket.accept()
+        head, files, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
+        (length,) = LENGTH.unpack(head)
+        content = b""
+        while len(content) < length:
+            content += connection.recv(length - len(content))
+        request: dict[str, Any] = json.loads(content.decode("utf-8", "surrogateescape"))
+        prepare(request["arguments"])
+        process = os.fork()
+        if process:
+            for file in files:
+                os.close(file)
+            self._asked[process] = connection
+            connection.sendall(LENGTH.pack(process))
+            return None
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (self._socket, connection, *self._asked.values()):
+            each.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        return request
+
+    def _tell(self) -> None:
+        """Tells those that asked how their processes ended."""
+        for process in list(self._asked):
+            done, status = os.waitpid(process, os.WNOHANG)
+            if done:
+                with self._asked.pop(process) as connection:
+                    connection.sendall(LENGTH.pack(status))
+
+    def _kill(self, *processes: int) -> None:
+        """Kills processes of those that asked and are gone."""
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            self._asked.pop(process).close()
+
+
+def prepare(arguments: list[str]) -> None:
+    """Imports what a process with these arguments will use."""
+    import importlib
+
+    names = list(FOR_RUNS)
+    if arguments[0] != "-m":
+        names += FOR_JOBS
+        if b"timm" in Path(arguments[0]).read_bytes():  # the job's study stands in it
+            names += FOR_NETWORKS
+    for name in names:
+        if name not in sys.modules:
+            importlib.import_module(name)
+    tasks = [
+        each.joinpath("comm").read_text().strip() for each in Path("/proc/self/task").iterdir()
+    ]
+    threads = len(tasks) - tasks.count("jemalloc_bg_thd")  # of pyarrow, made ready for forks
+    assert threads == 1, f"importing {names} started {threads - 1} threads, which a fork loses"
+    gc.collect()
+    gc.freeze()  # a collection would copy every page that is shared
+
+
+def let_jobs_ask(path: str) -> None:
+    """Has Snakemake ask the server for the scripts of its jobs."""
+    from snakemake.script import PythonScript
+
+    def execute_script(script: Any, fname: str, edit: bool = False) -> None:
+        del edit
+        words = [sys.executable, "-ISu", __file__, path, str(Path(fname).absolute())]
+        command = " ".join(f"{{words[{index}]:q}}" for index in range(len(words)))
+        script._execute_cmd(command, words=words)
+
+    PythonScript.execute_script = execute_script
+
+
+def become(request: dict[str, Any]) -> None:
+    """Runs what was asked for, as Python does with these arguments."""
+    import runpy
+
+    os.chdir(request["folder"])
+    for name in set(os.environ) - set(request["environment"]):
+        del os.environ[name]
+    os.environ.update(request["environment"])
+    first, *rest = request["arguments"]
+    if first == "-m":
+        name, *words = rest
+        sys.path[0] = str(Path.cwd())
+        sys.argv = [name, *words]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(first).parent)
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
+
+
+def end_with(action: Callable[[], None]) -> NoReturn:
+    """Ends this process after an action as Python does, but frees nothing: pages stay shared."""
+    import atexit
+    import threading
+    import traceback
+
+    status: Any = 0
+    try:
+        action()
+    except SystemExit as end:
+        status = 0 if end.code is None else end.code
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main() -> None:
+    if sys.argv[1] != "serve":
+        sys.exit(ask(sys.argv[1], sys.argv[2:]))
+    path = sys.argv[2]
+    server = Server(path)
+    prepare(["-m"])
+    let_jobs_ask(path)
+    request = server.serve()
+    if request:
+        end_with(lambda: become(request))
+
+
+if __name__ == "__main__":
+    main()
