@@ -41,9 +41,10 @@ def main() -> None:
     add_plan(commands)
     add_results(commands)
     add_reproduction(commands)
-    arguments, arguments.words = parser.parse_known_args()
-    if arguments.words and arguments.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(arguments.words)}")
+    arguments, words = parser.parse_known_args()
+    arguments.words = words
+    if words and arguments.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(words)}")
     status = 0
     try:
         if "run" in arguments:
