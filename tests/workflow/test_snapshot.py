@@ -212,3 +212,11 @@ def test_a_job_does_not_build_the_whole_study(
     small["methods"] |= {f"sgd_{epochs}": {**sgd, "epochs": epochs} for epochs in range(4, 12)}
     small["features"]["shards"] = 8
     assert inputs() == few
+
+
+@pytest.mark.parametrize("hook", ["onstart", "onsuccess", "onerror"])
+def test_a_hook_is_written_once(repository: Path, hook: str) -> None:
+    """Of several Snakemake runs the last that it reads, and says nothing of the others."""
+    files = [repository / "Snakefile", *(repository / "workflow/rules").glob("*.smk")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    assert lines.count(f"{hook}:") == 1

@@ -1176,10 +1176,10 @@ def study_figures():
     ]
 
 
-# Snakemake keeps one such block. Runs of two datasets may share a store: when this Snakemake ends after it has
-# written those of one, the next finds a store, and only the missing receipt then says that the other's are to be
-# written.
-onstart:
+# Runs of two datasets may share a store: when this Snakemake ends after it has written those of one, the next finds a
+# store, and only the missing receipt then says that the other's are to be written.
+def begin_run():
+    """Writes the run's snapshot, and removes receipts of MLflow runs whose store is gone."""
     SNAPSHOT.write()
     SNAPSHOT.remove_older()
     for file in LOST_RECEIPTS:

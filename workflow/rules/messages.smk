@@ -116,7 +116,10 @@ logger.addFilter(is_plain)
 
 
 # A job that runs here has its standard error on this terminal, and failures.smk prints its error at the end.
+# Snakemake keeps one such block, the last that it reads.
 onstart:
+    if workflow.is_main_process:
+        begin_run()
     if workflow.is_main_process and quiet_about_rules():
         workflow.scheduler.print_progress = True  # which `is_time` thins out
         if workflow.local_exec:

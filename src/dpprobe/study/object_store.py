@@ -227,6 +227,9 @@ def changed_objects(
 ) -> Iterator[Copy]:
     """Yields the objects of a listing whose copies on the disk are missing, older or cut short.
 
+    Left out are folders, which some browsers of buckets make objects of, and keys that would lead
+    out of the working directory.
+
     Args:
       objects: of S3's `list_objects_v2`: `Key`, `Size`, and `LastModified`, a time with its zone.
       root: that keys begin with, and paths do not.
@@ -234,11 +237,12 @@ def changed_objects(
     """
     for each in objects:
         key = str(each["Key"])
-        if not (key.startswith(f"{root}/") and key.endswith(suffix)):
+        path = key.removeprefix(f"{root}/")
+        if path == key or not path.endswith(suffix):
             continue
-        copy = Copy(
-            key=key, path=key.removeprefix(f"{root}/"), time=each["LastModified"].timestamp()
-        )
+        if not path or path.endswith("/") or path.startswith("/") or ".." in path.split("/"):
+            continue
+        copy = Copy(key=key, path=path, time=each["LastModified"].timestamp())
         try:
             on_disk = Path(copy.path).stat()
         except FileNotFoundError:

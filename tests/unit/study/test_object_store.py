@@ -164,3 +164,10 @@ def test_only_copies_that_are_missing_older_or_cut_short_are_fetched(
     assert [copy.key for copy in fetched] == ["folder/older", "folder/short", "folder/missing"]
     assert {copy.time for copy in fetched} == {stored.timestamp()}
     assert not [*changed_objects(objects, root="folder", suffix=".json")]
+
+
+@pytest.mark.parametrize("name", ["results/tables/", "", "../outside", "a/../../outside", "/etc/x"])
+def test_keys_that_name_no_file_of_the_study_are_left_out(name: str) -> None:
+    stored = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    objects = [{"Key": f"folder/{name}", "LastModified": stored, "Size": 0}]
+    assert not [*changed_objects(objects, root="folder", suffix="")]
