@@ -240,16 +240,16 @@ def table(rows: list[str], before: Path | None) -> str:
 
 def report(plans: str, touches: list[str], before: Path | None) -> str:
     """The text of the results."""
-    turns = " *Before* was planned in turn with *now*." if before else ""
+    turns = " *Before*, where it\nstands, was planned in turn with *now*." if before else ""
     parts = [
         f"""# What planning a study costs
 
-`bench/planning.py` on {os.cpu_count()} cores, Python {platform.python_version()}, Snakemake
-{version("snakemake")}. The machine is shared: parts of `before` travel, seconds do not.
+`bench/planning.py` on {os.cpu_count()} cores, Python {platform.python_version()}, Snakemake {version("snakemake")}.
+The machine is shared: parts of *before* travel, seconds do not.
 
 Each study has {len(HEADS)} methods and {len(EPSILONS)} epsilons, and grows by datasets and
-backbones; nothing of it is made. Seconds are the processor's, of `snakemake --dry-run`; memory is
-the most that was resident.{turns}
+backbones; one with more jobs than cells has a single method. Nothing of it is made. Seconds are the
+processor's, of `snakemake --dry-run`; memory is the most that was resident.{turns}
 
 {plans}
 """
