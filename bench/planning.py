@@ -240,11 +240,12 @@ def table(rows: list[str], before: Path | None) -> str:
 
 def report(plans: str, touches: list[str], before: Path | None) -> str:
     """The text of the results."""
+    versions = f"Python {platform.python_version()}, Snakemake {version('snakemake')}"
     turns = " *Before*, where it\nstands, was planned in turn with *now*." if before else ""
     parts = [
         f"""# What planning a study costs
 
-`bench/planning.py` on {os.cpu_count()} cores, Python {platform.python_version()}, Snakemake {version("snakemake")}.
+`bench/planning.py` on {os.cpu_count()} cores, {versions}.
 The machine is shared: parts of *before* travel, seconds do not.
 
 Each study has {len(HEADS)} methods and {len(EPSILONS)} epsilons, and grows by datasets and
