@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from snakemake.executors.touch import Executor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench/results/planning.md"
@@ -145,6 +144,25 @@ def bare(jobs: int) -> Plan:
         return called(words, directory=directory, checkout=directory)
 
 
+def bare_touch(jobs: int) -> float:
+    """Seconds by the clock that Snakemake itself needs to touch as many files, a job each."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        (directory / "Snakefile").write_text(BARE.format(jobs=jobs - 1))
+        (directory / "made").mkdir()
+        for each in range(jobs - 1):
+            (directory / "made" / str(each)).touch()
+        words = [
+            "--touch",
+            "--forceall",
+            "--quiet",
+            "host",
+            "--snakefile",
+            str(directory / "Snakefile"),
+        ]
+        return called(words, directory=directory, checkout=directory).wall
+
+
 def make_files(options: dict[str, Any], directory: Path, checkout: Path) -> None:
     """Writes every file of a study that its plan names, and of cells all, with nothing in them."""
     words = words_of(options, directory, checkout)
@@ -170,7 +188,9 @@ def touch(options: dict[str, Any], checkout: Path) -> tuple[Plan, Plan]:
         directory = Path(folder)
         make_files(options, directory, checkout)
         words = words_of(options, directory, checkout)
-        touched = called(["heads", "--touch", *words], directory=directory, checkout=checkout)
+        touched = called(
+            ["heads", "--touch", "--quiet", "host", *words], directory=directory, checkout=checkout
+        )
         after = called(["heads", "--dry-run", *words], directory=directory, checkout=checkout)
         if "Nothing to be done" not in (directory / "log").read_text():
             raise SystemExit(
@@ -220,16 +240,17 @@ def table(rows: list[str], before: Path | None) -> str:
 
 def report(plans: str, touches: list[str], before: Path | None) -> str:
     """The text of the results."""
-    turns = " *Before* was planned in turn with *now*." if before else ""
+    versions = f"Python {platform.python_version()}, Snakemake {version('snakemake')}"
+    turns = " *Before*, where it\nstands, was planned in turn with *now*." if before else ""
     parts = [
         f"""# What planning a study costs
 
-`bench/planning.py` on {os.cpu_count()} cores, Python {platform.python_version()}, Snakemake
-{version("snakemake")}. The machine is shared: parts of `before` travel, seconds do not.
+`bench/planning.py` on {os.cpu_count()} cores, {versions}.
+The machine is shared: parts of *before* travel, seconds do not.
 
 Each study has {len(HEADS)} methods and {len(EPSILONS)} epsilons, and grows by datasets and
-backbones; nothing of it is made. Seconds are the processor's, of `snakemake --dry-run`; memory is
-the most that was resident.{turns}
+backbones; one with more jobs than cells has a single method. Nothing of it is made. Seconds are the
+processor's, of `snakemake --dry-run`; memory is the most that was resident.{turns}
 
 {plans}
 """
@@ -239,10 +260,11 @@ the most that was resident.{turns}
         parts.append(
             f"""
 `snakemake --touch` of a study whose files are all there, and the plan after it, which finds
-nothing to do. Snakemake sleeps {Executor.SLEEPING_TIME} s in each job that it touches, one by one.
+nothing to do. Snakemake sleeps a moment in each job that it touches, one by one: beside it stands
+what a bare Snakefile of as many jobs takes.
 
-| cells | | touch, by the clock | plan after it |
-|---|---|---|---|
+| cells | | touched jobs | touch, by the clock | bare | plan after it |
+|---|---|---|---|---|---|
 {lines}
 """
         )
@@ -269,8 +291,9 @@ def main() -> None:
             if checkout:
                 touched, after = touch(options, checkout)
                 lines.append(
-                    f"| {count_cells(options):,} | {name} | {touched.wall:.0f} s, "
-                    f"{touched.memory:,.0f} MB | {cost(after)} |"
+                    f"| {count_cells(options):,} | {name} | {touched.jobs:,} | "
+                    f"{touched.wall:.0f} s, {touched.memory:,.0f} MB | "
+                    f"{bare_touch(touched.jobs):.0f} s | {cost(after)} |"
                 )
                 print(lines[-1], flush=True)
     text = report(table(rows, before), lines, before)
