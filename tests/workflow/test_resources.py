@@ -76,16 +76,15 @@ def test_short_shards_are_one_job_with_one_gpu(workspace: Workspace, small: dict
     """By the lines of docs/cluster.md and of the Slurm profile: four shards after each other."""
     workspace.run(small, "data")
     small["features"] = {"shards": 8}
-    (profile := workspace.directory / "grouped").mkdir()
-    (profile / "config.yaml").write_text(
-        "set-resources:\n  extract_features:\n    gpu: 1\n"
-        "groups:\n  extract_features: extraction\n"
-        "group-components:\n  extraction: 4\n"
-        "resources: [gpu=1]\n"
-        "set-resource-scopes: [gpu=local]\n"
-    )
+    grouped = [
+        "--set-resources", "extract_features:gpu=1",
+        "--groups", "extract_features=extraction",
+        "--group-components", "extraction=4",
+        "--resources", "gpu=1",
+        "--set-resource-scopes", "gpu=local",
+    ]  # fmt: skip
     alone = asked(workspace, small, "features")
-    together = asked(workspace, small, "features", "--profile", str(profile))
+    together = asked(workspace, small, "features", *grouped)
     assert {job["rule"] for job in alone} == {"extract_features"}
     assert {job["rule"] for job in together} == {None}
     assert len(together) == len(alone) / 4

@@ -6,7 +6,9 @@ the size of its bytes, which stand in its path,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so that any process reads any row without looking through the tar.
+so that any process reads any row without looking through the tar. Python's own tarfile reads the
+headers: webdataset's readers are made to stream batches, and hand out neither offsets nor an error
+for a tar that ends too early.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from typing import BinaryIO, NamedTuple
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
-# Names that begin with a dot, as macOS puts them beside each file, are no samples.
-_NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+# Names that begin with a dot, as macOS puts them beside each file, are no samples, and neither is
+# what WebDataset keeps in folders such as __index__/.
+_NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
 # Zeros at the end: the mark of two blocks, and what fills the last record; GNU tar writes 10 KiB.

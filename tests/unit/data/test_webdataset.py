@@ -172,6 +172,7 @@ def test_members_of_a_key_need_not_be_neighbours_and_others_are_passed_over(tmp_
     pngs = [each for each in members if each[0].endswith(".png")]
     others = [each for each in members if not each[0].endswith(".png")]
     shard = [("./README", b"x"), ("._0000.png", b"x"), *pngs, ("notes.txt", b"x"), *others]
+    shard.append(("__index__/all.json", b"{}"))
     path = pack(tmp_path / "a.tar", shard)
     train, test = prepare(tmp_path / "out", path, test_fraction=0.34)
     assert train.rows + test.rows == 6
