@@ -58,7 +58,8 @@ def ask(path: str, arguments: list[str]) -> int:
         return 1  # the server is gone, and the process with it
     status = os.waitstatus_to_exitcode(*LENGTH.unpack(answer))
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        if -status in SIGNALS:
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
 
