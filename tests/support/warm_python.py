@@ -159,7 +159,7 @@ def prepare(arguments: list[str]) -> None:
 
 def let_jobs_ask(path: str) -> None:
     """Has Snakemake ask the server for the scripts of its jobs."""
-    from snakemake.script import PythonScript
+    from snakemake.script import PythonScript  # type: ignore[import-untyped]
 
     def execute_script(script: Any, fname: str, edit: bool = False) -> None:
         del edit
