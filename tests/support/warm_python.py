@@ -12,6 +12,7 @@ machine is tested with Pythons as they are.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -58,7 +59,8 @@ def ask(path: str, arguments: list[str]) -> int:
         return 1  # the server is gone, and the process with it
     status = os.waitstatus_to_exitcode(*LENGTH.unpack(answer))
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        if -status in SIGNALS:
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
 
@@ -84,7 +86,7 @@ class Server:
             ready, _, _ = select.select(files, [], [])
             for file in ready:
                 if file == 0:
-                    self._kill(*self._asked)
+                    self._kill(*list(self._asked))
                     return None
                 if file == self._woken:
                     os.read(self._woken, 4096)
@@ -108,7 +110,8 @@ class Server:
             for file in files:
                 os.close(file)
             self._asked[process] = connection
-            connection.sendall(LENGTH.pack(process))
+            with contextlib.suppress(OSError):  # gone already: seen in the next round
+                connection.sendall(LENGTH.pack(process))
             return None
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -124,15 +127,16 @@ class Server:
         for process in list(self._asked):
             done, status = os.waitpid(process, os.WNOHANG)
             if done:
-                with self._asked.pop(process) as connection:
+                with self._asked.pop(process) as connection, contextlib.suppress(OSError):
                     connection.sendall(LENGTH.pack(status))
 
     def _kill(self, *processes: int) -> None:
         """Kills processes of those that asked and are gone."""
         for process in processes:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            self._asked.pop(process).close()
+            if process in self._asked:  # it may have ended since
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+                self._asked.pop(process).close()
 
 
 def prepare(arguments: list[str]) -> None:
@@ -158,7 +162,7 @@ def prepare(arguments: list[str]) -> None:
 
 def let_jobs_ask(path: str) -> None:
     """Has Snakemake ask the server for the scripts of its jobs."""
-    from snakemake.script import PythonScript
+    from snakemake.script import PythonScript  # type: ignore[import-untyped]
 
     def execute_script(script: Any, fname: str, edit: bool = False) -> None:
         del edit
