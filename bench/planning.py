@@ -298,3 +298,7 @@ def main() -> None:
                 print(lines[-1], flush=True)
     text = report(table(rows, before), lines, before)
     arguments.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
