@@ -16,14 +16,8 @@ from dpprobe.data.options import Headline, headline_metric
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.results.halves import half_values
-from dpprobe.results.metrics import (
-    Link,
-    constant_accuracy,
-    evaluate,
-    hits,
-    ranked_labels,
-    summarise,
-)
+from dpprobe.results.metrics import Link, constant_accuracy, evaluate, hits, ranked_labels
+from dpprobe.results.uncertainty import summarise
 from dpprobe.results.units import class_counts
 from dpprobe.training.contents import HISTORY
 

@@ -29,7 +29,7 @@ from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.units import Units
 from dpprobe.privacy.randomness import cell_seed, stream
-from dpprobe.results import metrics
+from dpprobe.results import metrics, uncertainty
 from dpprobe.results.units import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
@@ -248,7 +248,7 @@ class _Probe:
     def summary(self, draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Computes means and intervals of what `draws` returned last."""
         assert self._first is not None
-        return metrics.summarise(
+        return uncertainty.summarise(
             draws,
             correct=metrics.hits(self._first, self._test_labels, link=self._link),
             labels=self._test_labels,

@@ -22,7 +22,7 @@ from dpprobe.data.options import Headline, headline_metric
 from dpprobe.errors import DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.features.text import read_text_embeddings
-from dpprobe.results import metrics
+from dpprobe.results import metrics, uncertainty
 from dpprobe.results.units import class_counts, count_units, unit_codes
 
 logger = logging.getLogger("dpprobe")
@@ -66,7 +66,7 @@ def zero_shot(
     link = _link(facts["logit_bias"], multi_label=store.multi_label)
     units = unit_codes(store.units)
     tested = metrics.evaluate(scores, labels, link=link, accepted=store.accepted, units=units)
-    summary = metrics.summarise(
+    summary = uncertainty.summarise(
         [tested],
         correct=metrics.hits(scores, labels, link=link),
         labels=labels,

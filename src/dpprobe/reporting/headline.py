@@ -9,8 +9,8 @@ from dpprobe.results.best_private import Best, best_private
 from dpprobe.results.cautions import cautions
 from dpprobe.results.cell_record import Measure
 from dpprobe.results.compare import PAIRED
-from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Entry, Grid
+from dpprobe.results.uncertainty import SEED_INTERVAL
 
 TOLD_APART = (
     "Whether a result differs from its ceiling is told by a 95 % interval of the difference: "

@@ -24,7 +24,8 @@ def never_predicted(entry: Entry) -> str:
         parts.append(f"{_names(always)} in {_every(entry.seeds)}")
     if sometimes:
         most = max(sometimes.values())
-        parts.append(f"{_names(list(sometimes))} in {most} of {entry.seeds} seeds")
+        bound = "" if most == min(sometimes.values()) else "up to "
+        parts.append(f"{_names(list(sometimes))} in {bound}{most} of {entry.seeds} seeds")
     return ", and ".join(parts)
 
 

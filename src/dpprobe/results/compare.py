@@ -21,8 +21,8 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from dpprobe.results.bootstrap import CONFIDENCE
-from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Entry
+from dpprobe.results.uncertainty import SEED_INTERVAL
 
 # Splits of fewer test rows, or of a rare class of fewer that all of the variance comes from, give
 # too few different halves: in simulations of 10 such rows 90 of 100 intervals hold the truth.

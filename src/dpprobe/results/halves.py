@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpprobe.data.options import Headline
-from dpprobe.results.metrics import Link, drawable_of
+from dpprobe.results.metrics import Link
+from dpprobe.results.uncertainty import drawable_of
 
 HALVINGS = 32
 _KEY = 20260101  # of the generator that splits; the same for all datasets

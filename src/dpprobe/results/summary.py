@@ -33,7 +33,7 @@ from dpprobe.results.headline import (
     least_class,
     resting_rows,
 )
-from dpprobe.results.metrics import SEED_INTERVAL
+from dpprobe.results.uncertainty import SEED_INTERVAL
 
 ENDS = (
     "low", "high", "interval", "rows_low", "rows_high", "rows_interval",

@@ -38,7 +38,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, statement
-from dpprobe.results import metrics
+from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
     CELL_FORMAT_VERSION,
     METRICS_FILE,
@@ -337,7 +337,7 @@ class CellTask:
         if (priors := contents.arrays.get(CLASS_PRIORS)) is not None:
             for seed, each in zip(seeds, priors, strict=True):
                 seed[CLASS_PRIORS] = each.tolist()
-        summary = metrics.summarise(
+        summary = uncertainty.summarise(
             seeds,
             correct=metrics.hits(contents.scores[0], labels, link=link),
             labels=labels,

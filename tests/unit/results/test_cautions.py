@@ -99,6 +99,16 @@ def _majority(path: Path, *, seeds: int) -> None:
     write_json(path, values)
 
 
+def test_classes_left_out_by_different_numbers_of_seeds_are_told_the_most(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, epsilon="1", rows=660)
+    values = read_json(path)
+    for seed, never in zip(values["seeds"], ([0, 1], [0], []), strict=True):
+        seed["never_predicted"] = never
+    write_json(path, values)
+    (line,) = never_predicted_lines(_grid(tmp_path, path), "digits")
+    assert "in up to 2 of 3 seeds" in line
+
+
 def test_a_class_that_is_never_predicted_is_named_with_its_cells(tmp_path: Path) -> None:
     cells = [
         write_cell(tmp_path, epsilon=epsilon, rows=660, **LESIONS) for epsilon in ("0.5", "1", "8")

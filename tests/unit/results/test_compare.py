@@ -10,8 +10,9 @@ import pytest
 from dpprobe.data.options import Headline
 from dpprobe.results.compare import INDEPENDENT, PAIRED, compare
 from dpprobe.results.halves import Halves, half_values, split_rows
-from dpprobe.results.metrics import SEED_INTERVAL, evaluate, summarise
+from dpprobe.results.metrics import evaluate
 from dpprobe.results.summary import Entry
+from dpprobe.results.uncertainty import SEED_INTERVAL, summarise
 
 TIMES = 200
 

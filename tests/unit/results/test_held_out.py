@@ -62,8 +62,8 @@ def test_only_the_metric_that_is_asked_for_is_made(monkeypatch: pytest.MonkeyPat
     def costly(*_: Any) -> None:
         raise AssertionError("made")
 
-    for name in ("_ranks", "Runs", "Recalls"):
-        monkeypatch.setattr(f"dpprobe.results.metrics.{name}", costly)
+    for name in ("label_ranks", "Runs", "Recalls"):
+        monkeypatch.setattr(f"dpprobe.results.uncertainty.{name}", costly)
     assert half_values("accuracy", scores, labels) == expected
     with pytest.raises(AssertionError, match="made"):
         half_values("auc", scores, labels)

@@ -7,7 +7,8 @@ import pytest
 from scipy.special import expit
 
 from dpprobe.results.intervals import over_classes, together, wilson
-from dpprobe.results.metrics import evaluate, hits, summarise
+from dpprobe.results.metrics import evaluate, hits
+from dpprobe.results.uncertainty import summarise
 
 TIMES = 400
 

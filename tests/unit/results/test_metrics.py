@@ -22,17 +22,19 @@ from dpprobe.results import bootstrap, metrics
 from dpprobe.results.bootstrap import Runs
 from dpprobe.results.intervals import wilson
 from dpprobe.results.metrics import (
-    ROW_BOOTSTRAP,
-    ROW_CLASSES,
-    ROW_PROPORTION,
-    SEED_INTERVAL,
     calibration_error,
     evaluate,
     hits,
     label_calibration_error,
     ranked_labels,
-    summarise,
     training_metrics,
+)
+from dpprobe.results.uncertainty import (
+    ROW_BOOTSTRAP,
+    ROW_CLASSES,
+    ROW_PROPORTION,
+    SEED_INTERVAL,
+    summarise,
 )
 
 

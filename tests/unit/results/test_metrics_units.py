@@ -18,19 +18,15 @@ from sklearn.metrics import (
 
 from dpprobe.errors import DataError
 from dpprobe.results.intervals import wilson
-from dpprobe.results.metrics import (
+from dpprobe.results.metrics import Link, calibration_error, evaluate, hits, training_metrics
+from dpprobe.results.uncertainty import (
     ROW_BOOTSTRAP,
     ROW_CLASSES,
     ROW_PROPORTION,
     UNIT_BOOTSTRAP,
     UNIT_CLASSES,
     UNIT_PROPORTION,
-    Link,
-    calibration_error,
-    evaluate,
-    hits,
     summarise,
-    training_metrics,
 )
 from dpprobe.results.units import row_weights
 

@@ -25,8 +25,8 @@ from dpprobe.reporting.report.statements import Statement, public_data
 from dpprobe.results.best_private import Best
 from dpprobe.results.cautions import never_predicted
 from dpprobe.results.cell_record import HEADLINES
-from dpprobe.results.metrics import SEED_INTERVAL
 from dpprobe.results.summary import Grid, rounded_up
+from dpprobe.results.uncertainty import SEED_INTERVAL
 
 
 def headline_parts(best: Best, info: DatasetInfo) -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dpprobe.artifacts import write_text
 from dpprobe.data.addresses import public_addresses
@@ -175,9 +176,15 @@ def _environment(template: Path) -> Environment:
     environment.filters["epsilon"] = lambda token: "∞" if token == INFINITE else token
     environment.filters["short"] = sections.one_line
     environment.filters["upper_first"] = lambda text: text[:1].upper() + text[1:]
+    environment.filters["coded"] = _coded
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.globals["headlines"] = HEADLINES
     return environment
+
+
+def _coded(text: str) -> Markup:
+    """Escapes a sentence, and marks what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _date(paths: Sequence[Path]) -> str:

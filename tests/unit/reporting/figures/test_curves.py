@@ -293,7 +293,8 @@ def test_options_that_nothing_priced_are_marked_and_have_no_gap(tmp_path: Path) 
 def test_a_caption_ends_before_the_legend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also over one panel, and with methods whose names are long."""
     methods = ("sgd_with_a_name_that_is_long", "nonprivate")
-    summary = write_summary(tmp_path, backbones=("pixels",), methods=methods)
+    cells = write_study(tmp_path, backbones=("pixels",), methods=methods, patients=60)
+    summarise_cells(cells, summary := tmp_path / "summary.parquet", study="study")
     figure = drawn_figure(monkeypatch, lambda files: ceiling_gap(summary, **files))
     figure.draw_without_rendering()
     (legend,) = figure.legends
