@@ -211,4 +211,4 @@ if STORE is not None:
     if workflow.is_main_process and not workflow.output_settings.dryrun:
         write_marks(STUDY, STORE_PREFIX)
     # of tables made elsewhere: their rows decide how much memory and time is asked for
-    fetch(f"{STUDY.data_dir}/", "/dataset.json")
+    fetch(f"{STUDY.data_dir}/", "dataset.json")
