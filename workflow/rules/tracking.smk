@@ -31,13 +31,6 @@ rule track:
             format=["png", "html"],
             allow_missing=True,
         ),
-        beside=stored(
-            lambda wildcards: (
-                cell_paths(dataset_cells(wildcards.dataset), [WEIGHTS_FILE])
-                if STUDY.tracking.register_heads
-                else []
-            )
-        ),
         store=runs_again("{dataset}"),
     output:
         "<results>/tracking/{dataset}.json",
