@@ -65,6 +65,8 @@ def test_no_index_no_machine_s_path_and_no_root(
     assert not re.search(r"/(home|root|work|Users)\b", text)
     users = [rest for word, rest in instructions if word == "USER"]
     assert users == ["1000:1000"]
+    assert ("ENV", "HOME=/tmp") in instructions
+    assert any(rest.startswith("useradd --uid 1000 ") for word, rest in instructions)
     assert [word for word, _ in instructions][-3:] == ["USER", "WORKDIR", "CMD"]
 
 
