@@ -5,6 +5,7 @@ Run `snakemake --cores all` for the default study (config.yaml), with `--configf
 
 import os
 
+from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
 
 min_version("9.14.8")  # earlier releases lose defaults in jobs run elsewhere
@@ -17,8 +18,14 @@ if not workflow.overwrite_configfiles:
     configfile: "config.yaml"
 
 
-# Of every rule, for `--sdm apptainer`; without it nothing looks at it. docs/cluster.md says how the image is made.
-container: os.environ.get("DPPROBE_IMAGE", f"{workflow.basedir}/dpprobe.sif")
+# Of every rule, for `--sdm apptainer`; docs/cluster.md says how the image is made. Snakemake refuses a path with spaces,
+# also where nothing looks at it.
+IMAGE = os.environ.get("DPPROBE_IMAGE", f"{workflow.basedir}/dpprobe.sif")
+if IMAGE.split() == [IMAGE] or (
+    DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+):
+
+    container: IMAGE
 
 
 include: "workflow/rules/snakemake_fixes.smk"

@@ -87,7 +87,7 @@ def test_every_file_that_a_run_reads_goes_in(repository: Path) -> None:
 def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) -> None:
     snakefile = (repository / "Snakefile").read_text(encoding="utf-8")
     # of the rules that are read after it
-    assert snakefile.index("\ncontainer: ") < snakefile.index("\ninclude: ")
+    assert snakefile.index("container: IMAGE") < snakefile.index("\ninclude: ")
     rules = (repository / "workflow/rules").glob("*.smk")
     assert not any("container" in path.read_text(encoding="utf-8") for path in rules)
 
