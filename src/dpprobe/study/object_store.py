@@ -21,6 +21,7 @@ from dpprobe.study.written import (
     RELEASES,
     STORE_MARK,
     STORE_MARK_FORMAT,
+    STORE_MARK_FORMAT_VERSION,
     WRITTEN,
 )
 
@@ -182,13 +183,16 @@ def check_marks(study: Study, prefix: str | None) -> None:
 
 def write_marks(study: Study, prefix: str) -> None:
     """Notes in a study's folders which store their files are copies of."""
+    mark = {
+        "format": STORE_MARK_FORMAT,
+        "format_version": STORE_MARK_FORMAT_VERSION,
+        "prefix": prefix,
+    }
     for folder in (study.results_dir, study.data_dir):
         path = Path(folder) / STORE_MARK
         if not path.exists():
             with atomic_path(path) as temporary:
-                temporary.write_text(
-                    json.dumps({"format": STORE_MARK_FORMAT, "prefix": prefix}) + "\n"
-                )
+                temporary.write_text(json.dumps(mark) + "\n")
 
 
 def _marked(folder: Path) -> str | None:
