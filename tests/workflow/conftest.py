@@ -164,7 +164,9 @@ class Workspace:
         if WarmPython.socket and WarmPython.code == os.environ.get("PYTHONPATH") and here:
             command = command if self.cold else WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
-        with nullcontext() if "--dry-run" in arguments else Calibrations.lent(results):
+        # a store's copies are no files of a run on disk
+        alone = {"--dry-run", "--default-storage-provider"} & {*arguments}
+        with nullcontext() if alone else Calibrations.lent(results):
             result = subprocess.run(
                 command,
                 stdout=subprocess.PIPE,

@@ -34,6 +34,7 @@ SHARD = "results/features/digits/pixels/train/shard-00000-of-00002.h5"
 @pytest.fixture
 def study(small: dict[str, Any]) -> dict[str, Any]:
     small["epsilons"] = [1, 2]
+    small["features"] = {"shards": 2}
     return small
 
 
