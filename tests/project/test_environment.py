@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import yaml
 
+from tests.support.script_modules import load_script
+
 
 def from_lock(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("from_lock", repository / "envs/from_lock.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(repository / "envs/from_lock.py")
 
 
 def test_the_conda_file_is_the_lock_s(repository: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +24,7 @@ from dpprobe.study.options import (
     TsneOptions,
 )
 from dpprobe.study.study import Study
+from tests.support.script_modules import load_script
 
 STUDY: dict[str, Any] = {
     "datasets": {"digits": {"source": "sklearn"}},
@@ -42,13 +42,7 @@ LINK = re.compile(r"\]\(([^)#]+)?(?:#([^)]+))?\)")
 
 @pytest.fixture(scope="module")
 def method_cards(repository: Path) -> ModuleType:
-    path = repository / "bench/method_cards.py"
-    spec = importlib.util.spec_from_file_location("method_cards", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(repository / "bench/method_cards.py")
 
 
 def card(repository: Path, head: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from tests.conftest import REPOSITORY
+from tests.support.script_modules import load_script
 
 # mkdocs is not of the environment: `make docs` has one for it.
 MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
@@ -19,12 +19,7 @@ MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_source", REPOSITORY / "docs/site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(REPOSITORY / "docs/site.py")
 
 
 def test_every_page_has_a_place() -> None:

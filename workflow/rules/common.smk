@@ -134,8 +134,8 @@ SHARDS = [
 ]
 
 
-# The files of a cell that Snakemake knows of. Its plan takes time and memory for each one; the record stands for the
-# others (`lost_file`). What lies in an object store comes and goes by name alone: there all are named.
+# The files of a cell that Snakemake knows of. Its plan takes time and memory for each one; `cells_whole` looks for the
+# others. What lies in an object store comes and goes by name alone: there all are named.
 IN_STORE = workflow.storage_settings.default_storage_provider is not None
 CELL_OUTPUTS = CELL_FILES if IN_STORE else NAMED_FILES
 
