@@ -6,11 +6,15 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.conftest import REPOSITORY
+from tests.support.git import built, git
 
 # The name of an image with Python, and what `podman build` and `podman run` need besides here.
 BASE, BUILD, RUN = "DPPROBE_TEST_BASE", "DPPROBE_TEST_BUILD", "DPPROBE_TEST_RUN"
@@ -70,18 +74,65 @@ def test_no_index_no_machine_s_path_and_no_root(
     assert [word for word, _ in instructions][-3:] == ["USER", "WORKDIR", "CMD"]
 
 
-def test_every_file_that_a_run_reads_goes_in(repository: Path) -> None:
-    """What is left out is made by runs, or is no part of one."""
+def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
+    """The version would call a checkout without a tracked file changed; runs read such alone."""
+    if not (repository / ".git").exists():
+        pytest.skip("needs a clone, whose files git lists")
     left_out = (repository / ".containerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line.removeprefix("/") for line in left_out if not line.startswith("#")]
+    assert ".git" not in patterns
+    for pattern in patterns:
+        assert not git(repository, "ls-files", "--", f":(glob){pattern}/**", f":(glob){pattern}")
+    ignored = (repository / ".gitignore").read_text(encoding="utf-8").splitlines()
+    made = {line for line in ignored if line in ("/data/", "/images/", "/results/", "/weights/")}
+    assert {line.strip("/") for line in made} <= set(patterns)
+
+
+def test_what_the_image_has_no_use_for_is_no_file_of_runs(
+    instructions: list[tuple[str, str]], repository: Path
+) -> None:
+    (removed,) = [rest for word, rest in instructions if word == "RUN" and "rm -rf" in rest]
+    names = removed.removeprefix("rm -rf ").split()
     kept = {
         "Snakefile", "config", "config.yaml", "envs", "profiles", "pyproject.toml", "requirements",
         "resources", "scripts", "slurm", "src", "workflow", "LICENSE", "README.md",
     }  # fmt: skip
-    assert {f"/{name}" for name in kept}.isdisjoint(left_out)
-    assert all((repository / name).exists() for name in kept)
-    ignored = (repository / ".gitignore").read_text(encoding="utf-8").splitlines()
-    made = {line for line in ignored if line in ("/data/", "/images/", "/results/", "/weights/")}
-    assert {line.rstrip("/") for line in made} <= set(left_out)
+    assert kept.isdisjoint(names)
+    assert ".git" in names
+    assert all((repository / name).exists() for name in kept | set(names))
+
+
+def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(
+    instructions: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    runs = [rest for word, rest in instructions if word == "RUN"]
+    (check,) = [rest for rest in runs if "git_archival" in rest]
+    assert runs.index(check) < next(place for place, rest in enumerate(runs) if "make env" in rest)
+
+    def refused(folder: Path) -> str:
+        done = subprocess.run(["sh", "-c", check], cwd=folder, capture_output=True, text=True)
+        assert (done.returncode == 0) == (not done.stderr)
+        return done.stderr
+
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in (".gitattributes", ".git_archival.txt"):
+        shutil.copy(REPOSITORY / name, clone)
+    assert "build in a clone" in refused(clone)
+    git(clone, "init", "-q")
+    git(clone, "add", ".")
+    assert "build in a clone" in refused(clone)  # nothing that git can read a version from
+    git(clone, "commit", "-qm", "first")
+    assert not refused(clone)
+    git(clone, "worktree", "add", "-q", str(tmp_path / "worktree"))
+    assert "no worktree" in refused(tmp_path / "worktree")
+    for tag, words in (("paper", "with a release before it"), ("v1.2.0", "")):
+        git(clone, "tag", tag)
+        git(clone, "archive", "HEAD", "-o", str(tmp_path / f"{tag}.tar"))
+        with tarfile.open(tmp_path / f"{tag}.tar") as files:
+            files.extractall(tmp_path / tag, filter="data")
+        assert words in refused(tmp_path / tag)
+        assert bool(refused(tmp_path / tag)) == bool(words)
 
 
 def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) -> None:
@@ -93,17 +144,38 @@ def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) ->
 
 
 @pytest.fixture(scope="module")
-def image(repository: Path) -> Iterator[str]:
-    """The image of this checkout, built on a base that this machine has."""
+def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone of what is checked out, which may itself be a worktree."""
+    folder = tmp_path_factory.mktemp("build") / "clone"
+    git(repository, "clone", "-q", ".", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def image(clone: Path) -> Iterator[str]:
+    """The image of the last commit, built on a base that this machine has."""
     podman = shutil.which("podman")
     base = os.environ.get(BASE)
     if not podman or not base:
         pytest.skip(f"needs podman, and {BASE} with the name of a base image that is here")
     name = "localhost/dpprobe-test"
     words = ["--tag", name, f"--build-arg=BASE={base}", *os.environ.get(BUILD, "").split()]
-    subprocess.run([podman, "build", *words, str(repository)], check=True)
+    subprocess.run([podman, "build", *words, str(clone)], check=True)
     yield name
     subprocess.run([podman, "rmi", "--force", name], check=False)
+
+
+def test_the_image_has_the_version_of_the_clone(image: str, clone: Path) -> None:
+    asked = "import dpprobe, os; print(dpprobe.__version__, sorted(os.listdir('/opt/dpprobe')))"
+    done = subprocess.run(
+        ["podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split(), image,
+         "python", "-c", asked],
+        check=True, text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    version, _, names = done.stdout.partition(" ")
+    assert version == built(clone)
+    assert ".git'" not in names
+    assert "'Snakefile'" in names
 
 
 def test_the_default_study_runs_in_the_image(image: str, tmp_path: Path, repository: Path) -> None:

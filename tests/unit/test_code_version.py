@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -15,24 +14,7 @@ import dpprobe
 from dpprobe import code_version as module
 from dpprobe.code_version import UNKNOWN, clone_commit, code_version
 from tests.conftest import REPOSITORY
-
-IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-
-
-def git(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", folder, *IDENTITY, *words], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def built(folder: Path) -> str:
-    """The version that a build in a folder would have."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hatchling", "version"],
-        cwd=folder, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return done.stdout.strip()
+from tests.support.git import built, git
 
 
 @pytest.fixture
