@@ -25,6 +25,8 @@ from typing import BinaryIO, NamedTuple
 from dpprobe.errors import DataError
 
 SUFFIX = ".tar"
+# What is compressed is refused by name, never passed over.
+_SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 # Names that begin with a dot, as macOS puts them beside each file, are no samples, and neither is
 # what WebDataset keeps in folders such as __index__/.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
@@ -53,6 +55,16 @@ class Sample(NamedTuple):
     key: str
     members: dict[str, Member]
     twice: list[str]
+
+
+def list_tars(folder: Path) -> list[Path]:
+    """Lists the tar files of a folder by name, compressed ones too."""
+    return sorted(path for path in folder.iterdir() if is_tar(path) and path.is_file())
+
+
+def is_tar(path: Path) -> bool:
+    """Returns True for the name of a tar file, plain or compressed."""
+    return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".")
 
 
 def member_path(shard: Path, member: Member) -> str:

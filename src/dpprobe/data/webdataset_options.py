@@ -176,7 +176,7 @@ class ShardOptions(UnitOptions):
 def _matches(pattern: str) -> list[Path]:
     path = resolve_path(pattern)
     if path.is_dir():
-        return sorted(path.glob(f"*{tar_shards.SUFFIX}"))
+        return tar_shards.list_tars(path)
     return [path] if path.is_file() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207
 
 

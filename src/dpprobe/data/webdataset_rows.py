@@ -171,22 +171,22 @@ def batches(
         both = units.on_both_sides(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
-    sides = _sides(options, parts)
+    chosen = sides(options, parts)
     for name, rows in parts.items():
         shards = options.shards(name)
         for start in range(0, len(rows), BATCH_ROWS):
             part = rows[start : start + BATCH_ROWS]
-            of_rows = sides[name][start : start + BATCH_ROWS]
+            of_rows = chosen[name][start : start + BATCH_ROWS]
             batch = _batch(options, part, shards, both)
             for side in dict.fromkeys(filter(None, of_rows)):
                 yield side, batch.filter([each == side for each in of_rows])
 
 
-def _sides(
+def sides(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row goes into; None where it is left out."""
-    sides: dict[SplitName, list[SplitName | None]] = {
+    chosen: dict[SplitName, list[SplitName | None]] = {
         name: [name] * len(rows) for name, rows in parts.items()
     }
     rows = parts["train"]
@@ -204,15 +204,15 @@ def _sides(
                 by=options.split_by,
             )
         )
-        sides["train"] = ["test" if flag else "train" for flag in tested]
+        chosen["train"] = ["test" if flag else "train" for flag in tested]
     if options.unit_column is not None:
         # A patient's rows lie on one side, so test rows do not count as training rows here.
         kept = units.first_of_each([row.unit for row in rows], options.max_images_per_patient)
-        sides["train"] = [
+        chosen["train"] = [
             None if side == "train" and not keep else side
-            for side, keep in zip(sides["train"], kept, strict=True)
+            for side, keep in zip(chosen["train"], kept, strict=True)
         ]
-    return sides
+    return chosen
 
 
 def _batch(

@@ -1,4 +1,4 @@
-"""The command that writes a study for a folder or a table of images: `dpprobe init`."""
+"""The command that writes a study for a folder, a table or shards of images: `dpprobe init`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 def add_command(commands: Any) -> None:
     """Adds `init` to a parser's commands."""
-    summary = "look at a folder, a CSV or a parquet file of images, and write a study for it"
+    summary = "look at a folder, a CSV, a parquet file or tar shards of images, and write a study"
     parser: argparse.ArgumentParser = commands.add_parser("init", help=summary)
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "place", nargs="?", help="folder of class folders, CSV with a row an image, or parquet file"
+        "place",
+        nargs="?",
+        help="folder of class folders or of tar shards, CSV with a row an image, or parquet file",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the study; by default <name>.yaml here"
@@ -28,9 +30,13 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights of a timm model")
     parser.add_argument("--model", metavar="NAME", help="the model of the weights, by timm's name")
-    columns = parser.add_argument_group("of a CSV or parquet file, where guesses are wrong")
+    columns = parser.add_argument_group(
+        "of a CSV or parquet file, or of key.json in shards, where guesses are wrong"
+    )
     columns.add_argument("--label", metavar="COLUMN", help="the labels")
-    columns.add_argument("--image", metavar="COLUMN", help="the images, or their paths")
+    columns.add_argument(
+        "--image", metavar="COLUMN", help="the images, or their paths; of shards their extension"
+    )
     columns.add_argument("--patient", metavar="COLUMN", help="whose an image is")
     columns.add_argument("--root", metavar="FOLDER", help="where the paths of a CSV start")
 
@@ -70,15 +76,16 @@ def look(arguments: argparse.Namespace) -> Seen:
       ConfigError: for something that is not there, or is neither folder nor table.
     """
     # as above
-    from dpprobe.data import csv_files, parquet
+    from dpprobe.data import csv_files, parquet, tar_shards
     from dpprobe.draft.csv_table import Wishes, look_at_csv
     from dpprobe.draft.folder import look_at_folder
     from dpprobe.draft.parquet_table import look_at_parquet
+    from dpprobe.draft.shards import holds_shards, look_at_shards
 
     if arguments.place is None:
         raise ConfigError(
-            "init: name a folder of class folders, a CSV with a row an image, or a parquet file: "
-            "python -m dpprobe init images/lesions"
+            "init: name a folder of class folders or of tar shards, a CSV with a row an image, or "
+            "a parquet file: python -m dpprobe init images/lesions"
         )
     place = arguments.place.rstrip("/") or "/"
     path = Path(place).expanduser()
@@ -88,6 +95,8 @@ def look(arguments: argparse.Namespace) -> Seen:
         patient=arguments.patient,
         root=arguments.root,
     )
+    if path.is_dir() and holds_shards(path):
+        return look_at_shards(place, wishes)
     if path.is_dir():
         if wishes != Wishes():
             raise ConfigError(
@@ -97,13 +106,15 @@ def look(arguments: argparse.Namespace) -> Seen:
         return look_at_folder(place)
     if not path.is_file():
         raise ConfigError(f"{place}: no such folder or file; {_nearest(path)}")
+    if tar_shards.is_tar(path):
+        return look_at_shards(place, wishes)
     if path.name.lower().endswith(csv_files.SUFFIXES):
         return look_at_csv(place, wishes)
     if path.name.lower().endswith(parquet.SUFFIXES):
         return look_at_parquet(place, wishes)
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "
-        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0]))}"
+        f"ends in {', '.join((*csv_files.SUFFIXES, parquet.SUFFIXES[0], tar_shards.SUFFIX))}"
     )
 
 

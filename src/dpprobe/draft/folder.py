@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dpprobe.data import csv_files, imagefolder, parquet
+from dpprobe.data import csv_files, imagefolder, parquet, tar_shards
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.draft.seen import Line, Seen, check_counts, rare_notes
 from dpprobe.errors import ConfigError
@@ -72,7 +73,13 @@ def _check_layout(root: Path, place: str) -> None:
             f"{place}: {len(images)} images and no class folder; put each into a folder that has "
             "the name of its class, or list them in a CSV with a column of labels and name that"
         )
-    if not folders or not any(map(_holds_image, folders)):
+    if first_image(root) is None:
+        if tar := next(_files(root, tar_shards.is_tar), None):
+            deeper = Path(place) / tar.parent.relative_to(root)
+            raise ConfigError(
+                f"{place}: no image, but {tar.relative_to(root)}; if it is a shard, name its "
+                f"folder: `python -m dpprobe init {deeper}`; else unpack it"
+            )
         kinds = ", ".join(sorted(EXTENSIONS))
         raise ConfigError(f"{place}: holds no image ({kinds}); name the folder of the classes")
     if len(folders) == 1 and folders[0].name not in PARTS:
@@ -93,10 +100,14 @@ def _folders(folder: Path) -> list[str]:
     )
 
 
-def _holds_image(folder: Path) -> bool:
-    return any(
-        is_image_file(Path(place, name)) for place, _, names in os.walk(folder) for name in names
-    )
+def first_image(folder: Path) -> Path | None:
+    """Returns an image that lies in a folder, or in its folders; None where none does."""
+    return next(_files(folder, is_image_file), None)
+
+
+def _files(folder: Path, kind: Callable[[Path], bool]) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (path for name in sorted(names) if kind(path := Path(place, name)))
 
 
 def _notes(root: Path, listing: imagefolder.Listing) -> list[str]:
@@ -110,15 +121,16 @@ def _notes(root: Path, listing: imagefolder.Listing) -> list[str]:
     first = inner[listing.class_names[0]]
     if len(first) > 1 and all(names == first for names in inner.values()):
         notes.append(
-            f"every class folder holds the folders {_some(first)}; if these are the classes, they "
+            f"every class folder holds the folders {some(first)}; if these are the classes, they "
             "must stand above the others"
         )
     unused = {entry.name for entry in root.iterdir()} - set(PARTS)
     unused = {name for name in unused if not name.startswith(".")}
     if "test" in listing.files and unused:
-        notes.append(f"not used, as it is neither train nor test: {_some(sorted(unused))}")
+        notes.append(f"not used, as it is neither train nor test: {some(sorted(unused))}")
     return notes
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Lists the first names in words."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

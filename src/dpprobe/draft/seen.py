@@ -18,7 +18,18 @@ from dpprobe.study.written import TAKEN
 Value = str | float | bool | list[str] | dict[str, object]
 RARE = 10  # images; a class of fewer may be one person's
 # File names that say nothing of what is in them.
-_GENERAL = {"train", "training", "labels", "metadata", "data", "index", "images", "img", "table"}
+_GENERAL = {
+    "train",
+    "training",
+    "labels",
+    "metadata",
+    "data",
+    "index",
+    "images",
+    "img",
+    "table",
+    "shards",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +38,17 @@ class Line:
 
     value: Value
     comment: str = ""
+
+
+# Of a dataset that has no test split of its own.
+SPLIT = {
+    "test_fraction": Line(value=0.2),
+    "split_by": Line(
+        value="id",
+        comment="Who is tested on follows from each name alone, which a release needs; `class` "
+        "takes the same part of each class, for benchmarks alone.",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +64,7 @@ class Seen:
       patients: who they are of; None where nothing says it.
       multi_label: True where an image may have several labels.
       notes: what a person should know or do, one line each.
+      training_units: what is trained on, where the options count no rows.
     """
 
     place: str
@@ -51,6 +74,7 @@ class Seen:
     patients: int | None = None
     multi_label: bool = False
     notes: tuple[str, ...] = ()
+    training_units: int | None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +115,8 @@ class Seen:
 
     def count_training_units(self) -> int:
         """Counts what is trained on: patients where they are named, else images."""
+        if self.training_units is not None:
+            return self.training_units
         options = self.options()
         n = options.count_units() if options.names_units() else None
         if n is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe.draft.seen import Line, Seen, name_of
+from dpprobe.draft.seen import SPLIT, Line, Seen, name_of
 from dpprobe.draft.weights import Chosen
 from dpprobe.launch import run_command
 
@@ -100,12 +100,7 @@ def make_draft(seen: Seen, backbone: Chosen, output: Path) -> Draft:
     """Completes a dataset's options by what a study needs."""
     keys = dict(seen.keys)
     if not seen.options().has_test():
-        keys["test_fraction"] = Line(value=0.2)
-        keys["split_by"] = Line(
-            value="id",
-            comment="Who is tested on follows from each name alone, which a release needs; `class` "
-            "takes the same part of each class, for benchmarks alone.",
-        )
+        keys |= SPLIT
     if seen.unequal and not seen.multi_label:
         keys["metric"] = Line(
             value="auc" if len(seen.counts) == 2 else "macro_accuracy",

@@ -2,56 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dpprobe.data import sources, tar_shards
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
 from dpprobe.errors import ConfigError, DataError
-
-CLASSES = ["cat", "dog"]
-Members = Sequence[tuple[str, bytes]]
-
-
-def png(value: int) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(np.full((6, 6), value, np.uint8)).save(stream, format="PNG")
-    return stream.getvalue()
-
-
-def pack(path: Path, members: Members, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, **{"mode": "w"} | options) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
-
-
-def samples(first: int, count: int, **more: Any) -> list[tuple[str, bytes]]:
-    """Keys in two folders, labels by turns, and whatever else stands in key.json."""
-    members = []
-    for number in range(first, first + count):
-        key = f"n{number % 2:02d}/{number:04d}"
-        fields: Mapping[str, Any] = {"label": CLASSES[number % 2]} | {
-            name: values[number % len(values)] for name, values in more.items()
-        }
-        members += [
-            (f"{key}.png", png(number)),
-            (f"{key}.cls", str(number % 2).encode()),
-            (f"{key}.json", json.dumps(fields).encode()),
-        ]
-    return members
+from tests.support.shards import CLASSES, pack, png, samples
 
 
 def options_of(path: Path | str, **values: Any) -> Any:
@@ -271,6 +232,7 @@ def test_a_compressed_shard_is_one_line_at_the_start(tmp_path: Path, mode: str) 
         ("none", r"train: no \.tar file none; correct it"),
         ("empty", r"no \.tar file in the folder empty"),
         ("a.tar.gz", r"a\.tar\.gz is no plain \.tar file; unpack"),
+        ("mixed", r"mixed: b\.tgz is no plain \.tar file; unpack"),
         (["a.tar", "*.tar"], r"a\.tar is named twice"),
     ],
 )
@@ -280,7 +242,9 @@ def test_places_without_shards(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     pack(tmp_path / "a.tar", samples(0, 4))
-    (tmp_path / "a.tar.gz").write_bytes(b"x")
+    for name in ("a.tar.gz", "mixed/b.tgz", "empty/._a.tar"):
+        pack(tmp_path / name, [])
+    pack(tmp_path / "mixed/a.tar", samples(0, 4))
     with pytest.raises(ConfigError, match=message):
         dataset_options({"source": "webdataset", "train": written, "class_names": CLASSES}).check()
 

@@ -81,7 +81,7 @@ def test_each_draft_has_results_of_its_own_and_one_ledger(desk: Desk) -> None:
 
 
 def test_without_a_place_it_says_what_to_name(desk: Desk) -> None:
-    assert "name a folder of class folders, a CSV" in desk.init()
+    assert "name a folder of class folders or of tar shards, a CSV" in desk.init()
 
 
 def test_what_is_expected_is_said_to_be_accuracy(desk: Desk) -> None:
