@@ -9,10 +9,13 @@ import argparse
 import os
 import re
 import shlex
+import string
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, is_clone, project_root
@@ -23,6 +26,9 @@ STUDY = "config.yaml"  # the default study
 # Each says how much may run at once, or names a profile that does.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
+# Of an object store. Snakemake has a traceback for what is none, before it reads any rule.
+STORE_ADDRESS = "--storage-s3-endpoint-url"
+_STORE_VARIABLE = "SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"
 
 
 def add_command(commands: Any) -> None:
@@ -51,9 +57,13 @@ def start(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
-      ConfigError: where the files of the workflow are missing.
+      ConfigError: where the files of the workflow are missing, and for an object store's address
+        that is none.
     """
     here = Path.cwd()
+    for address in _store_addresses(words):
+        if fault := store_address_fault(address):
+            raise ConfigError(fault)
     root = workflow_root(here)
     if not (root / "Snakefile").is_file():
         raise ConfigError(
@@ -112,6 +122,37 @@ def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dic
         places = [str(root / "src"), variables.get("PYTHONPATH", "")]
         result["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return result
+
+
+def _store_addresses(words: Sequence[str]) -> Iterator[str]:
+    """Yields the addresses of an object store that a person gave, the environment's included."""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, _, value = word.partition("=")
+        if option == STORE_ADDRESS and (value or following):
+            yield value or following
+    if os.environ.get(_STORE_VARIABLE):
+        yield os.environ[_STORE_VARIABLE]
+
+
+def store_address_fault(address: str) -> str | None:
+    """Returns what is wrong with the address of an object store, with the remedy."""
+    if "@" in address:
+        # The address is not shown: it may hold a password.
+        return (
+            f"{STORE_ADDRESS}: a user or a password in it would be written into results; leave it "
+            "out, credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    try:
+        parts = urlsplit(address)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port, or an address of IPv6, that is none
+        valid = False
+    if valid and not set(string.whitespace) & set(address):
+        return None
+    return (
+        f"{STORE_ADDRESS} {address}: no address of a server; write one with https:// or http:// "
+        "before it and a port if it needs one, such as https://s3.example.org:9000"
+    )
 
 
 def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:

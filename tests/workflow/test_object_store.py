@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -45,6 +46,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with object_store() as (address, client):
         monkeypatch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
         yield client
+
+
+def address() -> str:
+    return os.environ["SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"]
 
 
 def keys(client: Any, prefix: str = "") -> dict[str, str]:
@@ -97,6 +102,8 @@ def test_a_killed_run_goes_on_with_what_is_in_the_bucket_and_gives_the_bytes_of_
     assert not jobs["prepare_data"]
     assert jobs["extract_features"] < 4
     assert jobs["train_heads"] == 2
+    (following,) = [line for line in second.splitlines() if line.startswith("done; next: ")]
+    assert following.endswith(shlex.join([*STORE, "--storage-s3-endpoint-url", address()]))
     assert keys(bucket, "folder/data/") == finished
     for epsilon in ("1", "2"):
         for name in ("heads.safetensors", "privacy.json"):
@@ -152,7 +159,7 @@ def test_a_study_that_cannot_work_there_is_told_in_one_line(
 
 @pytest.mark.usefixtures("bucket")
 def test_a_wrong_bucket_or_key_is_told_in_one_line_before_any_work(
-    workspace: Workspace, study: dict[str, Any]
+    workspace: Workspace, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(prefix: str) -> str:
         words = ["--default-storage-provider", "s3", "--default-storage-prefix", prefix]
@@ -165,6 +172,9 @@ def test_a_wrong_bucket_or_key_is_told_in_one_line_before_any_work(
     elsewhere = told("s3://elsewhere/folder")
     assert elsewhere.startswith("dpprobe: --default-storage-prefix s3://elsewhere/folder: cannot")
     assert "NoSuchBucket" in elsewhere
-    check_keys_after(os.environ["SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"], 0)  # it knows no key
+    check_keys_after(address(), 0)  # it knows no key
     assert "InvalidAccessKeyId" in told(PREFIX)
+    monkeypatch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", "htp://elsewhere")
+    wrong = told(PREFIX)
+    assert wrong.startswith("dpprobe: --storage-s3-endpoint-url htp://elsewhere: no address of a")
     assert not list(workspace.directory.rglob(".object_store.json"))

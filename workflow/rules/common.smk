@@ -90,6 +90,7 @@ from dpprobe.study.representation_law import (
     law_datasets,
     law_networks,
 )
+from dpprobe.study.object_store import store_words
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
@@ -883,14 +884,19 @@ def snakemake_call():
     files = [os.path.relpath(file) for file in workflow.overwrite_configfiles or []]
     given = public_addresses(dict(workflow.config_settings.config))
     values = [f"{key}={option_text(value)}" for key, value in given.items()]
-    store = {
-        "--default-storage-provider": workflow.storage_settings.default_storage_provider,
-        "--default-storage-prefix": workflow.storage_settings.default_storage_prefix,
-    }
+    settings = workflow.storage_settings
+    provider = workflow.storage_registry.default_storage_provider
+    store = []
+    if provider is not None:
+        store = store_words(
+            settings.default_storage_provider,
+            settings.default_storage_prefix,
+            provider.settings,
+        )
     return [
         *([] if here else ["--snakefile", snakefile.as_posix()]),
         *(["--configfile", *files] if files else []),
-        *(word for option in store.items() if all(option) for word in option),
+        *store,
         *(["--config", *values] if values else []),
     ]
 

@@ -47,6 +47,7 @@ def check_store():
             version=version(f"snakemake-storage-plugin-{name}"),
             prefix=STORE_PREFIX,
             given=store_settings_given(),
+            address=getattr(STORE.settings, "endpoint_url", None),
         )
         if faults:
             raise StudyError("\n".join(faults))

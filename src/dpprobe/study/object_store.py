@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from dpprobe.artifacts import atomic_path
+from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
+from dpprobe.launch import STORE_ADDRESS, store_address_fault
 from dpprobe.study.study import Study
 from dpprobe.study.written import (
     DOWNLOADS,
@@ -33,6 +35,7 @@ ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
 # Of results_dir: what people look at is kept on the disk as well.
 SHOWN = frozenset({"summary", "tables", "figures", "report.html"})
 SECRETS = ("access_key", "secret_key", "token")
+PROVIDER_OPTION, PREFIX_OPTION = "--default-storage-provider", "--default-storage-prefix"
 _REMEDY = "take it out of the study, or run without --default-storage-provider"
 
 
@@ -75,18 +78,43 @@ class Folders:
         return None
 
 
+def store_words(provider: str, prefix: str, settings: Any) -> list[str]:
+    """Returns the options of Snakemake that select a store, for a person to copy.
+
+    Args:
+      provider, prefix: of Snakemake's `--default-storage-provider` and `-prefix`.
+      settings: the provider's, a dataclass; those that have their default are left out, and
+        `SECRETS`, which are known of one provider.
+    """
+    words = [PROVIDER_OPTION, provider, *([PREFIX_OPTION, prefix] if prefix else [])]
+    for field in fields(settings) if provider == PROVIDER else ():
+        value = getattr(settings, field.name)
+        if field.name not in SECRETS and value not in (None, field.default):
+            option = f"--storage-{provider}-{field.name.replace('_', '-')}"
+            words += [option, str(public_addresses(value))]
+    return words
+
+
 def store_faults(
-    study: Study, *, provider: str, version: str, prefix: str, given: Iterable[str]
+    study: Study,
+    *,
+    provider: str,
+    version: str,
+    prefix: str,
+    given: Iterable[str],
+    address: str | None,
 ) -> list[str]:
     """Lists what of a study cannot work with an object store, a line each.
 
     Args:
       provider, prefix: of Snakemake's `--default-storage-provider` and `-prefix`.
       version: of the provider's plugin.
-      given: the names of the settings that the provider was given.
+      given: the names of the secret settings that the provider was given.
+      address: of the service; None for AWS.
     """
     return [
         *_call_faults(provider, version, prefix, given),
+        *filter(None, [store_address_fault(address) if address else None]),
         *_folder_faults(study),
         *_release_faults(study),
         *_public_faults(study),
@@ -95,7 +123,7 @@ def store_faults(
 
 def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str]) -> Iterator[str]:
     if provider != PROVIDER:
-        yield f"--default-storage-provider {provider}: only {PROVIDER} works; see docs/storage.md"
+        yield f"{PROVIDER_OPTION} {provider}: only {PROVIDER} works; see docs/storage.md"
         return
     if version != PLUGIN_VERSION:
         yield (
@@ -105,7 +133,7 @@ def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str])
     bucket, _, folder = prefix.removeprefix("s3://").partition("/")
     if not (prefix.startswith("s3://") and bucket and folder):
         yield (
-            f"--default-storage-prefix {prefix or '(none)'}: not a folder in a bucket; write "
+            f"{PREFIX_OPTION} {prefix or '(none)'}: not a folder in a bucket; write "
             "one, such as s3://BUCKET/FOLDER"
         )
     for name in sorted(set(given) & set(SECRETS)):
@@ -150,7 +178,7 @@ def plain_address(address: str | None) -> str | None:
     if parts.scheme != "http" or parts.hostname in ("localhost", "127.0.0.1", "::1"):
         return None
     return (
-        f"--storage-s3-endpoint-url http://{parts.hostname}: images, features and predictions "
+        f"{STORE_ADDRESS} http://{parts.hostname}: images, features and predictions "
         "travel there in the clear; use https://"
     )
 
@@ -171,8 +199,8 @@ def check_marks(study: Study, prefix: str | None) -> None:
             continue
         remedy = f"name another {key}"
         if marked is not None:
-            words = f"--default-storage-provider {PROVIDER} --default-storage-prefix {marked}"
-            remedy = f"run with {words}, or {remedy}"
+            words = f"{PROVIDER_OPTION} {PROVIDER} {PREFIX_OPTION} {marked}"
+            remedy = f"run with {words} (and {STORE_ADDRESS}, unless it is AWS), or {remedy}"
             raise ConfigError(f"{key}: {folder}: its files are copies from {marked}; {remedy}")
         if kept := next(_made(study, key), None):
             raise ConfigError(

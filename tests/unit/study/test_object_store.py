@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpprobe.study.object_store import (
     check_marks,
     plain_address,
     store_faults,
+    store_words,
     write_marks,
 )
 from dpprobe.study.study import Study
@@ -30,6 +32,7 @@ PLACES = Folders(data=PurePosixPath("data"), results=PurePosixPath("results"))
 def faults(values: dict[str, Any], **changes: Any) -> list[str]:
     call: dict[str, Any] = {
         "provider": "s3", "version": PLUGIN_VERSION, "prefix": PREFIX, "given": (),
+        "address": None,
     }  # fmt: skip
     return store_faults(load_study(values), **call | changes)
 
@@ -78,11 +81,36 @@ def test_a_plain_study_has_no_faults() -> None:
         ({"prefix": ""}, "--default-storage-prefix (none)"),
         ({"prefix": "s3://bucket"}, "not a folder in a bucket"),
         ({"given": ["secret_key"]}, "--storage-s3-secret-key: credentials come from"),
+        ({"address": "htp://x"}, "--storage-s3-endpoint-url htp://x: no address of a server"),
     ],
 )
 def test_a_call_that_cannot_work_is_told(changes: dict[str, Any], told: str) -> None:
     (line,) = faults(STUDY, **changes)
     assert told in line
+
+
+@dataclass
+class Settings:
+    """Those of the plugin, whose package is not needed here."""
+
+    endpoint_url: str | None = None
+    region: str | None = "us-east-1"
+    access_key: str | None = None
+    token: str | None = None
+    retries: int = 5
+
+
+def test_the_words_of_a_store_are_all_but_defaults_and_secrets() -> None:
+    words = ["--default-storage-provider", "s3", "--default-storage-prefix", PREFIX]
+    assert store_words("s3", PREFIX, Settings()) == words
+    given = Settings("https://s3.example.org:9000", "eu-1", "key", "secret", 2)
+    assert store_words("s3", PREFIX, given) == [
+        *words, "--storage-s3-endpoint-url", "https://s3.example.org:9000",
+        "--storage-s3-region", "eu-1", "--storage-s3-retries", "2",
+    ]  # fmt: skip
+    # refused, and before that written into the study's snapshot
+    assert "hidden" not in str(store_words("s3", PREFIX, Settings("https://me:hidden@host")))
+    assert store_words("gcs", "", given) == ["--default-storage-provider", "gcs"]
 
 
 def test_the_plugin_that_is_replaced_is_the_locked_one(repository: Path) -> None:
