@@ -174,6 +174,6 @@ def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:
     return ["dpprobe", "run", *targets, "--cores", "all", *options]
 
 
-def run_command(*call: str) -> str:
-    """Returns the line that runs a study, for a person to copy."""
-    return shlex.join(run_words(call=call))
+def run_command(*call: str, targets: Sequence[str] = ()) -> str:
+    """Returns the line that runs a study, for a person to copy; arguments as of `run_words`."""
+    return shlex.join(run_words(*targets, call=call))

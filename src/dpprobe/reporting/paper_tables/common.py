@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.baselines.records import read_few_shot, read_zero_shot
+from dpprobe.launch import run_command
 from dpprobe.privacy.limits import ABOVE_MARK
 from dpprobe.reporting.published import Number, Published
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, mean_cell
@@ -148,7 +149,7 @@ def make_table(
 
 def study_command(paper: str) -> str:
     """Writes the command that runs the study of a paper."""
-    return f"`snakemake --cores all paper_tables --configfile {STUDY_FILES[paper]}`"
+    return f"`{run_command('--configfile', STUDY_FILES[paper], targets=['paper_tables'])}`"
 
 
 def nothing_measured(run: Run, what: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError
+from dpprobe.launch import run_command
 from dpprobe.resources import project_root
 
 CONFIG = project_root() / "config"
@@ -88,7 +89,7 @@ def _study_of(folder: Path, files: Sequence[Path]) -> tuple[Path, Any]:
     summaries = sorted(folder.glob("summary/*.parquet"))
     names = set(read_summaries(summaries)["study"].to_pylist())
     if len(names) != 1:
-        known = ", ".join(sorted(names)) or "no finished dataset; run `snakemake --cores all` first"
+        known = ", ".join(sorted(names)) or f"no finished dataset; run `{run_command()}` first"
         raise DataError(f"{folder}: {known}; a folder of one study is needed")
     name = names.pop()
     for file in [*files, *sorted(CONFIG.glob("*.yaml"))]:

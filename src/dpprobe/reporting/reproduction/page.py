@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
+from dpprobe.launch import run_command
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.reporting.published import Number, PrintedTable, Published
 from dpprobe.reporting.reproduction.compare import CHANGE, Comparison, compare_all, title
@@ -278,13 +279,11 @@ def _note_parts(note: _Note, facts: Facts) -> list[str]:
         sentences.append(
             "Hours: [below](#hours)." if entry.costs else "No rate of it was measured: no hours."
         )
-    target = f" {entry.target}" if entry.target else ""
-    command = f"    snakemake --cores all{target} --configfile {entry.study}"
-    return [
-        f"### Note {note.label}",
-        _paragraph(" ".join(sentences)),
-        *([command] if entry.study else []),
-    ]
+    parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
+    if entry.study:
+        targets = [entry.target] if entry.target else []
+        parts.append(f"    {run_command('--configfile', entry.study, targets=targets)}")
+    return parts
 
 
 def _weights_text(weights: Weights) -> str:

@@ -65,12 +65,18 @@ def test_training_rows_stand_beside_the_price_of_privacy(tmp_path: Path) -> None
     assert any("no bound for a dataset" in note for note in table.notes)
 
 
-def test_the_note_names_what_is_blank_and_the_command(tmp_path: Path) -> None:
+def test_the_note_names_what_is_blank_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cells = [paper_cell(tmp_path, dataset="cifar10", epsilon="0.5")]
     table = table_of(paper_run(cells), "foundation_features_table2")
     assert "CIFAR-10 at ε 3, 6.78, 7.53, 8;" in table.notes[1]
     assert "MNIST at ε 1.2, 2, 2.32, 2.5, 2.93, 3.2, 6.78;" in table.notes[1]
-    assert "all paper_tables --configfile config/foundation_features.yaml`" in table.notes[1]
+    words = "paper_tables --cores all --configfile config/foundation_features.yaml`"
+    assert f"`snakemake {words}" in table.notes[1]
+    monkeypatch.setattr("dpprobe.launch.clone_root", lambda: None)  # as a wheel is installed
+    table = table_of(paper_run(cells), "foundation_features_table2")
+    assert f"`dpprobe run {words}" in table.notes[1]
 
 
 def test_a_study_says_which_dataset_stands_for_a_published_one(tmp_path: Path) -> None:

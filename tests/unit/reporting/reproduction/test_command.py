@@ -73,4 +73,7 @@ def test_a_study_without_a_file_is_named(
 
 def test_a_folder_without_results_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("--output", tmp_path / "page.md", "--record", tmp_path / "record.json")
-    assert "no finished dataset; run" in run(monkeypatch, tmp_path, *given)
+    found = run(monkeypatch, tmp_path, *given)
+    assert "no finished dataset; run `snakemake --cores all` first" in found
+    monkeypatch.setattr("dpprobe.launch.clone_root", lambda: None)  # as a wheel is installed
+    assert "run `dpprobe run --cores all` first" in run(monkeypatch, tmp_path, *given)
