@@ -1,8 +1,9 @@
 """Files at plain addresses, verified by their SHA-256, that together are one of the local sources.
 
-An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout`
-then says what they are: the options of an image folder, of parquet files or of a CSV manifest, with
-paths relative to the download folder.
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are, and so does
+a plain tar that `layout` reads as a shard. `layout` then says what they are: the options of an
+image folder, of parquet files, of a CSV manifest or of tar shards, with paths relative to the
+download folder.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dpprobe.data.addresses import check_address
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.split_options import SplitOptions
+from dpprobe.data.tar_shards import SUFFIX
 from dpprobe.data.units import Unit
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from dpprobe.data.downloads import Fetched
 
 # The local sources.
-LAYOUTS = ("csv", "imagefolder", "parquet")
+LAYOUTS = ("csv", "imagefolder", "parquet", "webdataset")
 # The options of every source; written beside `layout`, not in it.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 SHA256_PATTERN = "^[0-9a-f]{64}$"
@@ -51,7 +53,9 @@ class File(Block):
         None, description="Its name in the download folder; the address's last part where absent."
     )
     extract: bool | None = Field(
-        None, description="Unpack it; absent, what ends in .zip, .tar, .tar.gz, .tgz, ... is."
+        None,
+        description="Unpack it; absent, what ends in .zip, .tar, .tar.gz, .tgz, ... is, but for "
+        "plain .tar files where `layout` is webdataset, which reads them as they are.",
     )
 
     @field_validator("url")
@@ -91,20 +95,21 @@ class File(Block):
 
     @property
     def folder(self) -> str | None:
-        """The folder it is unpacked into; None where it is not."""
+        """The folder for its content; None where it is no archive, or is not to be unpacked."""
         return None if self.extract is False else archives.folder_name(self.file_name)
 
 
 class Options(DatasetOptions):
-    """Files at addresses, which together are an image folder, parquet files or a CSV manifest."""
+    """Files at addresses: together an image folder, parquet files, a CSV manifest or tar shards."""
 
     source: Literal["url"] = "url"
     files: tuple[File, ...] = Field(
         description="What is fetched.", json_schema_extra={"minItems": 1}
     )
     layout: dict[str, Any] = Field(
-        description="What the files are: `source: imagefolder`, parquet or csv with its options. "
-        "Paths are relative to the download folder, where name.zip has become the folder name."
+        description="What the files are: `source: imagefolder`, parquet, csv or webdataset with "
+        "its options. Paths are relative to the download folder, where name.zip has become the "
+        "folder name."
     )
     several_labels: bool = Field(
         False,
@@ -127,7 +132,12 @@ class Options(DatasetOptions):
     def _check_together(self) -> Options:
         if not self.files:
             raise ValueError("files: empty; write at least one")
-        names = [name for file in self.files for name in (file.file_name, file.folder) if name]
+        names = [
+            name
+            for file in self.files
+            for name in (file.file_name, self.unpacked_into(file))
+            if name
+        ]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"files: two of them would become {name}; give one another `name`")
@@ -143,10 +153,19 @@ class Options(DatasetOptions):
         """Returns the files by content: their addresses may change."""
         return {
             "files": [
-                {"name": file.file_name, "sha256": file.sha256, "folder": file.folder}
+                {
+                    "name": file.file_name,
+                    "sha256": file.sha256,
+                    "folder": self.unpacked_into(file),
+                }
                 for file in self.files
             ]
         }
+
+    def unpacked_into(self, file: File) -> str | None:
+        """Returns the folder that a file is unpacked into; None where it stays as it is."""
+        shard = self.layout.get("source") == "webdataset" and file.file_name.endswith(SUFFIX)
+        return None if file.extract is None and shard else file.folder
 
     def preparation_params(self) -> dict[str, Any]:
         params = super().preparation_params()
@@ -284,13 +303,14 @@ def download(options: Options, directory: Path) -> list[Fetched]:
         path = directory / file.file_name
         received = downloads.fetch(file.url, path, sha256=file.sha256)
         fetched.append(received)
-        _unpack(file, directory, received.sha256)
+        _unpack(options, file, directory, received.sha256)
     return fetched
 
 
-def _unpack(file: File, directory: Path, sha256: str) -> None:
-    if file.folder is not None:
-        archives.extract(directory / file.file_name, directory / file.folder, sha256=sha256)
+def _unpack(options: Options, file: File, directory: Path, sha256: str) -> None:
+    folder = options.unpacked_into(file)
+    if folder is not None:
+        archives.extract(directory / file.file_name, directory / folder, sha256=sha256)
 
 
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
@@ -304,7 +324,7 @@ def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
 
     receipt = downloads.check_receipt(downloaded, params=options.download_params())
     for file in options.files:
-        _unpack(file, downloaded, receipt.sha256(file.file_name))
+        _unpack(options, file, downloaded, receipt.sha256(file.file_name))
     try:
         layout = options.located(downloaded)
         layout.check()

@@ -23,6 +23,7 @@ from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError, DataError, DownloadError
 from tests.support.misbehaving_server import Cut, Server, page, serve
+from tests.support.shards import CLASSES, pack, samples
 
 
 @pytest.fixture
@@ -159,6 +160,65 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
     assert (info.train_rows, info.test_rows) == (4, 2)
 
 
+def shard(folder: Path, first: int, *, compressed: bool = False) -> bytes:
+    mode = "w:gz" if compressed else "w"
+    return pack(folder / "made.tar", samples(first, 8), mode=mode).read_bytes()
+
+
+def test_tar_shards_are_read_as_they_are(server: Server, tmp_path: Path) -> None:
+    contents = {f"train-{n}.tar": shard(tmp_path, 8 * n) for n in range(2)}
+    contents |= {"test.tar": shard(tmp_path, 16)}
+    files: list[dict[str, Any]] = [
+        {"url": server.put(f"/v1/{name}", content), "sha256": digest(content)}
+        for name, content in contents.items()
+    ]
+    layout = {
+        "source": "webdataset", "train": "train-*.tar", "test": "test.tar", "class_names": CLASSES,
+    }  # fmt: skip
+    options = dataset_options({"source": "url", "files": files, "layout": layout})
+    assert (options.count_classes(), options.has_test()) == (2, True)
+    assert options.release_fault() is None
+    info = run(options, tmp_path)
+    assert (info.train_rows, info.test_rows) == (16, 8)
+    place = str(tmp_path / "downloads" / "train-0.tar#offset=")
+    assert rows_of(tmp_path, "train")[0]["image"]["path"].startswith(place)
+    names = sorted(each.name for each in (tmp_path / "downloads").iterdir())
+    assert names == ["receipt.json", "test.tar", "train-0.tar", "train-1.tar"]
+    # a tar of images is unpacked for another layout, and a shard where it is asked for
+    params = options.download_params()
+    assert params is not None
+    assert {file["folder"] for file in params["files"]} == {None}
+    files[0]["extract"] = True
+    assert dataset_options({"source": "url", "files": files, "layout": layout}) != options
+    for changed in ({"layout": FOLDER}, {}):
+        other = dataset_options({"source": "url", "files": files, "layout": layout} | changed)
+        params = other.download_params()
+        assert params is not None
+        assert params["files"][0]["folder"] == "train-0"
+
+
+def test_shards_in_an_archive_are_unpacked_once(server: Server, tmp_path: Path) -> None:
+    given = values(server, zipped({f"s/{n}.tar": shard(tmp_path, 8 * n) for n in range(2)}))
+    given["layout"] = {"source": "webdataset", "train": "chest/s", "class_names": CLASSES}
+    info = run(dataset_options(given), tmp_path)
+    assert info.train_rows + info.test_rows == 16
+
+
+def test_a_compressed_shard_is_refused_with_its_remedy(server: Server, tmp_path: Path) -> None:
+    content = shard(tmp_path, 0, compressed=True)
+    layout = {"source": "webdataset", "train": "a.tar", "class_names": CLASSES}
+    for name, file, said in (
+        ("a.tar", {}, r"a\.tar: compressed, so that no image in it can be found by its place"),
+        ("a.tar.gz", {}, r"layout: train: no \.tar file .*a\.tar; correct it"),
+        ("a.tar.gz", {"extract": False}, r"layout: train: no \.tar file .*a\.tar; correct it"),
+    ):
+        url = server.put(f"/{name}", content)
+        files = [{"url": url, "sha256": digest(content), **file}]
+        options = dataset_options({"source": "url", "files": files, "layout": layout})
+        with pytest.raises(ConfigError, match=said):
+            run(options, tmp_path / name)
+
+
 def test_several_labels_are_declared_and_held_against_the_files(
     server: Server, tmp_path: Path
 ) -> None:
@@ -273,7 +333,7 @@ FOLDER = {"source": "imagefolder", "path": "x"}
         ({"name": "x.csv", "extract": True}, FOLDER, "files.0: extract: x.csv is no archive"),
         ({"sha256": "abc"}, FOLDER, "files.0.sha256: 'abc' is no SHA-256"),
         ({}, {"source": "sklearn", "name": "digits"}, "layout.source: 'sklearn': write one of"),
-        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet"),
+        ({}, {}, "layout.source: None: write one of: csv, imagefolder, parquet, web"),
         ({}, {**FOLDER, "path": "/data"}, "layout: path: '/data' lies outside the download folder"),
         ({}, {**FOLDER, "path": "x/../../y"}, "layout: path: .* lies outside the download folder"),
         ({}, {**FOLDER, "path": "~/x"}, "layout: path: .* lies outside the download folder"),
