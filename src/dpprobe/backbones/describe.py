@@ -1,8 +1,9 @@
 """Describes backbones without their weights: `python -m dpprobe.backbones.describe`.
 
 Reads {name: options} as JSON from standard input. Its last line on standard output is {name:
-{"dimension": d}} or {name: {"fault": text}}, with "certain": false where another machine may
-fare better. A process of its own: torch and timm take seconds to import, which planning does not.
+{"dimension": d, "blocks": b}} or {name: {"fault": text}}, with "certain": false where another
+machine may fare better. A process of its own: torch and timm take seconds to import, which planning
+does not.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def describe(options: BackboneOptions) -> Mapping[str, Any]:
-    """Returns a backbone's number of features, or the fault that loading it would meet.
+    """Returns a backbone's numbers of features and blocks, or the fault that loading it would meet.
 
     The model is built on the meta device, which computes shapes alone. Some operations have no
     such form: then the CPU decides, with random weights.
@@ -42,10 +43,10 @@ def describe(options: BackboneOptions) -> Mapping[str, Any]:
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # weights that are "loaded" into mere shapes
-            return {"dimension": family.describe(options, "meta")}
+            return dict(family.describe(options, "meta"))
     except Exception:  # whatever it is, the CPU tells it better
         try:
-            return {"dimension": family.describe(options, "cpu")}
+            return dict(family.describe(options, "cpu"))
         except ConfigError as error:
             # A name of the Hub, and what a missing package reads, may be found elsewhere.
             certain = not isinstance(error.__cause__, ImportError | OSError)

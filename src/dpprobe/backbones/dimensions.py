@@ -1,4 +1,4 @@
-"""Numbers of features, known before any are extracted.
+"""Numbers of features, and of a network's blocks, known before any are extracted.
 
 Formulas say it of families without a network. A network is built without weights by a process of
 its own, `dpprobe.backbones.describe`, once: what it says is kept in a file beside the results, by
@@ -23,7 +23,7 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.errors import ConfigError
 
 FILE = "backbones.json"
-FORMAT = 1
+FORMAT = 2
 LIBRARIES = ("open_clip_torch", "timm", "torch")
 _SECONDS = 600  # for models of billions of weights that only the CPU can describe
 
@@ -34,17 +34,20 @@ class Dimensions:
 
     Attributes:
       known: features an image, by the backbone's name; None where nothing tells it beforehand.
+      blocks: of a network, by the backbone's name: 0 where it does not show them, and no entry
+        where nothing tells it beforehand.
       faults: what loading it would refuse, by the backbone's name.
       warnings: why nothing is known, one line each.
     """
 
     known: dict[str, int | None] = field(default_factory=dict)
+    blocks: dict[str, int] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
 def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path) -> Dimensions:
-    """Finds out how many features backbones give, and which of them cannot be loaded.
+    """Finds out how many features and blocks backbones have, and which cannot be loaded.
 
     Args:
       backbones: checked by their own `check`.
@@ -56,13 +59,16 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     dimensions = Dimensions()
     asked = {name: backbones[name] for name, key in keys.items() if key not in kept}
     answers = _ask(asked, dimensions) if asked else {}
-    new = {keys[name]: one["dimension"] for name, one in answers.items() if "dimension" in one}
+    new = {keys[name]: one for name, one in answers.items() if "dimension" in one}
     if new:
         kept |= new
         with suppress(OSError):  # a folder that cannot be written costs the next start the same
-            artifacts.write_text(path, json.dumps({"format": FORMAT, "dimensions": kept}) + "\n")
+            artifacts.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
     for name, options in backbones.items():
-        dimension = kept.get(keys[name]) if options.network else options.computed_dimension
+        told = kept.get(keys[name], {}) if options.network else {}
+        if "blocks" in told:
+            dimensions.blocks[name] = told["blocks"]
+        dimension = told.get("dimension") if options.network else options.computed_dimension
         _hold(name, options, dimension, answers.get(name, {}), dimensions)
     return dimensions
 
@@ -107,12 +113,15 @@ def _version(library: str) -> str | None:
         return None
 
 
-def _read(path: Path) -> dict[str, int]:
+def _read(path: Path) -> dict[str, dict[str, int]]:
     """Reads what earlier starts were told; nothing where the file is missing or another's."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:
-            return {str(key): int(value) for key, value in values["dimensions"].items()}
+            return {
+                str(key): {name: int(told[name]) for name in ("dimension", "blocks")}
+                for key, told in values["networks"].items()
+            }
     return {}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
 CPU_PIXELS = 16 * 128 * 128
 # The attributes that hold a network's blocks: of ViTs and MobileNets, of ConvNeXts and NFNets.
+_SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
 _BLOCK_LISTS = ("blocks", "stages")
 
 Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -328,7 +329,7 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
         return Blocks(list(transformer.resblocks), 1, True)
     for attribute in _BLOCK_LISTS:
         blocks = getattr(model, attribute, None)
-        if isinstance(blocks, torch.nn.Sequential | torch.nn.ModuleList) and len(blocks):
+        if isinstance(blocks, _SEQUENCES) and len(blocks):
             prefix = int(getattr(model, "num_prefix_tokens", 0))
             class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
             return Blocks(list(blocks), prefix, class_token)
@@ -338,6 +339,31 @@ def find_blocks(model: torch.nn.Module) -> Blocks | None:
         if isinstance(stage := getattr(model, f"layer{index}", None), torch.nn.Module)
     ]
     return Blocks(stages, 0, False) if stages else None
+
+
+def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Lists all blocks in order, those of a convolutional network's stages; none if none shows."""
+    shown = find_blocks(model)
+    if shown is None:
+        return []
+    return [block for stage in shown.modules for block in _flattened(stage)]
+
+
+def _flattened(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yields the blocks of a stage; a stage that keeps none is one itself."""
+    inner = getattr(stage, "blocks", None)
+    if isinstance(stage, _SEQUENCES):
+        for child in stage:
+            yield from _flattened(child)
+    elif isinstance(inner, _SEQUENCES):
+        yield from _flattened(inner)
+    else:
+        yield stage
+
+
+def description(network: Network) -> dict[str, int]:
+    """Returns the numbers of features and of blocks; 0 blocks where none shows."""
+    return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
 
 
 # weights and words

@@ -213,8 +213,8 @@ def load(options: Options, runtime: Runtime) -> Backbone:
     )
 
 
-def describe(options: Options, device: str) -> int:
-    """Returns the number of features, of a model without the values of its weights.
+def describe(options: Options, device: str) -> dict[str, int]:
+    """Returns the numbers of features and blocks, of a model without the values of its weights.
 
     Args:
       options: names, arguments and a checkpoint's tensors are held against the model.
@@ -224,7 +224,10 @@ def describe(options: Options, device: str) -> int:
       ConfigError: as `load`, but for weights that are to be fetched.
     """
     runtime = Runtime(device=device, precision="float32")
-    return _network(_create(options, shapes=True), options, runtime)[0].dimension
+    from dpprobe.backbones import networks  # heavy: torch
+
+    network = _network(_create(options, shapes=True), options, runtime)[0]
+    return networks.description(network)
 
 
 def _network(

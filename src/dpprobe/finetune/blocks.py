@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import nn
 
-from dpprobe.backbones.networks import find_blocks
+from dpprobe.backbones.networks import list_blocks
 from dpprobe.errors import ConfigError
-
-_LISTS = (nn.Sequential, nn.ModuleList)
+from dpprobe.finetune.options import no_blocks
 
 
 def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
@@ -24,22 +21,7 @@ def blocks_of(model: nn.Module, name: str) -> list[nn.Module]:
     """
     for attribute in ("body", "tower"):  # the wrappers of this room
         model = getattr(model, attribute, model)
-    shown = find_blocks(model)
-    if shown is None:
-        raise ConfigError(
-            f"tune: {name} does not show its blocks; write tune: all, bias or norm, or take a ViT, "
-            "ResNet, ConvNeXt, MobileNet or NFNet"
-        )
-    return [block for stage in shown.modules for block in _flattened(stage)]
-
-
-def _flattened(stage: nn.Module) -> Iterator[nn.Module]:
-    """Yields the blocks of a stage; a stage that keeps none is one itself."""
-    inner = getattr(stage, "blocks", None)
-    if isinstance(stage, _LISTS):
-        for child in stage:
-            yield from _flattened(child)
-    elif isinstance(inner, _LISTS):
-        yield from _flattened(inner)
-    else:
-        yield stage
+    blocks = list_blocks(model)
+    if not blocks:
+        raise ConfigError(no_blocks(name))
+    return blocks

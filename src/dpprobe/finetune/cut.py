@@ -14,6 +14,7 @@ from torch import fx, nn
 from dpprobe.backbones.networks import line
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.blocks import blocks_of
+from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import traced
 
 # Of the largest feature: the parts compute what the whole does, up to memory formats.
@@ -59,11 +60,8 @@ def cut_network(
         tensor would cross the cut, or the parts do not compute what the whole does.
     """
     modules = blocks_of(model, name)
-    if not 1 <= blocks <= len(modules):
-        raise ConfigError(
-            f"tune: blocks: {blocks}: {name} has {len(modules)} blocks; write a number from 1 to "
-            f"{len(modules)}"
-        )
+    if fault := blocks_fault(blocks, len(modules), name):
+        raise ConfigError(fault)
     graph = _traced(model, modules, example, name)
     entry = _entry(graph, model, modules[-blocks], name)
     runs = [_Values(graph).taken(part) for part in (example[:1], example[:2])]

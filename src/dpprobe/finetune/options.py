@@ -80,6 +80,29 @@ class TuneLora(Block):
     lora: Lora
 
 
+def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
+    """Returns why the last blocks of a network cannot be trained; None where they can.
+
+    Args:
+      blocks: how many.
+      shown: that it has; 0 where it does not show them.
+      name: the network's.
+    """
+    if not shown:
+        return no_blocks(name)
+    if 1 <= blocks <= shown:
+        return None
+    return f"tune: blocks: {blocks}: {name} has {shown} blocks; write a number from 1 to {shown}"
+
+
+def no_blocks(name: str) -> str:
+    """Returns the fault of a network that does not show its blocks."""
+    return (
+        f"tune: {name} does not show its blocks; write tune: all, bias or norm, or take a ViT, "
+        "ResNet, ConvNeXt, MobileNet or NFNet"
+    )
+
+
 TuneWord = Literal["head", "all", "bias", "norm", "film"]
 _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 

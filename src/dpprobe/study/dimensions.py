@@ -1,4 +1,4 @@
-"""Checks a study by the numbers of features, before any are extracted."""
+"""Checks a study by the numbers of features and blocks, before any features are extracted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dpprobe.backbones.dimensions import Dimensions, read_dimensions
 from dpprobe.errors import ConfigError
 from dpprobe.heads.dimension_limits import dimension_fault
 from dpprobe.study.few_rows import few_rows_warnings
+from dpprobe.study.networks import blocks_faults
 from dpprobe.study.study import Study
 
 
 def check_dimensions(study: Study) -> list[str]:
-    """Checks that networks can be built, checkpoints fit them, and methods take their features.
+    """Checks that networks can be built, checkpoints fit them, and methods take what they have.
 
     Also warns of datasets that have too few rows for an epsilon, which depends on their features.
 
@@ -37,11 +38,12 @@ def check_dimensions(study: Study) -> list[str]:
             for name, method in study.methods.items()
             if not method.tunes_network and (fault := dimension_fault(method, dimension))
         ]
+    faults += blocks_faults(study, dimensions.blocks)
     if faults:
         raise ConfigError("\n".join(f"config: {fault}" for fault in faults))
     return [*dimensions.warnings, *few_rows_warnings(study, dimensions.known.values())]
 
 
 def study_dimensions(study: Study) -> Dimensions:
-    """Finds out how many features the study's backbones give."""
+    """Finds out how many features and blocks the study's backbones have."""
     return read_dimensions(study.backbones, Path(study.results_dir))

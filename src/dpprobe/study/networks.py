@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from dpprobe.finetune.options import Options
+from dpprobe.finetune.options import Options, blocks_fault
 from dpprobe.heads import tuned
 from dpprobe.heads.options import MethodOptions
 from dpprobe.study.study import Cell, Study
@@ -90,6 +90,22 @@ def _backbone_fault(study: Study, name: str, options: Options) -> str | None:
             "remove it, or write augment, which trains from images"
         )
     return None
+
+
+def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
+    """Yields what is wrong with the numbers of blocks that methods train, a line each.
+
+    Args:
+      blocks: of the networks that are known, 0 where one does not show them.
+    """
+    for method in network_methods(study):
+        options = network_options(study.methods[method])
+        if options is None or options.blocks is None:
+            continue
+        for backbone, shown in blocks.items():
+            name = str(getattr(study.backbones[backbone], "model", backbone))
+            if fault := blocks_fault(options.blocks, shown, name):
+                yield f"methods.{method} on backbones.{backbone}: {fault}"
 
 
 def _registered_faults(study: Study) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dpprobe.backbones import describe, dimensions, loading
 from dpprobe.backbones.backbone import Runtime
 from dpprobe.backbones.dimensions import FILE, Dimensions, read_dimensions
 from dpprobe.backbones.registry import backbone_options
+from dpprobe.finetune.blocks import blocks_of
 from tests.support import tiny_clip
 
 TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
@@ -73,7 +74,10 @@ def test_colour_scattering_has_15552_features(tmp_path: Path) -> None:
 def test_a_network_without_weights_gives_as_many_as_the_loaded_one(changed: dict[str, Any]) -> None:
     options = backbone_options(TINY | changed)
     loaded = loading.load(options, runtime=Runtime(device="cpu"))
-    assert describe.describe(options) == {"dimension": loaded.dimension}
+    assert loaded.graph is not None
+    blocks = blocks_of(loaded.graph.model, "network")  # type: ignore[arg-type]
+    told = {"dimension": loaded.dimension, "blocks": len(blocks)}
+    assert describe.describe(options) == told
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-resnet", "tiny-timm"])
@@ -82,7 +86,8 @@ def test_so_does_one_of_open_clip(
 ) -> None:
     tiny_clip.register(tmp_path, monkeypatch)
     options = backbone_options({"family": "open_clip", "model": model, "pretrained": False})
-    assert describe.describe(options) == {"dimension": 24}
+    depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
+    assert describe.describe(options) == {"dimension": 24, "blocks": depth}
 
 
 def test_a_checkpoint_of_another_open_clip_model_is_refused(
@@ -96,7 +101,7 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
     save_file({name: value.contiguous() for name, value in state.items()}, path)
     values = {"family": "open_clip", "checkpoint": str(path)}
     good = backbone_options(values | {"model": "tiny"})
-    assert describe.describe(good) == {"dimension": 24}
+    assert describe.describe(good) == {"dimension": 24, "blocks": 3}
     wrong = describe.describe(backbone_options(values | {"model": "tiny-resnet"}))
     assert "open_clip cannot create tiny-resnet" in wrong["fault"]
     path.write_bytes(b"\xff\xd8\xff\xe0")
@@ -115,7 +120,7 @@ def test_nothing_is_computed_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(timm, "create_model", watched)
     huge = backbone_options(TINY | {"model": "vit_huge_patch14_224"})
-    assert describe.describe(huge) == {"dimension": 1280}
+    assert describe.describe(huge) == {"dimension": 1280, "blocks": 32}
     assert devices == [{"meta"}]
 
 
@@ -124,14 +129,14 @@ def test_the_cpu_decides_where_there_are_no_shapes_alone(monkeypatch: pytest.Mon
 
     real, tried = timm_models.describe, []
 
-    def fails_on_meta(options: Any, device: str) -> int:
+    def fails_on_meta(options: Any, device: str) -> dict[str, int]:
         tried.append(device)
         if device == "meta":
             raise NotImplementedError("no such operation on meta")
         return real(options, device)
 
     monkeypatch.setattr(timm_models, "describe", fails_on_meta)
-    assert describe.describe(backbone_options(TINY)) == {"dimension": 64}
+    assert describe.describe(backbone_options(TINY))["dimension"] == 64
     assert tried == ["meta", "cpu"]
 
 
@@ -145,8 +150,11 @@ def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: P
     other = TINY | {"model": "test_efficientnet"}
     first = read(tmp_path, vit=TINY, other=other, pixels={"family": "pixels"})
     assert first.known == {"vit": 64, "other": 256, "pixels": None}
+    assert set(first.blocks) == {"vit", "other"}
     assert asked == ["vit", "other"]
-    assert read(tmp_path, renamed=TINY, other=other).known == {"renamed": 64, "other": 256}
+    again = read(tmp_path, renamed=TINY, other=other)
+    assert again.known == {"renamed": 64, "other": 256}
+    assert again.blocks == {"renamed": first.blocks["vit"], "other": first.blocks["other"]}
     assert asked == ["vit", "other"]
     changed = TINY | {"model_args": {"embed_dim": 32, "num_heads": 2}}
     assert read(tmp_path, vit=changed).known == {"vit": 32}
@@ -177,11 +185,12 @@ def test_other_versions_of_the_libraries_are_asked_again(
     assert asked == ["vit"] * 2
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"format": 0, "dimensions": {}}', '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "[1]", '{"format": 1, "dimensions": {}}', '{"format": 2}'])
 def test_a_damaged_file_is_made_anew(asked: list[str], tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     assert read(tmp_path, vit=TINY).known == {"vit": 64}
-    assert list(json.loads((tmp_path / FILE).read_text())["dimensions"].values()) == [64]
+    (told,) = json.loads((tmp_path / FILE).read_text())["networks"].values()
+    assert told["dimension"] == 64
     assert asked == ["vit"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dpprobe.backbones.dimensions import Dimensions
 from dpprobe.errors import ConfigError
 from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.load import load_study
@@ -49,6 +50,41 @@ def test_faults_of_backbones_and_methods_are_told_together(tmp_path: Path) -> No
         check_dimensions(study_of(tmp_path, backbones, methods))
     starts = [line.split(" ")[1] for line in str(error.value).splitlines()]
     assert starts == ["backbones.wrong:", "methods.one", "methods.two"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "shown"),
+    [({}, 12), ({"search": {"trials": 2, "space": {"learning_rate": [0.1, 1.0]}}}, 12), ({}, 0)],
+)
+def test_blocks_that_a_network_does_not_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], shown: int
+) -> None:
+    """What looks at networks, a process of some seconds, has tests elsewhere."""
+    tune = {"head": "fine_tune", "tune": {"blocks": 13}, "steps": 2} | changed
+    methods: dict[str, Any] = {
+        "tune": tune,
+        "priced": {"head": "tuned", "base": tune, "search": {"learning_rate": [0.1, 1.0]}},
+        "whole": {"head": "fine_tune", "tune": "all", "steps": 2},
+    }
+    if changed:
+        del methods["priced"]
+    network = {"family": "timm", "model": "test_vit", "pretrained": False}
+    told = Dimensions(known={"vit": 64}, blocks={"vit": shown})
+    monkeypatch.setattr("dpprobe.study.dimensions.read_dimensions", lambda *_: told)
+    with pytest.raises(ConfigError) as error:
+        check_dimensions(study_of(tmp_path, {"vit": network}, methods))
+    remedy = (
+        "blocks: 13: test_vit has 12 blocks; write a number from 1 to 12"
+        if shown
+        else "test_vit does not show its blocks; write tune: all, bias or norm, or take a ViT, "
+        "ResNet, ConvNeXt, MobileNet or NFNet"
+    )
+    names = [name for name in methods if name != "whole"]
+    assert str(error.value).splitlines() == [
+        f"config: methods.{name} on backbones.vit: tune: {remedy}" for name in names
+    ]
+    tune["tune"] = "all" if not shown else {"blocks": 12}
+    check_dimensions(study_of(tmp_path, {"vit": network}, methods))
 
 
 def test_a_study_without_networks_starts_no_process(
