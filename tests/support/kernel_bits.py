@@ -72,9 +72,9 @@ def results() -> str:
         weights[:, :classes, : columns + 1] = 0.1 * torch.randn(
             2, classes, columns + 1, generator=source
         )
-        releases = torch.zeros_like(weights)
+        releases = torch.zeros(2, *weights.shape)
         fused_step.add_clipped_sums(
-            *data, np.arange(rows), weights.numpy(), classes, releases.numpy()
+            *data, np.arange(rows), np.array([200, 100]), weights.numpy(), classes, releases.numpy()
         )
         noise = torch.randn(steps, classes * (columns + 1), generator=source)
         head, average = weights[:1].clone(), weights[:1].clone()

@@ -16,6 +16,7 @@ synchronisation within a block of steps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -142,19 +143,24 @@ def add_in_slices(
     """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
-    if count == 1:
-        fused_step.add_clipped_sums(*arrays, index, weights.numpy(), classes, release.numpy())
-        return
+    sizes = np.full(count, len(index) // count)
+    sizes[: len(index) % count] += 1
+    total, heads = release.numpy(), weights.numpy()
+    partial = total[np.newaxis] if count == 1 else np.zeros((count, *total.shape), np.float32)
 
-    def summed(part: Index) -> npt.NDArray[np.float32]:
-        partial = np.zeros(release.shape, dtype=np.float32)
-        fused_step.add_clipped_sums(*arrays, part, weights.numpy(), classes, partial)
-        return partial
+    def add(first: int, last: int) -> None:
+        rows = index[sizes[:first].sum() : sizes[:last].sum()]
+        fused_step.add_clipped_sums(
+            *arrays, rows, sizes[first:last], heads, classes, partial[first:last]
+        )
 
-    parts = [np.ascontiguousarray(part) for part in np.array_split(index, count)]
-    total = release.numpy()
-    for partial in map(summed, parts) if pool is None else pool.map(summed, parts):
-        total += partial
+    if pool is None or count == 1:
+        add(0, count)
+    else:
+        deque(pool.map(add, range(count), range(1, count + 1)), maxlen=0)
+    if count > 1:
+        for one in partial:
+            total += one
 
 
 class NativeFullBatchSum(ClippedGradientSum):
