@@ -28,8 +28,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.machine_code import MachineCode
+from dpprobe.privacy import noise
 
-MACHINE_CODE = MachineCode(__file__)
+MACHINE_CODE = MachineCode(__file__, noise.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
@@ -39,7 +40,12 @@ CHUNK = 128
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
 _CLASSES, _ROWS, _VECTORS = 5, 4, 4
-# Rows whose cache lines are fetched in turn, a step of a tile each; of few classes, twice as many.
+# Columns that are multiplied at a time.
+_COLUMNS = 1024
+# Tiles of classes from which on it pays to copy rows.
+_MANY_KINDS = 4
+# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line a
+# step is not enough.
 _INTERLEAVED = 4
 
 
@@ -76,8 +82,8 @@ class _Code:
             address = self.builder.add(address, self.builder.mul(left, right))
         return address
 
-    def read(self, address: Any, kind: Any) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
+    def read(self, address: Any, kind: Any, align: int | None = None) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
     def vector(self, address: Any, mask: Any = None) -> Any:
         """Reads a vector; lanes that the mask leaves out are not read and 0."""
@@ -170,9 +176,7 @@ class _Code:
         """Adds the halves of each group of `size` lanes: first those of `left`."""
         starts = range(0, 2 * _LANES, size)
         low = [start + lane for start in starts for lane in range(size // 2)]
-        halves = [
-            self._pick(left, right, [lane + half for lane in low]) for half in (0, size // 2)
-        ]
+        halves = [self._pick(left, right, [lane + half for lane in low]) for half in (0, size // 2)]
         return self.builder.fadd(*halves, flags=_FLAGS)
 
     def _pick(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
@@ -192,16 +196,18 @@ def _fetch(_context, address):
 
 
 @intrinsic
-def _products(_context, rows, d, weights, stride, out, out_stride, spots, start, twice):
-    """Writes [5, 4]: the products of 5 rows of weights and the rows that 4 addresses point to.
+def _products(_context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice):
+    """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
 
-    On the way it fetches a line a step, of the rows whose addresses are at `spots`.
+    Of so many columns, from a byte of the rows on. On the way it fetches a line a step, of the rows
+    whose addresses are at `spots`.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        rows, d, weights, stride, out, out_stride, *ahead = arguments
+        rows, byte, columns, weights, stride, out, out_stride, *ahead = arguments
         code = _Code(builder)
-        points = [code.read(code.offset(rows, (8, i)), _INT) for i in range(_ROWS)]
+        places = [code.read(code.offset(rows, (8, i)), _INT) for i in range(_ROWS)]
+        points = [builder.add(place, byte) for place in places]
         heads = [code.offset(weights, (stride, k)) for k in range(_CLASSES)]
         totals = code.zeros(_CLASSES, _ROWS)
 
@@ -213,17 +219,37 @@ def _products(_context, rows, d, weights, stride, out, out_stride, spots, start,
                 for total, vector in zip(head_totals, vectors, strict=True):
                     code.add_product(total, weight, vector)
 
-        whole = builder.sdiv(d, ir.Constant(_INT, _LANES))
+        whole = builder.sdiv(columns, ir.Constant(_INT, _LANES))
         code.walk(whole, advance, ahead)
-        left = builder.sub(d, builder.mul(whole, ir.Constant(_INT, _LANES)))
+        left = builder.sub(columns, builder.mul(whole, ir.Constant(_INT, _LANES)))
         with builder.if_then(builder.icmp_signed(">", left, ir.Constant(_INT, 0))):
             advance(whole, code.mask(left))
         for k, head_totals in enumerate(totals):
             sums = code.sums([builder.load(total) for total in head_totals])
-            code.write(sums, code.offset(out, (out_stride, k)))
+            place = code.offset(out, (out_stride, k))
+            code.write(builder.fadd(code.read(place, sums.type, align=4), sums), place)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 9), generate
+    return types.void(*[types.intp] * 10), generate
+
+
+@intrinsic
+def _lay_out(_context, rows, m, byte, pointers, panel):
+    """Copies 4 vectors of each row, from a byte on, side by side; writes the copies' addresses."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        rows, m, byte, pointers, panel = arguments
+        code, size = _Code(builder), 4 * _LANES * _VECTORS
+        with cgutils.for_range(builder, m, intp=_INT) as loop:
+            point = builder.add(code.read(code.offset(rows, (8, loop.index)), _INT), byte)
+            place = code.offset(panel, (size, loop.index))
+            for j in range(_VECTORS):
+                vector = code.vector(code.offset(point, (4 * _LANES, j)))
+                code.write(vector, code.offset(place, (4 * _LANES, j)))
+            code.write(place, code.offset(pointers, (8, loop.index)))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5), generate
 
 
 def _outer_sum(
@@ -249,7 +275,7 @@ def _outer_sum(
     code.walk(m, advance, ahead)
     for k, class_totals in enumerate(totals):
         for j, total in enumerate(class_totals):
-            place = code.offset(builder.add(sums, byte), (stride, k), (4 * _LANES, j))
+            place = code.offset(sums, (stride, k), (4 * _LANES, j))
             code.write(builder.fadd(code.vector(place), builder.load(total)), place)
 
 
@@ -257,7 +283,7 @@ def _outer_sum(
 def _add_outer(
     _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, twice
 ):
-    """Adds `_outer_sum` over 4 vectors of columns, from `byte` on; fetches as `_products` does."""
+    """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_products` does."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _outer_sum(_Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
@@ -406,40 +432,59 @@ def _aim(ahead, place, taken, tiles):
 
 @jit()
 def _multiply(pointers, m, d, weights, z, ahead):
-    """Writes weights times rows to z."""
+    """Writes weights times rows to z.
+
+    Long rows go by blocks of columns: the first-level cache holds those of 4 rows and 5 classes.
+    """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
-    kinds = weights.shape[0] // _CLASSES
-    taken, tiles = max(1, d // (_LANES * _INTERLEAVED)), -(-m // _ROWS) * kinds
+    columns, quads = min(d, _COLUMNS), -(-m // _ROWS)
+    taken = max(1, columns // (_LANES * _INTERLEAVED))
+    tiles = quads * (weights.shape[0] // _CLASSES) * -(-d // columns)
     place = (0, 0, 0)
-    for i in range(0, m, _ROWS):
-        for k in range(0, weights.shape[0], _CLASSES):
-            spots, start, place = _aim(ahead, place, taken, tiles)
-            _products(
-                rows + 8 * i, d, heads + k * stride, stride, logits + k * logit_stride + 4 * i,
-                logit_stride, spots, start, ahead[2] - _INTERLEAVED,
-            )  # fmt: skip
+    z[:, : quads * _ROWS] = _NONE
+    for j in range(0, d, columns):
+        for i in range(0, m, _ROWS):
+            for k in range(0, weights.shape[0], _CLASSES):
+                spots, start, place = _aim(ahead, place, taken, tiles)
+                _products(
+                    rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j, stride,
+                    logits + k * logit_stride + 4 * i, logit_stride, spots, start,
+                    ahead[2] - _INTERLEAVED,
+                )  # fmt: skip
 
 
 @jit()
-def _multiply_back(pointers, m, d, z, release, ahead):
-    """Adds z times rows to the release."""
+def _multiply_back(pointers, m, d, z, release, panel, ahead):
+    """Adds z times rows to the release.
+
+    Of many classes, the rows' next columns are first laid side by side, where the first-level
+    cache holds them.
+    """
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride = release.ctypes.data, release.strides[0]
-    kinds, whole = release.shape[0] // _CLASSES, d // (_LANES * _VECTORS)
+    kinds, width = release.shape[0] // _CLASSES, _LANES * _VECTORS
+    whole = d // width
     taken, place = max(1, m // _INTERLEAVED), (0, 0, 0)
-    for j in range(0, whole * _LANES * _VECTORS, _LANES * _VECTORS):
+    side_by_side = kinds >= _MANY_KINDS
+    at, byte = rows, 0
+    for j in range(0, whole * width, width):
+        if side_by_side:
+            at = panel.ctypes.data
+            _lay_out(rows, m, 4 * j, at, at + 8 * CHUNK)
+        else:
+            byte = 4 * j
         for k in range(0, release.shape[0], _CLASSES):
             spots, start, place = _aim(ahead, place, taken, whole * kinds)
             _add_outer(
-                rows, m, residuals + k * residual_stride, residual_stride, sums + k * stride,
-                stride, 4 * j, spots, start, ahead[2] - _INTERLEAVED,
+                at, m, residuals + k * residual_stride, residual_stride,
+                sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2] - _INTERLEAVED,
             )  # fmt: skip
-    for j in range(whole * _LANES * _VECTORS, d, _LANES):
+    for j in range(whole * width, d, _LANES):
         for k in range(0, release.shape[0], _CLASSES):
             _add_outer_end(
                 rows, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride, stride, 4 * j, d - j,
+                sums + k * stride + 4 * j, stride, 4 * j, d - j,
             )  # fmt: skip
 
 
@@ -462,6 +507,15 @@ def _cuts(sizes, chunk):
 
 
 @jit()
+def _following(rows, cuts, chunk):
+    """Returns the rows of the chunk after one, or as many as may be the next batch's."""
+    start = cuts[chunk + 1]
+    if chunk + 2 < cuts.shape[0]:
+        return rows[start : cuts[chunk + 2]]
+    return rows[start : start + start - cuts[chunk]]
+
+
+@jit()
 def _scratch(classes):
     """Returns what `_add_chunk` works in: float32, float64, logits, addresses now and later."""
     floats = np.empty((5, CHUNK), dtype=np.float32)
@@ -469,7 +523,8 @@ def _scratch(classes):
     z = np.empty((classes, CHUNK), dtype=np.float32)
     pointers = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
     later = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
-    return floats, doubles, z, pointers, later
+    panel = np.empty(CHUNK + CHUNK * _LANES * _VECTORS // 2, dtype=np.int64)
+    return floats, doubles, z, pointers, later, panel
 
 
 @jit()
@@ -479,7 +534,7 @@ def _add_chunk(
 ):  # fmt: skip
     """Adds the clipped sum over at most `CHUNK` rows to each seed's release."""
     m, d, padded_classes = rows.shape[0], features.shape[1], weights.shape[1]
-    floats, doubles, z, pointers, later = scratch
+    floats, doubles, z, pointers, later, panel = scratch
     row_scale, row_parts, usable = floats[0][:m], floats[1][:m], floats[2][:m]
     top, total = floats[3][:m], floats[4][:m]
     row_bounds, factors = doubles[0][:m], doubles[1][:m]
@@ -503,7 +558,8 @@ def _add_chunk(
     for i in range(next_rows, next_rows + 2 * _INTERLEAVED):
         later[i] = later[i - 1] if i else pointers[0]
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // _LINE), weights.shape[0]
-    together = _INTERLEAVED if kinds > 1 or seeds > 1 else 2 * _INTERLEAVED
+    # A line a step is enough for so many rows as there are pairs of tiles.
+    together = _INTERLEAVED if 2 * next_rows <= m * kinds else 2 * _INTERLEAVED
     for seed in range(seeds):
         # In the last seed's turn: what comes sooner would be dropped again.
         due = next_rows if seed == seeds - 1 else 0
@@ -526,7 +582,7 @@ def _add_chunk(
                 z[labels[rows[i]], i] -= _ONE
         _clip(z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d)
         ahead = (address + 8 * half, due - half, together, lines, pointers.ctypes.data)
-        _multiply_back(pointers, m, d, z, release[seed], ahead)
+        _multiply_back(pointers, m, d, z, release[seed], panel, ahead)
 
 
 @jit("i8(i8, i8)")
@@ -573,8 +629,8 @@ def add_clipped_sums(
             last = cuts[chunk + 1]
             _add_chunk(
                 features, scale, labels, multi_hot, bounds, parts, sigmoid,
-                rows[cuts[chunk] : last], rows[last : cuts[min(chunk + 2, cuts.shape[0] - 1)]],
-                weights, classes, releases[index], scratch,
+                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
+                releases[index], scratch,
             )  # fmt: skip
             chunk += 1
 
@@ -582,40 +638,46 @@ def add_clipped_sums(
 _HEAD = "f4[:, :, ::1]"
 
 
-@jit(f"void({_DATA}, i8[::1], f4[:, ::1], f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
+_NOISE = "u8[:, ::1], u8[:, ::1], f4"
+
+
+@jit(f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
 def descend(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, noise, rates,
-    weights, classes, release, mixing, average,
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
+    deviation, rates, weights, classes, release, mixing, average,
 ):  # fmt: skip
     """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
     Args:
       features, scale, labels, multi_hot, bounds, parts, sigmoid, classes: as in
         `add_clipped_sums`.
-      rows: the batches' rows, batch after batch.
+      rows: the batches' rows, batch after batch; what follows them is fetched for the next call.
       sizes: int64 [steps], each batch's rows.
-      noise: float32 [steps, at least classes * (d + 1)].
+      lanes, tail, deviation: of `noise.fill`; at 0 nothing is drawn.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].
       average: like weights, where there is one.
     """
     columns = features.shape[1] + 1
+    drawn = np.zeros((1, noise.padded_size(classes * columns)), dtype=np.float32)
     cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
     scratch = _scratch(weights.shape[1])
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
+        if deviation > _NONE:
+            noise.fill(lanes, tail, drawn, deviation)
         for k in range(classes):
-            total, drawn = release[0, k], noise[step, k * columns : (k + 1) * columns]
+            total, part = release[0, k], drawn[0, k * columns : (k + 1) * columns]
             for j in range(columns):
-                total[j] = drawn[j]
+                total[j] = part[j]
         stop += sizes[step]
         while cuts[chunk] < stop:
             last = cuts[chunk + 1]
             _add_chunk(
                 features, scale, labels, multi_hot, bounds, parts, sigmoid,
-                rows[cuts[chunk] : last], rows[last : cuts[min(chunk + 2, cuts.shape[0] - 1)]],
-                weights, classes, release, scratch,
+                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
+                release, scratch,
             )  # fmt: skip
             chunk += 1
         rate = rates[step]
