@@ -635,6 +635,29 @@ def add_clipped_sums(
             chunk += 1
 
 
+# Numbers of a step's noise that are drawn at a time: whole passes of `noise.fill`, which then draws
+# what it would draw at once.
+_DRAWN = 16 * noise.PAIRS
+
+
+@jit()
+def _draw(lanes, tail, deviation, drawn, size, columns, release):
+    """Writes the next `size` normals to the classes of a release, `columns` to each."""
+    padded = noise.padded_size(size)
+    for first in range(0, padded, drawn.shape[0]):
+        count = min(drawn.shape[0], padded - first)
+        noise.fill(lanes, tail, drawn[:count].reshape(1, count), deviation)
+        place, stop = first, min(first + count, size)
+        while place < stop:
+            k = place // columns
+            last = min((k + 1) * columns, stop)
+            total = release[k, place - k * columns : last - k * columns]
+            part = drawn[place - first : last - first]
+            for j in range(total.shape[0]):
+                total[j] = part[j]
+            place = last
+
+
 _HEAD = "f4[:, :, ::1]"
 
 
@@ -660,17 +683,15 @@ def descend(
       average: like weights, where there is one.
     """
     columns = features.shape[1] + 1
-    drawn = np.zeros((1, noise.padded_size(classes * columns)), dtype=np.float32)
+    drawn = np.empty(_DRAWN, dtype=np.float32)
     cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
     scratch = _scratch(weights.shape[1])
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
         if deviation > _NONE:
-            noise.fill(lanes, tail, drawn, deviation)
-        for k in range(classes):
-            total, part = release[0, k], drawn[0, k * columns : (k + 1) * columns]
-            for j in range(columns):
-                total[j] = part[j]
+            _draw(lanes, tail, deviation, drawn, classes * columns, columns, release[0])
+        else:
+            release[0, :classes, :columns] = _NONE
         stop += sizes[step]
         while cuts[chunk] < stop:
             last = cuts[chunk + 1]

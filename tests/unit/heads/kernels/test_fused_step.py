@@ -89,6 +89,26 @@ def descend(
     return unpadded(weights, start), unpadded(average, start)
 
 
+def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
+    """Of several pieces, the last of which is not whole, without rows: the sum is the noise."""
+    classes, columns, steps = 7, 5001, 3
+    assert classes * columns > 2 * fused_step._DRAWN
+    wanted = GaussianNoise([1], classes * columns, CPU).draw(steps, 0.3)[0].double().sum(0)
+    data = fused_step.Arrays.of(
+        torch.zeros(1, columns - 1), torch.ones(1), torch.zeros(1, dtype=torch.int64),
+        torch.ones(1, dtype=torch.float64), sigmoid=False,
+    )  # fmt: skip
+    head = fused_step.padded(1, classes, columns)
+    rates, none = np.full(steps, -1, dtype=np.float32), np.zeros(0, dtype=np.int64)
+    fused_step.descend(
+        *data, none, np.zeros(steps, dtype=np.int64),
+        *GaussianNoise([1], classes * columns, CPU).source(0.3), rates, head.numpy(), classes,
+        torch.full_like(head, 9.0).numpy(), np.zeros(0, dtype=np.float32), head.numpy(),
+    )  # fmt: skip
+    drawn = head[0, :classes, :columns].flatten()
+    np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["none", "layer_norm"])
 def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
     rows = rows_of(training_set(), kind)
