@@ -88,9 +88,12 @@ class Setting:
     @classmethod
     def random(cls, name: str, clock: Clock) -> Setting:
         shape = SETS[name]
-        generator = torch.Generator().manual_seed(0)
-        features = torch.randn(shape.rows, shape.dimension, generator=generator)
-        labels = torch.randint(0, shape.classes, (shape.rows,), generator=generator)
+        generator = np.random.default_rng(0)
+        # An array of NumPy, as features are read into: it lies in huge pages where there are any.
+        features = torch.from_numpy(
+            generator.standard_normal((shape.rows, shape.dimension), dtype=np.float32)
+        )
+        labels = torch.from_numpy(generator.integers(shape.classes, size=shape.rows))
         return cls(name, shape, features.to(clock.device), labels.to(clock.device), clock)
 
     def data(self) -> TrainingSet:

@@ -34,21 +34,22 @@ _DIGEST = hashlib.sha256().digest_size
 class MachineCode:
     """The compiled functions of one module: `jit` decorates each, `keep` stands after the last.
 
-    They call no compiled functions of other modules of ours, since the file's name holds the hash
-    of this module's source alone. It holds the processor, Numba's version and its settings as well,
-    so processors of several kinds can share a folder.
+    The file's name holds the hash of this module's source, and of the modules whose compiled
+    functions it calls. It holds the processor, Numba's version and its settings as well, so
+    processors of several kinds can share a folder.
     """
 
     # The names of the modules that this process has compiled or loaded whole.
     ready: ClassVar[set[str]] = set()
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *called: str) -> None:
         """Looks for the module's machine code.
 
         Args:
           source: the module's `__file__`.
+          called: those of the modules whose compiled functions it calls, and which call none.
         """
-        self._source = Path(source)
+        self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._key()}"
         self._parts = self._read()
         self._loaded: dict[str, Any] | None = None
@@ -148,6 +149,7 @@ class MachineCode:
 
         parts = [
             self._source.read_bytes(),
+            [one.read_bytes() for one in self._called],
             Path(__file__).read_bytes(),
             platform.python_version(),
             numba.__version__,

@@ -72,15 +72,15 @@ def results() -> str:
         weights[:, :classes, : columns + 1] = 0.1 * torch.randn(
             2, classes, columns + 1, generator=source
         )
-        releases = torch.zeros_like(weights)
+        releases = torch.zeros(2, *weights.shape)
         fused_step.add_clipped_sums(
-            *data, np.arange(rows), weights.numpy(), classes, releases.numpy()
+            *data, np.arange(rows), np.array([200, 100]), weights.numpy(), classes, releases.numpy()
         )
-        noise = torch.randn(steps, classes * (columns + 1), generator=source)
+        noise = GaussianNoise([1], classes * (columns + 1), torch.device("cpu"))
         head, average = weights[:1].clone(), weights[:1].clone()
         rates = np.full(steps, 0.01, dtype=np.float32)
         fused_step.descend(
-            *data, np.arange(rows), np.full(steps, rows // steps), noise.numpy(), rates,
+            *data, np.arange(rows), np.full(steps, rows // steps), *noise.source(0.5), rates,
             head.numpy(), classes, torch.zeros_like(head).numpy(), rates, average.numpy(),
         )  # fmt: skip
         for tensor in (releases, head, average):

@@ -173,7 +173,7 @@ def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_i
     modules = {
         ".".join(path.relative_to(source).with_suffix("").parts)
         for path in source.rglob("*.py")
-        if "MachineCode(__file__)" in path.read_text(encoding="utf-8")
+        if "= MachineCode(__file__" in path.read_text(encoding="utf-8")
     }
     assert modules == {*FLOAT_KERNELS, *EXACT_KERNELS}
     makefile = (repository / "Makefile").read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ synchronisation within a block of steps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _PIECE_BYTES = 32 * 2**20
 # A sum over many rows goes by slices, whose number depends on the rows and the head alone: so the
 # sum is the same for any number of threads. The slices' sums take at most so much memory a seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
+# Rows of a batch that one thread adds up in compiled steps.
+_LARGEST_BATCH = 1024
 
 Index = npt.NDArray[np.int64]
 
@@ -142,19 +145,24 @@ def add_in_slices(
     """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
-    if count == 1:
-        fused_step.add_clipped_sums(*arrays, index, weights.numpy(), classes, release.numpy())
-        return
+    sizes = np.full(count, len(index) // count)
+    sizes[: len(index) % count] += 1
+    total, heads = release.numpy(), weights.numpy()
+    partial = total[np.newaxis] if count == 1 else np.zeros((count, *total.shape), np.float32)
 
-    def summed(part: Index) -> npt.NDArray[np.float32]:
-        partial = np.zeros(release.shape, dtype=np.float32)
-        fused_step.add_clipped_sums(*arrays, part, weights.numpy(), classes, partial)
-        return partial
+    def add(first: int, last: int) -> None:
+        rows = index[sizes[:first].sum() : sizes[:last].sum()]
+        fused_step.add_clipped_sums(
+            *arrays, rows, sizes[first:last], heads, classes, partial[first:last]
+        )
 
-    parts = [np.ascontiguousarray(part) for part in np.array_split(index, count)]
-    total = release.numpy()
-    for partial in map(summed, parts) if pool is None else pool.map(summed, parts):
-        total += partial
+    if pool is None or count == 1:
+        add(0, count)
+    else:
+        deque(pool.map(add, range(count), range(1, count + 1)), maxlen=0)
+    if count > 1:
+        for one in partial:
+            total += one
 
 
 class NativeFullBatchSum(ClippedGradientSum):
@@ -189,7 +197,10 @@ class NativeFullBatchSum(ClippedGradientSum):
 
 
 class Batches(NamedTuple):
-    """Batches laid end to end: the arrays, the rows of them, and each step's number of rows."""
+    """Batches laid end to end: the arrays, the rows of them, and each step's number of rows.
+
+    More rows may follow, of steps to come.
+    """
 
     arrays: fused_step.Arrays
     rows: Index
@@ -214,26 +225,35 @@ class NativePoissonSum(ClippedGradientSum):
         self._weights = weights
         self._sampler = sampler
         self._pool = pool
+        self._arrays: fused_step.Arrays | None = None
         self._rows: Index = np.zeros(0, dtype=np.int64)
-        self._stops: Iterator[int] = iter(())
-        self._start = 0
-        self.batches: Batches | None = None
+        self._sizes = self._rows
+        self._step, self._start = 0, 0
 
     def prepare(self, steps: int) -> None:
-        """Draws batches into `batches`; None where their rows are too many to copy."""
+        """Draws batches, and gathers their rows unless they lie in memory or are too many."""
         rows, sizes = drawn_rows(self._gradients.rows, self._sampler, steps)
         arrays = self._gradients.arrays
         if arrays is None and len(rows) * 4 * self._gradients.rows.dimension <= _PIECE_BYTES:
             arrays, rows = self._gathered(rows), np.arange(len(rows))
-        self.batches = None if arrays is None else Batches(arrays, rows, sizes)
-        self._rows, self._stops, self._start = rows, iter(np.cumsum(sizes).tolist()), 0
+        self._arrays, self._rows, self._sizes = arrays, rows, sizes
+        self._step, self._start = 0, 0
+
+    def next_batches(self, steps: int) -> Batches | None:
+        """Takes the batches of the next steps; None where they are too large for one thread."""
+        sizes = self._sizes[self._step : self._step + steps]
+        if self._arrays is None or sizes.max() > _LARGEST_BATCH:
+            return None
+        batches = Batches(self._arrays, self._rows[self._start :], sizes)
+        self._step, self._start = self._step + steps, self._start + int(sizes.sum())
+        return batches
 
     def add_to(self, release: torch.Tensor) -> None:
-        stop = next(self._stops)
+        stop = self._start + int(self._sizes[self._step])
         batch = self._rows[self._start : stop]
-        self._start = stop
-        if self.batches is not None:
-            self._add(self.batches.arrays, batch, release)
+        self._step, self._start = self._step + 1, stop
+        if self._arrays is not None:
+            self._add(self._arrays, batch, release)
             return
         piece = max(1, _PIECE_BYTES // (4 * self._gradients.rows.dimension))
         for start in range(0, len(batch), piece):

@@ -38,8 +38,8 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import PoissonSampler
 from dpprobe.progress import Progress
 
-# A block of steps: so many bytes of noise, which half a core's second-level cache holds, and so
-# many expected rows a seed, whoever else trains.
+# A block of steps: so many bytes of noise, which half a core's second-level cache holds. Batches
+# are drawn for so many expected rows a seed, whoever else trains.
 _NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -155,12 +155,23 @@ class Training:
         self._mixed = np.zeros(0) if self._mixing is None else self._mixing
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
+        # Batches of rows that lie in memory are only numbers, drawn for many blocks at once.
+        in_memory = self._native and gradients.arrays is not None
+        blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
+        self._batches_at_once = self._block * max(1, blocks)
         self._deviation = releases.deviation(GRADIENTS)
         self._releases, self._seeds = releases, tuple(seeds)
         self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
         self._optimiser = optimiser()
         self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
+        # Steps that compiled code takes.
+        self._plain = (
+            is_plain(self._optimiser)
+            and self._longest is None
+            and self._constant == 1
+            and releases.observer is None
+        )
 
     def _buffer(self, device: torch.device) -> torch.Tensor:
         if self._native:
@@ -202,31 +213,29 @@ class Training:
         """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
-            block = min(self._block, stop - self.taken)
-            drawn = self._noise.draw_padded(block, self._deviation)
-            self._sum.prepare(block)
-            if not self._descend(drawn):
-                whole = drawn[..., : self._noise.size].unflatten(2, self._shape[1:])
-                for noise in whole.unbind(1):
+            batches = min(self._batches_at_once, stop - self.taken)
+            self._sum.prepare(batches)
+            if self._descend(batches):
+                continue
+            for first in range(0, batches, self._block):
+                block = min(self._block, batches - first)
+                drawn = self._noise.draw(block, self._deviation).unflatten(2, self._shape[1:])
+                for noise in drawn.unbind(1):
                     self._step(noise)
 
-    def _descend(self, drawn: torch.Tensor) -> bool:
-        """Takes a block of plain steps in compiled code; False where that is impossible."""
-        if not isinstance(self._sum, NativePoissonSum) or not is_plain(self._optimiser):
+    def _descend(self, steps: int) -> bool:
+        """Takes plain steps in compiled code; False where that is impossible."""
+        if not self._plain or not isinstance(self._sum, NativePoissonSum):
             return False
-        if self._longest is not None or self._releases.observer is not None:
-            return False
-        if self._constant != 1:
-            return False
-        batches, steps = self._sum.batches, drawn.shape[1]
-        if batches is None or batches.sizes.max() > fused_step.CHUNK * 8:
+        batches = self._sum.next_batches(steps)
+        if batches is None:
             return False
         window = slice(self.taken, self.taken + steps)
         fused_step.descend(
             *batches.arrays,
             batches.rows,
             batches.sizes,
-            drawn.numpy()[0],
+            *self._noise.source(self._deviation),
             self._lengths[window],
             self._weights.numpy(),
             self._shape[1],
@@ -269,7 +278,7 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
-    """Returns the number of steps whose noise and batches are drawn at a time.
+    """Returns the number of steps whose noise is drawn at a time.
 
     On a GPU noise depends on it, so it must not depend on how many seeds train together.
 
@@ -278,7 +287,9 @@ def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
       mechanism: the gradients.
       rows: in the dataset.
     """
-    steps = _NOISE_BYTES // (4 * size)
-    if mechanism.sample_rate < 1:
-        steps = min(steps, int(_BLOCK_ROWS / (mechanism.sample_rate * rows)))
-    return max(1, steps)
+    return max(1, min(_NOISE_BYTES // (4 * size), batch_steps(mechanism, rows)))
+
+
+def batch_steps(mechanism: Mechanism, rows: int) -> int:
+    """Returns the number of steps whose batches have `_BLOCK_ROWS` rows, or one step."""
+    return max(1, int(_BLOCK_ROWS / (mechanism.sample_rate * rows)))

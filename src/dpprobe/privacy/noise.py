@@ -83,7 +83,7 @@ class GaussianNoise:
     def __init__(self, seeds: Sequence[int], size: int, device: torch.device) -> None:
         self.size = size
         self._device = device
-        self._width = -(-size // (2 * LANES)) * 2 * LANES
+        self._width = padded_size(size)
         if accelerators.has_kernels(device):
             self._words = [Words.of(seed) for seed in seeds]
         else:
@@ -103,10 +103,6 @@ class GaussianNoise:
         Returns:
           A view [seeds, steps, size] of a buffer that the next call overwrites.
         """
-        return self.draw_padded(steps, deviation)[..., : self.size]
-
-    def draw_padded(self, steps: int, deviation: float) -> torch.Tensor:
-        """Draws as `draw` does, but keeps each step's padding: contiguous for one seed."""
         if self._buffer.shape[1:2] < (steps,):
             shape = (self._count, steps, self._width)
             self._buffer = torch.empty(shape, dtype=torch.float32, device=self._device)
@@ -114,13 +110,24 @@ class GaussianNoise:
         if deviation == 0:
             block.zero_()
         elif accelerators.has_kernels(self._device):
-            for out, words in zip(block, self._words, strict=True):
-                fill(words.lanes, words.tail, out.numpy(), _rounded_up(deviation))
+            scale = _rounded_up(deviation)
+            for out, words in zip(block.numpy(), self._words, strict=True):
+                fill(words.lanes, words.tail, out, scale)
         else:
             for out, source in zip(block, self._generators, strict=True):
                 normals = torch.empty(out.shape, dtype=torch.float64, device=self._device)
                 out.copy_(normals.normal_(generator=source).mul_(deviation))
-        return block
+        return block[..., : self.size]
+
+    def source(
+        self, deviation: float
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
+        """Returns the only seed's generators and its deviation, for compiled loops that `fill`.
+
+        They draw the numbers that `draw` would, and move the generators on.
+        """
+        (words,) = self._words
+        return words.lanes, words.tail, _rounded_up(deviation)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Returns a copy of where the streams stand: who has it can draw all numbers to come.
@@ -167,6 +174,12 @@ def _started(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
     out = np.empty(lanes * _WARM_UP, dtype=np.uint64)
     draw_words(state, out)
     return state
+
+
+@jit("i8(i8)")
+def padded_size(size):
+    """Returns how many numbers `fill` draws for a step of `size`: whole pairs of all lanes."""
+    return -(-size // (2 * LANES)) * 2 * LANES
 
 
 @jit("void(u8[:, ::1], u8[::1])")

@@ -7,6 +7,7 @@ Where units of privacy have several rows, what is sampled are the units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Protocol
@@ -24,6 +25,10 @@ jit = MACHINE_CODE.jit
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
+# From this rate on NumPy draws geometric variables by another way.
+_SEARCHED = 1 / 3
+# A distance beyond all rows of all steps; the few that are so long do not overflow their sum.
+_FARTHEST = 2.0**53
 # Words drawn at a time, more than the digits of any float64.
 _WORDS = 1 << 13
 _AT_ONCE = 64
@@ -76,15 +81,28 @@ class PoissonSampler:
         while self._last < length:
             expected = (length - self._last) * self.rate
             draws = min(_DRAWS, int(expected + 4 * expected**0.5) + 16)
-            hits = self._last + np.cumsum(self._generator.geometric(self.rate, size=draws))
+            hits = self._distances(draws).cumsum()
+            hits += self._last
             ahead.append(hits)
             self._last = int(hits[-1])
         hits = np.concatenate(ahead)
-        cut = int(np.searchsorted(hits, length))
-        self._hits = hits[cut:] - length
         self._last -= length
-        step, row = np.divmod(hits[:cut], self.rows)
-        return row, np.bincount(step, minlength=steps)
+        rows, sizes = np.empty_like(hits), np.zeros(steps, dtype=np.int64)
+        taken = split_hits(hits, self.rows, rows, sizes)
+        self._hits = hits[taken:] - length
+        return rows[:taken], sizes
+
+    def _distances(self, draws: int) -> npt.NDArray[np.int64]:
+        """Draws geometric variables: below a rate of 1/3 what NumPy draws, in a third of the time.
+
+        There NumPy, too, rounds exponential variables up.
+        """
+        if self.rate >= _SEARCHED:
+            return self._generator.geometric(self.rate, size=draws)
+        distances = self._generator.standard_exponential(size=draws)
+        distances /= -math.log1p(-self.rate)
+        np.ceil(distances, out=distances)
+        return np.minimum(distances, _FARTHEST, out=distances).astype(np.int64)
 
     def state(self) -> dict[str, Any]:
         """Returns a copy of where the sampler stands, JSON-compatible."""
@@ -163,6 +181,31 @@ def _digits(rate: float) -> npt.NDArray[np.uint8]:
     places = denominator.bit_length() - 1
     digits = [numerator >> place & 1 for place in reversed(range(places))]
     return np.array(digits, dtype=np.uint8)
+
+
+@jit("i8(i8[::1], i8, i8[::1], i8[::1])")
+def split_hits(hits, rows, out, sizes):
+    """Writes the row of each hit, and how many hits each step has.
+
+    Args:
+      hits: ascending, counted from the first step's first row.
+      rows: of a step.
+      out: [hits], filled as far as the steps go.
+      sizes: [steps], zeros to begin with.
+
+    Returns:
+      How many hits the steps have.
+    """
+    step, first = 0, 0
+    for place in range(hits.shape[0]):
+        while hits[place] - first >= rows:
+            first += rows
+            step += 1
+            if step == sizes.shape[0]:
+                return place
+        out[place] = hits[place] - first
+        sizes[step] += 1
+    return hits.shape[0]
 
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")

@@ -166,14 +166,14 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
 def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two releases with one noise would give their difference away."""
     drawn: list[np.ndarray] = []
-    draw = noise_module.GaussianNoise.draw_padded
+    draw = noise_module.GaussianNoise.draw
 
     def watched(self: Any, steps: int, deviation: float) -> torch.Tensor:
         block = draw(self, steps, deviation)
         drawn.extend((block[0] / deviation).numpy().copy())
         return block
 
-    monkeypatch.setattr(noise_module.GaussianNoise, "draw_padded", watched)
+    monkeypatch.setattr(noise_module.GaussianNoise, "draw", watched)
     options = probed()
     releases = releases_of(options, 1.0)
     weights, transform = fit_probe(options, data(), releases, SEED)

@@ -252,15 +252,15 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
     batch_size: Any, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    original = GaussianNoise.draw_padded
+    original = GaussianNoise.draw
 
     def draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
         asked.append(steps)
         return original(self, steps, deviation)
 
-    monkeypatch.setattr(GaussianNoise, "draw_padded", draw)
+    monkeypatch.setattr(GaussianNoise, "draw", draw)
     monkeypatch.setattr(first_order, "_NOISE_BYTES", 4 * 40 * 7)
-    options = Options(batch_size=batch_size, steps=200)
+    options = Adam(batch_size=batch_size, steps=200)
     fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
     each = seeds if batch_size == 5 else 1  # seeds draw their batches, and noise, one by one
     assert asked == ([7, 3] * 20 if each == 1 else [*([7, 3] * each)] * 20)
@@ -402,29 +402,31 @@ def test_steps_taken_are_the_steps_priced(
         fit_heads(options, data, plan, SEEDS)
 
 
-def test_every_step_draws_noise_and_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("head", [Options, Adam])
+def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted where they happen: the trainer's own count is not enough."""
-    noisy: list[int] = []
+    noises: list[GaussianNoise] = []
     batches: list[int] = []
-    draw, prepare = GaussianNoise.draw_padded, NativePoissonSum.prepare
+    start, prepare = GaussianNoise.__init__, NativePoissonSum.prepare
 
-    def counted_draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
-        noisy.append(steps)
-        return draw(self, steps, deviation)
+    def watched_start(self: GaussianNoise, *arguments: Any) -> None:
+        noises.append(self)
+        start(self, *arguments)
 
     def counted_prepare(self: NativePoissonSum, steps: int) -> None:
         batches.append(steps)
         prepare(self, steps)
 
-    monkeypatch.setattr(GaussianNoise, "draw_padded", counted_draw)
+    monkeypatch.setattr(GaussianNoise, "__init__", watched_start)
     monkeypatch.setattr(NativePoissonSum, "prepare", counted_prepare)
     data = training_set()
-    for head in (Options, Adam):
-        noisy.clear()
-        batches.clear()
-        options = head(batch_size=12, steps=333)
-        fit_heads(options, data, plan_for(options, data.rows), [1])
-        assert sum(noisy) == sum(batches) == 333
+    options = head(batch_size=12, steps=333)
+    fit_heads(options, data, plan_for(options, data.rows), [1])
+    (noise,) = noises
+    fresh = GaussianNoise([1], noise.size, torch.device("cpu"))
+    fresh.draw(333, 1.0)
+    assert all(torch.equal(fresh.state()[name], part) for name, part in noise.state().items())
+    assert sum(batches) == 333
 
 
 def test_divergence_is_an_error_that_says_so() -> None:

@@ -214,10 +214,18 @@ def test_no_deviation_is_exactly_nothing() -> None:
 def test_what_is_drawn_at_a_time_fits_whole_passes() -> None:
     assert noise_module.PAIRS % LANES == 0
     noise = GaussianNoise([1], 65, CPU)
-    padded = noise.draw_padded(2, 1.0)
-    assert padded.shape == (1, 2, 128)
-    assert padded[0].is_contiguous()
-    np.testing.assert_array_equal(padded[..., :65].numpy(), draws([1], 2, 65))
+    drawn = noise.draw(2, 1.0)
+    assert drawn.shape == (1, 2, 65)
+    assert drawn.stride() == (256, 128, 1)
+
+
+def test_a_compiled_loop_draws_the_same_numbers() -> None:
+    wanted = draws([3], 5, 5000)
+    noise = GaussianNoise([3], 5000, CPU)
+    out = np.zeros((1, noise_module.padded_size(5000)), dtype=np.float32)
+    for step in range(5):
+        noise_module.fill(*noise.source(1.0)[:2], out, np.float32(1))
+        np.testing.assert_array_equal(out[0, :5000], wanted[0, step])
 
 
 @pytest.mark.parametrize("device", DEVICES)

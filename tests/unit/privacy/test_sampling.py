@@ -70,6 +70,20 @@ def test_rows_and_steps_are_independent(
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
 
 
+@pytest.mark.parametrize("rate", [1e-7, 0.02, 0.3333, 0.34, 0.9])
+def test_distances_between_hits_are_numpys_geometric_variables(rate: float) -> None:
+    hits, sizes = PoissonSampler(1000, rate, np.random.default_rng(4)).block(500)
+    wanted = np.cumsum(np.random.default_rng(4).geometric(rate, size=2 * len(hits) + 1)) - 1
+    wanted = wanted[wanted < 500_000]
+    np.testing.assert_array_equal(hits + np.repeat(np.arange(500), sizes) * 1000, wanted)
+
+
+@pytest.mark.parametrize("rate", [1e-15, 1e-300])
+def test_next_to_no_rate_draws_next_to_nothing(rate: float) -> None:
+    sampler = PoissonSampler(10**6, rate, np.random.default_rng(4))
+    assert sum(len(sampler.block(1000)[0]) for _ in range(20)) == 0
+
+
 def test_empty_batches_happen_as_often_as_they_should() -> None:
     sizes = indicator(10, 0.05, 20_000).sum(1)
     assert np.mean(sizes == 0) == pytest.approx(0.95**10, abs=0.02)

@@ -4,11 +4,12 @@ Written here, since no library clips in the middle of two products without a pas
 
 A chunk of rows is multiplied with the weights, turned into clipped residuals, and multiplied with
 them again while it is still in the processor's cache. Both products go by tiles of 20 vectors of
-partial sums that stay in registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns):
-105 to 113 of 112 GF/s a core on AVX-512, at 32 rows of 768 x 10 as at 2048 x 100, where a matrix
-product of MKL reaches 30 to 70 %. So there is no size from which another way would win on one
-core. Rows are read where they lie; the rows of the next batch are fetched into the cache
-meanwhile, which takes a fifth off a step of 32 rows that come from main memory.
+partial sums that stay in registers (5 classes x 4 rows, then 5 classes x 4 vectors of columns).
+
+Rows are read where they lie. With few classes they come from memory about as slowly as they are
+multiplied, so the next chunk is fetched meanwhile: a cache line a step of a tile, evenly over both
+products, of four rows in turn. One row at a time comes at half the speed. A cache soon drops
+what it was told to fetch, long before it is full: hence small chunks (`chunk_rows`).
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -16,6 +17,7 @@ meanwhile, which takes a fifth off a step of 32 rows that come from main memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,17 +28,25 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from dpprobe.machine_code import MachineCode
+from dpprobe.privacy import noise
 
-MACHINE_CODE = MachineCode(__file__)
+MACHINE_CODE = MachineCode(__file__, noise.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
 NOT_USABLE = 1e-300
-# Rows of a chunk: the residuals of so many, and the rows, fit the second-level cache.
+# Rows of a chunk at most, and how many bytes of rows it is to have; see `chunk_rows`.
 CHUNK = 128
+_CHUNK_BYTES = 96 * 2**10
+_LEAST_CHUNK = 16
 _CLASSES, _ROWS, _VECTORS = 5, 4, 4
-# Rows of the next chunk that are fetched beside a tile: the four of its place by two tiles.
-_AHEAD = 2
+# Columns that are multiplied at a time.
+_COLUMNS = 1024
+# Tiles of classes from which on it pays to copy rows.
+_MANY_KINDS = 4
+# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line a
+# step is not enough.
+_INTERLEAVED = 4
 
 
 def _lanes() -> int:
@@ -50,6 +60,7 @@ _ALIGNED = 16
 
 _FAST = frozenset({"contract", "reassoc", "nsz"})
 _FLAGS = tuple(sorted(_FAST))
+_LINE = 64  # bytes of a cache line
 _FLOAT, _BYTE = ir.FloatType(), ir.IntType(8)
 _INT, _INT32 = ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, _LANES)
@@ -71,8 +82,8 @@ class _Code:
             address = self.builder.add(address, self.builder.mul(left, right))
         return address
 
-    def read(self, address: Any, kind: Any) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()))
+    def read(self, address: Any, kind: Any, align: int | None = None) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
 
     def vector(self, address: Any, mask: Any = None) -> Any:
         """Reads a vector; lanes that the mask leaves out are not read and 0."""
@@ -99,6 +110,33 @@ class _Code:
         pointer = self.builder.inttoptr(address, _BYTE.as_pointer())
         self.builder.call(ask, [pointer, *(ir.Constant(_INT32, value) for value in (0, 2, 1))])
 
+    def fetch_ahead(self, spots: Any, start: Any, twice: Any, line: Any) -> None:
+        """Asks for a line of each of four rows, or of twice four, counted from a byte on."""
+        byte = self.builder.add(start, self.builder.mul(line, ir.Constant(_INT, _LINE)))
+
+        def fetch(rows: range) -> None:
+            for row in rows:
+                spot = self.read(self.offset(spots, (8, row)), _INT)
+                self.prefetch(self.builder.add(spot, byte))
+
+        fetch(range(_INTERLEAVED))
+        with self.builder.if_then(self.builder.icmp_signed("!=", twice, ir.Constant(_INT, 0))):
+            fetch(range(_INTERLEAVED, 2 * _INTERLEAVED))
+
+    def walk(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
+        """Goes through steps, four at a time, and fetches ahead, a line for each of the four."""
+        together = ir.Constant(_INT, _INTERLEAVED)
+        fours = self.builder.sdiv(steps, together)
+        with cgutils.for_range(self.builder, fours, intp=_INT) as loop:
+            if ahead:
+                self.fetch_ahead(*ahead, loop.index)
+            first = self.builder.mul(loop.index, together)
+            for step in range(_INTERLEAVED):
+                advance(self.builder.add(first, ir.Constant(_INT, step)))
+        done = self.builder.mul(fours, together)
+        with cgutils.for_range(self.builder, self.builder.sub(steps, done), intp=_INT) as loop:
+            advance(self.builder.add(done, loop.index))
+
     def splat(self, value: Any) -> Any:
         kind = ir.VectorType(value.type, _LANES)
         none = ir.Constant(kind, ir.Undefined)
@@ -124,55 +162,99 @@ class _Code:
             for _ in range(rows)
         ]
 
-    def sum(self, value: Any) -> Any:
-        add = cgutils.get_or_insert_function(
-            self.builder.module,
-            ir.FunctionType(_FLOAT, [_FLOAT, _VECTOR]),
-            f"llvm.vector.reduce.fadd.v{_LANES}f32",
-        )
-        return self.builder.call(add, [ir.Constant(_FLOAT, 0.0), value], fastmath=_FLAGS)
+    def sums(self, vectors: Sequence[Any]) -> Any:
+        """Returns the sum of each of four vectors, as one of 4 values."""
+        pairs = [self._fold(*vectors[:2], _LANES), self._fold(*vectors[2:], _LANES)]
+        folded, size = self._fold(*pairs, _LANES // 2), _LANES // 4
+        while size > 1:
+            size //= 2
+            swapped = [lane ^ size for lane in range(_LANES)]
+            folded = self.builder.fadd(folded, self._pick(folded, folded, swapped), flags=_FLAGS)
+        return self._pick(folded, folded, range(0, _LANES, _LANES // 4))
+
+    def _fold(self, left: Any, right: Any, size: int) -> Any:
+        """Adds the halves of each group of `size` lanes: first those of `left`."""
+        starts = range(0, 2 * _LANES, size)
+        low = [start + lane for start in starts for lane in range(size // 2)]
+        halves = [self._pick(left, right, [lane + half for lane in low]) for half in (0, size // 2)]
+        return self.builder.fadd(*halves, flags=_FLAGS)
+
+    def _pick(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
+        order = ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))
+        return self.builder.shuffle_vector(left, right, order)
 
 
 @intrinsic
-def _products(_context, rows, d, weights, stride, out, out_stride, later):
-    """Writes [5, 4]: the products of 5 rows of weights and the rows that 4 addresses point to.
+def _fetch(_context, address):
+    """Asks for the cache line at an address."""
 
-    On the way the rows that 2 further addresses point to are fetched into the cache.
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        _Code(builder).prefetch(arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
+def _products(_context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice):
+    """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
+
+    Of so many columns, from a byte of the rows on. On the way it fetches a line a step, of the rows
+    whose addresses are at `spots`.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        rows, d, weights, stride, out, out_stride, later = arguments
+        rows, byte, columns, weights, stride, out, out_stride, *ahead = arguments
         code = _Code(builder)
-        ahead = [code.read(code.offset(later, (8, i)), _INT) for i in range(_AHEAD)]
-        points = [code.read(code.offset(rows, (8, i)), _INT) for i in range(_ROWS)]
+        places = [code.read(code.offset(rows, (8, i)), _INT) for i in range(_ROWS)]
+        points = [builder.add(place, byte) for place in places]
         heads = [code.offset(weights, (stride, k)) for k in range(_CLASSES)]
         totals = code.zeros(_CLASSES, _ROWS)
 
-        def advance(byte: Any, mask: Any) -> None:
-            for point in ahead:
-                code.prefetch(builder.add(point, byte))
+        def advance(step: Any, mask: Any = None) -> None:
+            byte = builder.mul(step, ir.Constant(_INT, 4 * _LANES))
             vectors = [code.vector(builder.add(point, byte), mask) for point in points]
             for head, head_totals in zip(heads, totals, strict=True):
                 weight = code.vector(builder.add(head, byte), mask)
                 for total, vector in zip(head_totals, vectors, strict=True):
                     code.add_product(total, weight, vector)
 
-        whole = builder.sdiv(d, ir.Constant(_INT, _LANES))
-        with cgutils.for_range(builder, whole, intp=_INT) as loop:
-            advance(builder.mul(loop.index, ir.Constant(_INT, 4 * _LANES)), None)
-        left = builder.sub(d, builder.mul(whole, ir.Constant(_INT, _LANES)))
+        whole = builder.sdiv(columns, ir.Constant(_INT, _LANES))
+        code.walk(whole, advance, ahead)
+        left = builder.sub(columns, builder.mul(whole, ir.Constant(_INT, _LANES)))
         with builder.if_then(builder.icmp_signed(">", left, ir.Constant(_INT, 0))):
-            advance(builder.mul(whole, ir.Constant(_INT, 4 * _LANES)), code.mask(left))
-        for k in range(_CLASSES):
-            for i in range(_ROWS):
-                total = code.sum(builder.load(totals[k][i]))
-                code.write(total, code.offset(out, (out_stride, k), (4, i)))
+            advance(whole, code.mask(left))
+        for k, head_totals in enumerate(totals):
+            sums = code.sums([builder.load(total) for total in head_totals])
+            place = code.offset(out, (out_stride, k))
+            code.write(builder.fadd(code.read(place, sums.type, align=4), sums), place)
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 7), generate
+    return types.void(*[types.intp] * 10), generate
 
 
-def _outer_sum(code: _Code, arguments: Any, vectors: int, mask: Any) -> None:
+@intrinsic
+def _lay_out(_context, rows, m, byte, pointers, panel):
+    """Copies 4 vectors of each row, from a byte on, side by side; writes the copies' addresses."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        rows, m, byte, pointers, panel = arguments
+        code, size = _Code(builder), 4 * _LANES * _VECTORS
+        with cgutils.for_range(builder, m, intp=_INT) as loop:
+            point = builder.add(code.read(code.offset(rows, (8, loop.index)), _INT), byte)
+            place = code.offset(panel, (size, loop.index))
+            for j in range(_VECTORS):
+                vector = code.vector(code.offset(point, (4 * _LANES, j)))
+                code.write(vector, code.offset(place, (4 * _LANES, j)))
+            code.write(place, code.offset(pointers, (8, loop.index)))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5), generate
+
+
+def _outer_sum(
+    code: _Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
+) -> None:
     """Adds to 5 rows of sums, `vectors` wide: residuals [5, m] times [m] rows at addresses."""
     rows, m, residuals, residual_stride, sums, stride, byte = arguments
     builder = code.builder
@@ -180,29 +262,34 @@ def _outer_sum(code: _Code, arguments: Any, vectors: int, mask: Any) -> None:
     for class_totals in totals:
         for total in class_totals:
             builder.store(_ZERO, total)
-    with cgutils.for_range(builder, m, intp=_INT) as loop:
-        point = builder.add(code.read(code.offset(rows, (8, loop.index)), _INT), byte)
+
+    def advance(step: Any) -> None:
+        point = builder.add(code.read(code.offset(rows, (8, step)), _INT), byte)
         parts = [code.vector(code.offset(point, (4 * _LANES, j)), mask) for j in range(vectors)]
         for k, class_totals in enumerate(totals):
-            place = code.offset(residuals, (residual_stride, k), (4, loop.index))
+            place = code.offset(residuals, (residual_stride, k), (4, step))
             residual = code.splat(code.read(place, _FLOAT))
             for total, part in zip(class_totals, parts, strict=True):
                 code.add_product(total, residual, part)
+
+    code.walk(m, advance, ahead)
     for k, class_totals in enumerate(totals):
         for j, total in enumerate(class_totals):
-            place = code.offset(builder.add(sums, byte), (stride, k), (4 * _LANES, j))
+            place = code.offset(sums, (stride, k), (4 * _LANES, j))
             code.write(builder.fadd(code.vector(place), builder.load(total)), place)
 
 
 @intrinsic
-def _add_outer(_context, rows, m, residuals, residual_stride, sums, stride, byte):
-    """Adds `_outer_sum` over 4 vectors of columns, from `byte` on."""
+def _add_outer(
+    _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, twice
+):
+    """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_products` does."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _outer_sum(_Code(builder), arguments, _VECTORS, None)
+        _outer_sum(_Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
         return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 7), generate
+    return types.void(*[types.intp] * 10), generate
 
 
 @intrinsic
@@ -320,68 +407,167 @@ def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
 
 
 @jit()
-def _multiply(pointers, m, d, weights, z, later):
-    """Writes weights times rows to z; the rows that `later` points to are fetched on the way."""
+def _aim(ahead, place, taken, tiles):
+    """Returns what the next tile fetches, and the place from which the one after it goes on.
+
+    A tile fetches `taken` lines of each of some rows. The next rows' lines are spread evenly over
+    the tiles; those between fetch what the cache has.
+
+    Args:
+      ahead: the address of the rows' addresses and their number, how many rows go together, the
+        lines of a row, and the address of the address of a row that the cache has.
+      place: starts at 0, 0, 0.
+    """
+    later, rows, together, lines, resident = ahead
+    due, row, line = place
+    due += -(-rows // together) * -(-lines // taken)
+    if due < tiles or row >= rows:
+        return resident, 0, (due, row, line)
+    spots, start = later + 8 * row, _LINE * max(0, min(line, lines - taken))
+    line += taken
+    if line >= lines:
+        row, line = row + together, 0
+    return spots, start, (due - tiles, row, line)
+
+
+@jit()
+def _multiply(pointers, m, d, weights, z, ahead):
+    """Writes weights times rows to z.
+
+    Long rows go by blocks of columns: the first-level cache holds those of 4 rows and 5 classes.
+    """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
-    for k in range(0, weights.shape[0], _CLASSES):
+    columns, quads = min(d, _COLUMNS), -(-m // _ROWS)
+    taken = max(1, columns // (_LANES * _INTERLEAVED))
+    tiles = quads * (weights.shape[0] // _CLASSES) * -(-d // columns)
+    place = (0, 0, 0)
+    z[:, : quads * _ROWS] = _NONE
+    for j in range(0, d, columns):
         for i in range(0, m, _ROWS):
-            # Of the first two blocks of classes; the others ask for what they read anyway.
-            ahead = rows + 8 * i
-            if k < 2 * _CLASSES:
-                ahead = later.ctypes.data + 8 * (i + k // _CLASSES * _AHEAD)
-            _products(
-                rows + 8 * i, d, heads + k * stride, stride,
-                logits + k * logit_stride + 4 * i, logit_stride, ahead,
+            for k in range(0, weights.shape[0], _CLASSES):
+                spots, start, place = _aim(ahead, place, taken, tiles)
+                _products(
+                    rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j, stride,
+                    logits + k * logit_stride + 4 * i, logit_stride, spots, start,
+                    ahead[2] - _INTERLEAVED,
+                )  # fmt: skip
+
+
+@jit()
+def _multiply_back(pointers, m, d, z, release, panel, ahead):
+    """Adds z times rows to the release.
+
+    Of many classes, the rows' next columns are first laid side by side, where the first-level
+    cache holds them.
+    """
+    rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
+    sums, stride = release.ctypes.data, release.strides[0]
+    kinds, width = release.shape[0] // _CLASSES, _LANES * _VECTORS
+    whole = d // width
+    taken, place = max(1, m // _INTERLEAVED), (0, 0, 0)
+    side_by_side = kinds >= _MANY_KINDS
+    at, byte = rows, 0
+    for j in range(0, whole * width, width):
+        if side_by_side:
+            at = panel.ctypes.data
+            _lay_out(rows, m, 4 * j, at, at + 8 * CHUNK)
+        else:
+            byte = 4 * j
+        for k in range(0, release.shape[0], _CLASSES):
+            spots, start, place = _aim(ahead, place, taken, whole * kinds)
+            _add_outer(
+                at, m, residuals + k * residual_stride, residual_stride,
+                sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2] - _INTERLEAVED,
+            )  # fmt: skip
+    for j in range(whole * width, d, _LANES):
+        for k in range(0, release.shape[0], _CLASSES):
+            _add_outer_end(
+                rows, m, residuals + k * residual_stride, residual_stride,
+                sums + k * stride + 4 * j, stride, 4 * j, d - j,
             )  # fmt: skip
 
 
 @jit()
-def _multiply_back(pointers, m, d, z, release):
-    """Adds z times rows to the release."""
-    rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
-    sums, stride = release.ctypes.data, release.strides[0]
-    whole = d // (_LANES * _VECTORS) * (_LANES * _VECTORS)
-    for j in range(0, whole, _LANES * _VECTORS):
-        for k in range(0, release.shape[0], _CLASSES):
-            _add_outer(
-                rows, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride, stride, 4 * j,
-            )  # fmt: skip
-    for j in range(whole, d, _LANES):
-        for k in range(0, release.shape[0], _CLASSES):
-            _add_outer_end(
-                rows, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride, stride, 4 * j, d - j,
-            )  # fmt: skip
+def _cuts(sizes, chunk):
+    """Returns where chunks begin and end, of batches laid end to end: of about `chunk` rows each.
+
+    A chunk is of one batch, and has at most 1.5 times so many rows, or `chunk` if that is most.
+    """
+    cuts = [0]
+    start = 0
+    for size in sizes:
+        count = (2 * size + chunk) // (2 * chunk)
+        if size:
+            count = max(count, 1)
+        for part in range(count):
+            cuts.append(start + size * (part + 1) // count)
+        start += size
+    return np.array(cuts)
+
+
+@jit()
+def _following(rows, cuts, chunk):
+    """Returns the rows of the chunk after one, or as many as may be the next batch's."""
+    start = cuts[chunk + 1]
+    if chunk + 2 < cuts.shape[0]:
+        return rows[start : cuts[chunk + 2]]
+    return rows[start : start + start - cuts[chunk]]
+
+
+@jit()
+def _scratch(classes):
+    """Returns what `_add_chunk` works in: float32, float64, logits, addresses now and later."""
+    floats = np.empty((5, CHUNK), dtype=np.float32)
+    doubles = np.empty((2, CHUNK), dtype=np.float64)
+    z = np.empty((classes, CHUNK), dtype=np.float32)
+    pointers = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
+    later = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
+    panel = np.empty(CHUNK + CHUNK * _LANES * _VECTORS // 2, dtype=np.int64)
+    return floats, doubles, z, pointers, later, panel
 
 
 @jit()
 def _add_chunk(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, following, weights, classes,
-    release,
+    release, scratch,
 ):  # fmt: skip
     """Adds the clipped sum over at most `CHUNK` rows to each seed's release."""
-    m, d = rows.shape[0], features.shape[1]
-    z = np.empty((weights.shape[1], CHUNK), dtype=np.float32)
-    pointers, later = np.empty(CHUNK, dtype=np.int64), np.empty(CHUNK, dtype=np.int64)
-    row_scale, row_bounds = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
-    row_parts = np.ones(m, dtype=np.float32)
-    top, total = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float32)
-    usable, factors = np.empty(m, dtype=np.float32), np.empty(m, dtype=np.float64)
+    m, d, padded_classes = rows.shape[0], features.shape[1], weights.shape[1]
+    floats, doubles, z, pointers, later, panel = scratch
+    row_scale, row_parts, usable = floats[0][:m], floats[1][:m], floats[2][:m]
+    top, total = floats[3][:m], floats[4][:m]
+    row_bounds, factors = doubles[0][:m], doubles[1][:m]
+    first = features.ctypes.data
     for i in range(m):
         row_scale[i], row_bounds[i] = scale[rows[i]], bounds[rows[i]]
+    row_parts[:] = _ONE
     if parts.shape[0]:
         for i in range(m):
             row_parts[i] = parts[rows[i]]
     for i in range(-(-m // _ROWS) * _ROWS):
-        pointers[i] = features.ctypes.data + 4 * d * rows[min(i, m - 1)]
-        later[i] = pointers[i]
-        if i < following.shape[0]:
-            later[i] = features.ctypes.data + 4 * d * following[i]
-    for seed in range(weights.shape[0]):
+        pointers[i] = first + 4 * d * rows[min(i, m - 1)]
+    next_rows = following.shape[0]
+    for i in range(next_rows):
+        row = following[i]
+        later[i] = first + 4 * d * row
+        _fetch(scale.ctypes.data + 4 * row)
+        _fetch(bounds.ctypes.data + 8 * row)
+        if labels.shape[0]:
+            _fetch(labels.ctypes.data + 8 * row)
+    for i in range(next_rows, next_rows + 2 * _INTERLEAVED):
+        later[i] = later[i - 1] if i else pointers[0]
+    kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // _LINE), weights.shape[0]
+    # A line a step is enough for so many rows as there are pairs of tiles.
+    together = _INTERLEAVED if 2 * next_rows <= m * kinds else 2 * _INTERLEAVED
+    for seed in range(seeds):
+        # In the last seed's turn: what comes sooner would be dropped again.
+        due = next_rows if seed == seeds - 1 else 0
+        half = due // 2 // together * together
+        address = later.ctypes.data
+        ahead = (address, half, together, lines, pointers.ctypes.data)
         head = weights[seed]
-        _multiply(pointers, m, d, head, z, later if seed == 0 else pointers)
+        _multiply(pointers, m, d, head, z, ahead)
         _finish_logits(z, classes, m, row_scale, top, head, d, usable)
         if sigmoid:
             _sigmoid(z, classes, m)
@@ -395,17 +581,30 @@ def _add_chunk(
             for i in range(m):
                 z[labels[rows[i]], i] -= _ONE
         _clip(z, classes, m, row_bounds, row_scale, row_parts, usable, factors, release[seed], d)
-        _multiply_back(pointers, m, d, z, release[seed])
+        ahead = (address + 8 * half, due - half, together, lines, pointers.ctypes.data)
+        _multiply_back(pointers, m, d, z, release[seed], panel, ahead)
+
+
+@jit("i8(i8, i8)")
+def chunk_rows(d, classes):
+    """Returns how many rows of d features a chunk should have.
+
+    They are multiplied with so many classes: the more, the longer the processor is busy with them,
+    and the less it matters whether the next ones have come.
+    """
+    rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
+    return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // _ROWS * _ROWS))
 
 
 _DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1, i8[::1]"
 
 
-@jit(f"void({_DATA}, f4[:, :, ::1], i8, f4[:, :, ::1])")
+@jit(f"void({_DATA}, i8[::1], f4[:, :, ::1], i8, f4[:, :, :, ::1])")
 def add_clipped_sums(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, weights, classes, releases
-):
-    """Adds each seed's clipped sum over the same rows [m] to its release.
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, weights, classes,
+    releases,
+):  # fmt: skip
+    """Adds each seed's clipped sum over the same rows to its releases, of one slice of them each.
 
     Args:
       features: float32 [n, d].
@@ -416,53 +615,93 @@ def add_clipped_sums(
       parts: float32 [n], what each row's clipped gradient is multiplied with; or [0] for ones.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
       rows: int64 [m], each from 0 to n - 1: this is not checked.
-      weights, releases: float32 [seeds, padded classes, padded d + 1], from `padded`.
+      sizes: int64 [slices], each slice's rows, slice after slice.
+      weights: float32 [seeds, padded classes, padded d + 1], from `padded`.
       classes: how many there are.
+      releases: [slices, ...], each like weights.
     """
-    for start in range(0, rows.shape[0], CHUNK):
-        stop = min(start + CHUNK, rows.shape[0])
-        _add_chunk(
-            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[start:stop],
-            rows[stop : stop + CHUNK], weights, classes, releases,
-        )  # fmt: skip
+    cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
+    scratch = _scratch(weights.shape[1])
+    stop, chunk = 0, 0
+    for index in range(sizes.shape[0]):
+        stop += sizes[index]
+        while cuts[chunk] < stop:
+            last = cuts[chunk + 1]
+            _add_chunk(
+                features, scale, labels, multi_hot, bounds, parts, sigmoid,
+                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
+                releases[index], scratch,
+            )  # fmt: skip
+            chunk += 1
+
+
+# Numbers of a step's noise that are drawn at a time: whole passes of `noise.fill`, which then draws
+# what it would draw at once.
+_DRAWN = 16 * noise.PAIRS
+
+
+@jit()
+def _draw(lanes, tail, deviation, drawn, size, columns, release):
+    """Writes the next `size` normals to the classes of a release, `columns` to each."""
+    padded = noise.padded_size(size)
+    for first in range(0, padded, drawn.shape[0]):
+        count = min(drawn.shape[0], padded - first)
+        noise.fill(lanes, tail, drawn[:count].reshape(1, count), deviation)
+        place, stop = first, min(first + count, size)
+        while place < stop:
+            k = place // columns
+            last = min((k + 1) * columns, stop)
+            total = release[k, place - k * columns : last - k * columns]
+            part = drawn[place - first : last - first]
+            for j in range(total.shape[0]):
+                total[j] = part[j]
+            place = last
 
 
 _HEAD = "f4[:, :, ::1]"
 
 
-@jit(f"void({_DATA}, i8[::1], f4[:, ::1], f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
+_NOISE = "u8[:, ::1], u8[:, ::1], f4"
+
+
+@jit(f"void({_DATA}, i8[::1], {_NOISE}, f4[::1], {_HEAD}, i8, {_HEAD}, f4[::1], {_HEAD})")
 def descend(
-    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, noise, rates,
-    weights, classes, release, mixing, average,
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, lanes, tail,
+    deviation, rates, weights, classes, release, mixing, average,
 ):  # fmt: skip
     """Takes steps of one head, a batch each: weights -= rate * (clipped sum + noise).
 
     Args:
       features, scale, labels, multi_hot, bounds, parts, sigmoid, classes: as in
         `add_clipped_sums`.
-      rows: the batches' rows, batch after batch.
+      rows: the batches' rows, batch after batch; what follows them is fetched for the next call.
       sizes: int64 [steps], each batch's rows.
-      noise: float32 [steps, at least classes * (d + 1)].
+      lanes, tail, deviation: of `noise.fill`; at 0 nothing is drawn.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; the release is scratch.
       mixing: float32 [steps], how far the average moves towards the weights; or [0].
       average: like weights, where there is one.
     """
     columns = features.shape[1] + 1
-    start = 0
+    drawn = np.empty(_DRAWN, dtype=np.float32)
+    cuts = _cuts(sizes, chunk_rows(features.shape[1], classes))
+    scratch = _scratch(weights.shape[1])
+    stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
-        for k in range(classes):
-            total, drawn = release[0, k], noise[step, k * columns : (k + 1) * columns]
-            for j in range(columns):
-                total[j] = drawn[j]
-        stop = start + sizes[step]
-        for first in range(start, stop, CHUNK):
-            last = min(first + CHUNK, stop)
+        if deviation > _NONE:
+            _draw(lanes, tail, deviation, drawn, classes * columns, columns, release[0])
+        else:
+            release[0, :classes, :columns] = _NONE
+        stop += sizes[step]
+        while cuts[chunk] < stop:
+            last = cuts[chunk + 1]
             _add_chunk(
-                features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[first:last],
-                rows[last : last + last - first], weights, classes, release,
+                features, scale, labels, multi_hot, bounds, parts, sigmoid,
+                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
+                release, scratch,
             )  # fmt: skip
-        start, rate = stop, rates[step]
+            chunk += 1
+        rate = rates[step]
         for k in range(classes):
             total, head = release[0, k], weights[0, k]
             for j in range(columns):

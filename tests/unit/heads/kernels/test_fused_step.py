@@ -33,6 +33,35 @@ def test_every_shape_has_its_tiles(dimension: int, classes: int) -> None:
         assert relative(native, wanted) < 2e-6
 
 
+@pytest.mark.parametrize(("dimension", "classes"), [(1024, 16), (1025, 21), (2100, 3), (2100, 40)])
+def test_long_rows_and_many_classes_go_by_blocks(dimension: int, classes: int) -> None:
+    for count in (1, 31, 150):
+        rows = rows_of(training_set(count, dimension, classes), "l2")
+        weights = random_weights(rows, 2)
+        native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
+        wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
+        assert relative(native, wanted) < 5e-6
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 85])
+def test_chunks_are_of_one_batch_and_fit_their_buffers(chunk: int) -> None:
+    sizes = np.array([0, 1, 15, 0, 16, 47, 48, 127, 128, 129, 1000, 0])
+    cuts = fused_step._cuts(sizes, chunk)
+    stops = np.cumsum(sizes)
+    assert cuts[0] == 0
+    assert cuts[-1] == stops[-1]
+    lengths = np.diff(cuts)
+    assert lengths.min() > 0
+    assert lengths.max() <= min(1.5 * chunk, fused_step.CHUNK)
+    assert set(stops[sizes > 0]) <= set(cuts)
+
+
+@pytest.mark.parametrize("dimension", [1, 64, 768, 2048, 100_000])
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_chunks_of_any_shape_fit_their_buffers(dimension: int, classes: int) -> None:
+    assert 1 <= 1.5 * fused_step.chunk_rows(dimension, classes) <= fused_step.CHUNK
+
+
 def descend(
     rows: Rows, start: torch.Tensor, steps: int, mixing: npt.NDArray[np.float32]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,18 +74,39 @@ def descend(
         None,
     )
     sums.prepare(steps)
-    assert sums.batches is not None
-    arrays, index, sizes = sums.batches
-    noise = GaussianNoise([1], start[0].numel(), CPU).draw_padded(steps, 0.3)[0].numpy()
+    batches = sums.next_batches(steps)
+    assert batches is not None
+    arrays, index, sizes = batches
+    noise = GaussianNoise([1], start[0].numel(), CPU)
     rates = np.linspace(0.1, 0.2, steps).astype(np.float32)
     scratch = torch.zeros_like(weights).numpy()
     fused_step.descend(
-        *arrays, index, sizes, noise, rates, weights.numpy(), start.shape[1], scratch, mixing,
-        average.numpy(),
+        *arrays, index, sizes, *noise.source(0.3), rates, weights.numpy(), start.shape[1], scratch,
+        mixing, average.numpy(),
     )  # fmt: skip
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
     return unpadded(weights, start), unpadded(average, start)
+
+
+def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
+    """Of several pieces, the last of which is not whole, without rows: the sum is the noise."""
+    classes, columns, steps = 7, 5001, 3
+    assert classes * columns > 2 * fused_step._DRAWN
+    wanted = GaussianNoise([1], classes * columns, CPU).draw(steps, 0.3)[0].double().sum(0)
+    data = fused_step.Arrays.of(
+        torch.zeros(1, columns - 1), torch.ones(1), torch.zeros(1, dtype=torch.int64),
+        torch.ones(1, dtype=torch.float64), sigmoid=False,
+    )  # fmt: skip
+    head = fused_step.padded(1, classes, columns)
+    rates, none = np.full(steps, -1, dtype=np.float32), np.zeros(0, dtype=np.int64)
+    fused_step.descend(
+        *data, none, np.zeros(steps, dtype=np.int64),
+        *GaussianNoise([1], classes * columns, CPU).source(0.3), rates, head.numpy(), classes,
+        torch.full_like(head, 9.0).numpy(), np.zeros(0, dtype=np.float32), head.numpy(),
+    )  # fmt: skip
+    drawn = head[0, :classes, :columns].flatten()
+    np.testing.assert_allclose(drawn, wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["none", "layer_norm"])
