@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Of Snakemake, when the server starts; of jobs, when the first one is asked for; of networks alike.
+# Of Opacus only what it imports: its own import has all messages of a process printed once more.
 FOR_RUNS = (
     "snakemake.cli",
     "snakemake.script",
@@ -33,9 +34,10 @@ FOR_RUNS = (
     "pydantic",
 )
 FOR_JOBS = (
-    "torch", "numba", "h5py", "pyarrow.parquet", "scipy.stats", "scipy.special", "scipy.linalg",
-    "sklearn.metrics", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image", "dp_accounting.pld",
-    "mlflow.store.tracking.sqlalchemy_store",
+    "torch", "torch.distributed.fsdp", "numba", "h5py", "pyarrow.parquet", "pyarrow.dataset",
+    "scipy.stats", "scipy.special", "scipy.linalg", "sklearn.metrics", "sklearn.datasets",
+    "openTSNE", "jinja2", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image",
+    "dp_accounting.pld", "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
 FOR_NETWORKS = ("timm", "torchvision")
 LENGTH = struct.Struct("!I")
@@ -173,14 +175,20 @@ def let_jobs_ask(path: str) -> None:
     PythonScript.execute_script = execute_script
 
 
+def python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
 def become(request: dict[str, Any]) -> None:
     """Runs what was asked for, as Python does with these arguments."""
     import runpy
 
     os.chdir(request["folder"])
+    before = python_path()
     for name in set(os.environ) - set(request["environment"]):
         del os.environ[name]
     os.environ.update(request["environment"])
+    sys.path[1:] = python_path() + [path for path in sys.path[1:] if path not in before]
     first, *rest = request["arguments"]
     if first == "-m":
         name, *words = rest
