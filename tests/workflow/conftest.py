@@ -134,15 +134,10 @@ def _warm_python() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory, and the study that is run in it.
-
-    Attributes:
-      cold: runs start every Python anew, as they do outside of tests.
-    """
+    """A working directory, and the study that is run in it."""
 
     repository: Path
     directory: Path
-    cold: bool = False
 
     def write(self, study: Mapping[str, Any]) -> Path:
         path = self.directory / "study.yaml"
@@ -165,7 +160,7 @@ class Workspace:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a study; standard error is merged into standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)))
-        if WarmPython.socket and not self.cold:
+        if WarmPython.socket:
             command = WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
         # a store's copies are no files of a run on disk
