@@ -186,7 +186,7 @@ def let_runs_ask(path: str) -> None:
             words = ([sys.executable, "-ISu", __file__, path, "-m", DESCRIBE], *words[1:])
         return run(*words, **options)
 
-    subprocess.run = asked  # type: ignore[assignment]
+    subprocess.run = asked
 
 
 def python_path() -> list[str]:
