@@ -190,6 +190,7 @@ def let_runs_ask(path: str) -> None:
 
 
 def python_path() -> list[str]:
+    """Returns the folders that PYTHONPATH names."""
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
