@@ -19,7 +19,7 @@ from tests.browser.chromium import (
     text_of,
 )
 from tests.support.mlflow_server import serve
-from tests.workflow.conftest import SMALL, Workspace
+from tests.workflow.conftest import SMALL, Workspace, _warm_python  # noqa: F401
 
 from dpprobe.artifacts import read_json
 

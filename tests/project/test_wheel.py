@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -48,9 +49,16 @@ def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "environment.pth").write_text(sysconfig.get_path("purelib"))
     uv = Path(sys.executable).with_name("uv")
     subprocess.run(
-        [uv, "pip", "install", "--offline", "--no-deps", "--python", folder / "bin/python", wheel],
+        [
+            uv, "pip", "install", "--offline", "--no-deps", "--compile-bytecode",
+            "--python", folder / "bin/python", wheel,
+        ],
         check=True, capture_output=True, timeout=TIMEOUT,
     )  # fmt: skip
+    source = REPOSITORY / "src/dpprobe"
+    for path in source.rglob("__pycache__/*"):
+        if path.suffix != ".pyc":  # machine code of the same modules
+            shutil.copy(path, site / "dpprobe" / path.relative_to(source))
     return folder / "bin"
 
 

@@ -3,11 +3,11 @@
     python tests/support/warm_python.py serve SOCKET    forks a process a request
     python -IS tests/support/warm_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
-A run asks for Snakemake, and Snakemake for each script of a job. Such a process has the arguments,
-the folder, the environment and the files of the one that asks, which ends as it does; the one that
-asks is killed, and so is it. Libraries alone are imported beforehand: every process imports
-dpprobe itself. What a run does from the first instruction on, when it is killed, or on another
-machine is tested with Pythons as they are.
+A run asks for Snakemake, and Snakemake for each script of a job and for what its plan says of
+networks. Such a process has the arguments, the folder, the environment and the files of the one
+that asks, which ends as it does; the one that asks is killed, and so is it. Libraries alone are
+imported beforehand: every process imports dpprobe itself. What a run does from the first
+instruction on, when it is killed, or on another machine is tested with Pythons as they are.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Of Snakemake, when the server starts; of jobs, when the first one is asked for; of networks alike.
+# Of Opacus only what it imports: its own import has all messages of a process printed once more.
 FOR_RUNS = (
     "snakemake.cli",
     "snakemake.script",
@@ -33,11 +34,13 @@ FOR_RUNS = (
     "pydantic",
 )
 FOR_JOBS = (
-    "torch", "numba", "h5py", "pyarrow.parquet", "scipy.stats", "scipy.special", "scipy.linalg",
-    "sklearn.metrics", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image", "dp_accounting.pld",
-    "mlflow.store.tracking.sqlalchemy_store",
+    "torch", "torch.distributed.fsdp", "numba", "h5py", "pyarrow.parquet", "pyarrow.dataset",
+    "scipy.stats", "scipy.special", "scipy.linalg", "sklearn.metrics", "sklearn.datasets",
+    "openTSNE", "jinja2", "matplotlib.figure", "matplotlib.pyplot", "PIL.Image",
+    "dp_accounting.pld", "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
-FOR_NETWORKS = ("timm", "torchvision")
+FOR_NETWORKS = ("timm", "torchvision", "open_clip")
+DESCRIBE = "dpprobe.backbones.describe"  # what a plan asks of networks, in a process of its own
 LENGTH = struct.Struct("!I")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -146,8 +149,11 @@ def prepare(arguments: list[str]) -> None:
     names = list(FOR_RUNS)
     if arguments[0] != "-m":
         names += FOR_JOBS
-        if b"timm" in Path(arguments[0]).read_bytes():  # the job's study stands in it
+        job = Path(arguments[0]).read_bytes()  # its study stands in it
+        if b"timm" in job or b"open_clip" in job:
             names += FOR_NETWORKS
+    elif arguments[1] == DESCRIBE:
+        names += ("torch", *FOR_NETWORKS)
     for name in names:
         if name not in sys.modules:
             importlib.import_module(name)
@@ -160,8 +166,10 @@ def prepare(arguments: list[str]) -> None:
     gc.freeze()  # a collection would copy every page that is shared
 
 
-def let_jobs_ask(path: str) -> None:
-    """Has Snakemake ask the server for the scripts of its jobs."""
+def let_runs_ask(path: str) -> None:
+    """Has Snakemake ask the server for the scripts of its jobs, and for what networks are."""
+    import subprocess
+
     from snakemake.script import PythonScript  # type: ignore[import-untyped]
 
     def execute_script(script: Any, fname: str, edit: bool = False) -> None:
@@ -171,6 +179,19 @@ def let_jobs_ask(path: str) -> None:
         script._execute_cmd(command, words=words)
 
     PythonScript.execute_script = execute_script
+    run = subprocess.run
+
+    def asked(*words: Any, **options: Any) -> Any:
+        if words and words[0] == [sys.executable, "-m", DESCRIBE]:
+            words = ([sys.executable, "-ISu", __file__, path, "-m", DESCRIBE], *words[1:])
+        return run(*words, **options)
+
+    subprocess.run = asked
+
+
+def python_path() -> list[str]:
+    """Returns the folders that PYTHONPATH names."""
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def become(request: dict[str, Any]) -> None:
@@ -178,9 +199,11 @@ def become(request: dict[str, Any]) -> None:
     import runpy
 
     os.chdir(request["folder"])
+    before = python_path()
     for name in set(os.environ) - set(request["environment"]):
         del os.environ[name]
     os.environ.update(request["environment"])
+    sys.path[1:] = python_path() + [path for path in sys.path[1:] if path not in before]
     first, *rest = request["arguments"]
     if first == "-m":
         name, *words = rest
@@ -222,8 +245,8 @@ def main() -> None:
         sys.exit(ask(sys.argv[1], sys.argv[2:]))
     path = sys.argv[2]
     server = Server(path)
-    prepare(["-m"])
-    let_jobs_ask(path)
+    prepare(["-m", "snakemake"])
+    let_runs_ask(path)
     request = server.serve()
     if request:
         end_with(lambda: become(request))

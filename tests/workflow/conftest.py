@@ -89,7 +89,6 @@ class WarmPython:
 
     script = Path(__file__).parents[1] / "support/warm_python.py"
     socket: str | None = None
-    code: str | None = None  # whose dpprobe its processes import
 
     @classmethod
     @contextmanager
@@ -98,7 +97,7 @@ class WarmPython:
         quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
         with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
-            cls.socket, cls.code = f"{folder}/socket", os.environ.get("PYTHONPATH")
+            cls.socket = f"{folder}/socket"
             with subprocess.Popen(
                 [sys.executable, str(cls.script), "serve", cls.socket],
                 stdin=subprocess.PIPE,  # it ends with this process
@@ -120,6 +119,12 @@ class WarmPython:
             time.sleep(0.05)
         return [sys.executable, "-ISu", str(cls.script), cls.socket, *command[1:]]
 
+    @classmethod
+    def job(cls) -> str:
+        """Returns a shell's command that runs the job script `$1`; its Python is asked for."""
+        cold = [sys.executable, "-m", "snakemake"]
+        return f"sed 's#{' '.join(cold)}#{' '.join(cls.asked(cold))}#' \"$1\" | sh"
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_python() -> Iterator[None]:
@@ -129,15 +134,10 @@ def _warm_python() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory, and the study that is run in it.
-
-    Attributes:
-      cold: runs start every Python anew, as they do outside of tests.
-    """
+    """A working directory, and the study that is run in it."""
 
     repository: Path
     directory: Path
-    cold: bool = False
 
     def write(self, study: Mapping[str, Any]) -> Path:
         path = self.directory / "study.yaml"
@@ -160,9 +160,8 @@ class Workspace:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a study; standard error is merged into standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)))
-        here = self.repository / "tests" == Path(__file__).parents[1]
-        if WarmPython.socket and WarmPython.code == os.environ.get("PYTHONPATH") and here:
-            command = command if self.cold else WarmPython.asked(command)
+        if WarmPython.socket:
+            command = WarmPython.asked(command)
         results = self.directory / study.get("results_dir", "results")
         # a store's copies are no files of a run on disk
         alone = {"--dry-run", "--default-storage-provider"} & {*arguments}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -35,7 +34,7 @@ def finished(
     module_workspace: Callable[[str], Workspace], study: dict[str, Any]
 ) -> tuple[Workspace, Counter[str]]:
     """The finished study, and the jobs that made it."""
-    workspace = dataclasses.replace(module_workspace("default"), cold=True)
+    workspace = module_workspace("default")
     said = workspace.run(study).stdout
     (workspace.directory / SAID).write_text(said)
     return workspace, count_rules(said)

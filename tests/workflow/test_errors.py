@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import PREPARED, Template, Workspace
+from .conftest import PREPARED, Template, WarmPython, Workspace
 
 
 def test_a_wrong_study_stops_at_once_with_one_line(
@@ -139,7 +139,7 @@ def test_a_failure_ends_with_its_cause(
 
 # Submits by running the job at once, and remembers how it ended.
 SUBMIT = """#!/bin/sh
-sh "$1" >job.log 2>&1 && echo success >ended || echo failed >ended
+{job} >job.log 2>&1 && echo success >ended || echo failed >ended
 echo 17
 """
 ELSEWHERE = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
@@ -151,7 +151,7 @@ ELSEWHERE += ["--cluster-generic-status-cmd", "cat ended #"]
 def test_an_error_that_stays_is_not_tried_again(
     workspace: Workspace, small: dict[str, Any], template: Template, words: list[str]
 ) -> None:
-    (workspace.directory / "submit.sh").write_text(SUBMIT)
+    (workspace.directory / "submit.sh").write_text(SUBMIT.replace("{job}", WarmPython.job()))
     (workspace.directory / "submit.sh").chmod(0o755)
     small["methods"]["sgd"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
     template(workspace, small, *PREPARED)

@@ -23,8 +23,7 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A copy of the project with the page's file and line in it."""
     folder = tmp_path_factory.mktemp("extended")
     for name in ("src", "workflow", "scripts", "envs", "resources"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(repository / name, folder / name, ignore=ignored)
+        shutil.copytree(repository / name, folder / name)
     shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
     page = (repository / "docs/extending.md").read_text()
     module, line = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -21,8 +20,14 @@ from dpprobe.results.network_record import NetworkRecord
 
 from .conftest import TIMEOUT, Workspace
 
-VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
-CONVOLUTIONAL = {"family": "timm", "model": "test_efficientnet", "pretrained": False}
+VIT = {
+    "family": "timm", "model": "test_vit", "pretrained": False,
+    "model_args": {"img_size": 32}, "preprocessing": {"size": 32},
+}  # fmt: skip
+CONVOLUTIONAL = {
+    "family": "timm", "model": "test_efficientnet", "pretrained": False,
+    "preprocessing": {"size": 32},
+}  # fmt: skip
 NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
 SGD = {"head": "sgd", "batch_size": 16, "epochs": 1}
 # the cheapest: stored features, and no pass through a network
@@ -139,9 +144,8 @@ def logs(workspace: Workspace) -> str:
 def test_a_job_that_is_killed_goes_on_and_ends_with_the_same_bits(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
-    workspace = dataclasses.replace(workspace, cold=True)
     study |= {"seeds": 1, "fine_tuning": {"checkpoint_minutes": 1e-6}}
-    study["methods"] = {"head": HEAD | {"steps": 300}}
+    study["methods"] = {"head": HEAD | {"steps": 100}}
     workspace.run(study, "networks")
     folder = network(workspace, "head", 0)
     expected = contents(folder)

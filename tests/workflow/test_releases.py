@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from dpprobe.release.bundle import BUNDLE_FILES, bundle_digest
 from dpprobe.release.ledger import Ledger
 
-from .conftest import SMALL, Workspace, count_rules
+from .conftest import SMALL, WarmPython, Workspace, count_rules
 
 STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
     "datasets": {"digits": {"source": "sklearn", "name": "digits", "split_by": "id"}},
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def dpprobe(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dpprobe", *arguments],
+        WarmPython.asked([sys.executable, "-m", "dpprobe", *arguments]),
         cwd=workspace.directory, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dpprobe.logs import LASTING
 
-from .conftest import Template, Workspace
+from .conftest import Template, WarmPython, Workspace
 
 # Runs the job at once, and does not come back until long after it has ended.
 SBATCH = """#!/bin/sh
@@ -114,7 +114,7 @@ def test_a_status_command_that_cannot_run_ends_the_run(
 def test_status_commands_that_a_signal_ended_lose_no_job(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
-    submit = '#!/bin/sh\nsh "$1" >job.log 2>&1\necho 17\n'
+    submit = f"#!/bin/sh\n{WarmPython.job()} >job.log 2>&1\necho 17\n"
     for name, text in {"submit.sh": submit, "status.sh": STATUS}.items():
         (workspace.directory / name).write_text(text)
         (workspace.directory / name).chmod(0o755)

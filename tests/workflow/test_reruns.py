@@ -132,7 +132,7 @@ def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in CODE:
         source = repository / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name)
         else:
             folder.mkdir(exist_ok=True)
             shutil.copy(source, folder)

@@ -25,7 +25,8 @@ def asked(
     found = workspace.directory / "properties.txt"
     found.unlink(missing_ok=True)
     words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", str(recorder)]
-    words += ["--jobs", "4", "--keep-going", "--retries", str(retries), *arguments]
+    words += ["--jobs", "4", "--keep-going", "--seconds-between-status-checks", "1"]
+    words += ["--retries", str(retries), *arguments]
     assert workspace.run(study, *words, check=False).returncode
     jobs = [json.loads(line) for line in found.read_text().splitlines()]
     return [

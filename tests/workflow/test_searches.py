@@ -12,6 +12,7 @@ from dpprobe.results.network_record import NetworkRecord
 from dpprobe.results.search_record import SearchRecord
 
 from .conftest import Workspace
+from .test_fine_tuning import VIT
 
 NETWORK = {"head": "fine_tune", "tune": "head", "batch_size": 16, "steps": 2}
 RATES = {"learning_rate": [0.1, 0.5, 2.0]}
@@ -25,7 +26,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     return small | {
         "datasets": {"digits": digits},
-        "backbones": {"vit": {"family": "timm", "model": "test_vit", "pretrained": False}},
+        "backbones": {"vit": VIT},
         "methods": {
             "searched": NETWORK | {"search": {"trials": 3, "space": RATES, "held_out": 0.3}},
             "priced": {"head": "tuned", "base": NETWORK, "search": RATES, "trials": 2},

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import PREPARED, Template, Workspace
+from .conftest import PREPARED, Template, WarmPython, Workspace
 from .test_reruns import CODE
 
 # Runs each job at once, and edits what the test says after the first training job.
 SUBMIT = """#!/bin/sh
-sh "$1" >>jobs.log 2>&1
+{job} >>jobs.log 2>&1
 echo $? >ended
 if grep -q '"rule": "train_heads' "$1" && test -f edit.sh; then mv edit.sh done.sh; sh done.sh; fi
 echo 17
@@ -39,7 +39,8 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def cluster(workspace: Workspace, study: dict[str, Any], template: Template) -> Workspace:
     """A study before its heads are trained, beside the commands of a cluster of one job."""
-    for name, text in {"submit.sh": SUBMIT, "status.sh": STATUS}.items():
+    submit = SUBMIT.replace("{job}", WarmPython.job())
+    for name, text in {"submit.sh": submit, "status.sh": STATUS}.items():
         (workspace.directory / name).write_text(text)
         (workspace.directory / name).chmod(0o755)
     template(workspace, study, *PREPARED)
@@ -50,7 +51,7 @@ def on_cluster(
     workspace: Workspace, study: dict[str, Any], *arguments: str, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Runs a study on the cluster of one job."""
-    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "0"]
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
     words += ["--cluster-generic-submit-cmd", "./submit.sh", "--latency-wait", "2"]
     words += ["--cluster-generic-status-cmd", "./status.sh"]
     return workspace.run(study, *arguments, *words, check=check)
@@ -121,7 +122,7 @@ def test_a_job_of_edited_code_refuses(
         source, target = repository / name, clone / name
         target.parent.mkdir(exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)
         else:
             shutil.copy(source, target)
     monkeypatch.setenv("PYTHONPATH", str(clone / "src"))

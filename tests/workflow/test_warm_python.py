@@ -38,6 +38,18 @@ def test_it_has_the_arguments_the_folder_and_the_environment_that_are_given(tmp_
     assert result.stderr == ""
 
 
+def test_it_imports_from_the_path_that_is_given(tmp_path: Path) -> None:
+    """As copies of the code do."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/of_this.py").write_text("WORD = 'a copy'")
+    variables = {"OF_THIS": "", "PYTHONPATH": str(tmp_path / "code")}
+    result = subprocess.run(
+        ask(tmp_path, "import of_this; print(of_this.WORD)"), env=os.environ | variables,
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    assert result.stdout.splitlines()[1] == "a copy"
+
+
 @pytest.mark.parametrize(
     ("rest", "status", "said"),
     [
