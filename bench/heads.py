@@ -33,7 +33,8 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
-from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
+from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, STREAMED, Key, Shape
+from streamed import streamed
 
 RESULTS = Path(__file__).resolve().parent / "results" / "heads.md"
 PARTS = ("batch32", "batch4096", "full", "second", "memory")
@@ -243,6 +244,11 @@ def all_engines(
             batch = setting.batch(case)
             products = limits.products(setting.clock, setting.features, batch, shape.classes)
             yield key("products"), products
+            if setting.clock.device == "cpu":
+                yield (
+                    key(STREAMED),
+                    streamed(setting.clock, setting.features, batch, shape.classes),
+                )
         if "second" in options.parts:
             for name, engine in limits.second_order(setting.clock, setting.features).items():
                 yield Key(setting.name, "second", name), engine

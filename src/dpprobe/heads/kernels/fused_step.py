@@ -492,7 +492,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
 def _cuts(sizes, chunk):
     """Returns where chunks begin and end, of batches laid end to end: of about `chunk` rows each.
 
-    A chunk is of one batch, and has at most 1.5 times so many rows, or `chunk` if that is most.
+    A chunk is of one batch, and has fewer than 1.5 times so many rows.
     """
     cuts = [0]
     start = 0
@@ -545,7 +545,7 @@ def _add_chunk(
     if parts.shape[0]:
         for i in range(m):
             row_parts[i] = parts[rows[i]]
-    for i in range(-(-m // _ROWS) * _ROWS):
+    for i in range(max(-(-m // _ROWS) * _ROWS, 2 * _INTERLEAVED)):
         pointers[i] = first + 4 * d * rows[min(i, m - 1)]
     next_rows = following.shape[0]
     for i in range(next_rows):
@@ -593,6 +593,7 @@ def chunk_rows(d, classes):
     and the less it matters whether the next ones have come.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
+    # By `_cuts` a chunk may come out half as large again.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // _ROWS * _ROWS))
 
 
@@ -604,7 +605,7 @@ def add_clipped_sums(
     features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, sizes, weights, classes,
     releases,
 ):  # fmt: skip
-    """Adds each seed's clipped sum over the same rows to its releases, of one slice of them each.
+    """Adds each seed's clipped sums over slices of the same rows to its releases, one a slice.
 
     Args:
       features: float32 [n, d].
@@ -659,8 +660,6 @@ def _draw(lanes, tail, deviation, drawn, size, columns, release):
 
 
 _HEAD = "f4[:, :, ::1]"
-
-
 _NOISE = "u8[:, ::1], u8[:, ::1], f4"
 
 
