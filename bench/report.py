@@ -236,11 +236,12 @@ def limit(engines: Engines) -> list[str]:
         "",
         "The limit of a step is its two products and its noise, at the fastest of these rates; "
         "fetching a batch's rows (in units of the limit) can hide behind them. How well it can is "
-        "measured, not reckoned: a loop reads each row once and multiplies registers as often as "
-        "the products do; that and the noise is the bound with the memory in it. The last column "
+        "measured: a plain loop reads each row once, fetches the next ones, and multiplies "
+        "registers as often as the products do. That, or the products where they take longer, and "
+        "the noise is the limit with the memory in it (in units of the limit). The last column "
         "takes the products in their own shapes, in the fastest of nine forms of torch and NumPy.",
         "",
-        "| | products | noise | (rows fetched) | bound with the memory | "
+        "| | products | noise | (rows fetched) | limit with the memory | "
         "dpprobe, times the limit | dpprobe, times its products |",
         "|---|---|---|---|---|---|---|",
         *rows,
@@ -248,7 +249,7 @@ def limit(engines: Engines) -> list[str]:
 
 
 def from_memory(engines: Engines, name: str, case: str, parts: Mapping[str, float]) -> str:
-    """The bound of a step whose rows come from memory, and our time over it."""
+    """The limit of a step whose rows come from memory, and our time over it."""
     streamed = engines.get(Key(name, case, STREAMED))
     if streamed is None:
         return "-"

@@ -1,9 +1,8 @@
-"""Measures what a step costs at least where its rows come from memory: one loop, machine code.
+"""Measures how fast rows come from memory while the processor multiplies: one loop, machine code.
 
 Every row of a batch is read once, the next rows are fetched meanwhile, and each vector that was
 read is followed by as many multiplications in registers as the step's two products make of it.
-Nothing is written, no weight is loaded, no row is read again: a step that is bound by the memory or
-by the multipliers is not faster.
+Nothing is written, no weight is loaded, no row is read again.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -23,11 +22,10 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from clock import Clock, Engine
-from dpprobe.heads.kernels.fused_step import _FLAGS, _LANES, _ZERO, _Code
+from dpprobe.heads.kernels.vectors import FLAGS, LANES, ZERO, Code
 
-_TOTALS = 20 if _LANES == 16 else 10
+_TOTALS = 20 if LANES == 16 else 10
 _AHEAD = 8
-_BLOCK_ROWS = 2**14
 
 
 def streamed(clock: Clock, features: torch.Tensor, batch: int, classes: int) -> Engine:
@@ -39,7 +37,7 @@ def streamed(clock: Clock, features: torch.Tensor, batch: int, classes: int) -> 
       classes: that each row is multiplied with, twice.
     """
     generator, n = np.random.default_rng(0), len(features)
-    steps = max(1, _BLOCK_ROWS // batch)
+    steps = max(1, n // batch)  # so many read as many rows as there are
     rows = [
         np.arange(n) if batch == n else np.sort(generator.integers(n, size=batch))
         for _ in range(steps)
@@ -62,19 +60,19 @@ def _reader(products: int) -> Callable[[npt.NDArray[np.float32], npt.NDArray[np.
     def read_row(_context, row, ahead, d):
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             row, ahead, d = arguments
-            code = _Code(builder)
-            totals = [cgutils.alloca_once_value(builder, _ZERO) for _ in range(_TOTALS)]
+            code = Code(builder)
+            totals = [cgutils.alloca_once_value(builder, ZERO) for _ in range(_TOTALS)]
             weight = code.splat(builder.sitofp(d, ir.FloatType()))
-            size = ir.Constant(ir.IntType(64), 4 * _LANES)
-            vectors = builder.sdiv(d, ir.Constant(ir.IntType(64), _LANES))
+            size = ir.Constant(ir.IntType(64), 4 * LANES)
+            vectors = builder.sdiv(d, ir.Constant(ir.IntType(64), LANES))
             with cgutils.for_range(builder, vectors, intp=ir.IntType(64)) as loop:
                 byte = builder.mul(loop.index, size)
                 code.prefetch(builder.add(ahead, byte))
                 vector = code.vector(builder.add(row, byte))
                 for k in range(products):
                     total = totals[k % _TOTALS]
-                    product = builder.fmul(builder.load(total), weight, flags=_FLAGS)
-                    builder.store(builder.fadd(product, vector, flags=_FLAGS), total)
+                    product = builder.fmul(builder.load(total), weight, flags=FLAGS)
+                    builder.store(builder.fadd(product, vector, flags=FLAGS), total)
             summed = builder.load(totals[0])
             for total in totals[1:]:
                 summed = builder.fadd(summed, builder.load(total))

@@ -199,7 +199,7 @@ class NativeFullBatchSum(ClippedGradientSum):
 class Batches(NamedTuple):
     """Batches laid end to end: the arrays, the rows of them, and each step's number of rows.
 
-    More rows may follow, of steps to come.
+    More rows may follow, of a batch that is not among them.
     """
 
     arrays: fused_step.Arrays
@@ -239,13 +239,20 @@ class NativePoissonSum(ClippedGradientSum):
         self._arrays, self._rows, self._sizes = arrays, rows, sizes
         self._step, self._start = 0, 0
 
-    def next_batches(self, steps: int) -> Batches | None:
-        """Takes the batches of the next steps; None where they are too large for one thread."""
-        sizes = self._sizes[self._step : self._step + steps]
-        if self._arrays is None or sizes.max() > _LARGEST_BATCH:
+    def next_batches(self) -> Batches | None:
+        """Takes the prepared batches up to the first that is too large for one thread.
+
+        Returns:
+          None where the next one is too large, or batches are too many to gather.
+        """
+        sizes = self._sizes[self._step :]
+        if self._arrays is None or sizes[0] > _LARGEST_BATCH:
             return None
+        large = sizes > _LARGEST_BATCH
+        if large.any():
+            sizes = sizes[: int(large.argmax())]
         batches = Batches(self._arrays, self._rows[self._start :], sizes)
-        self._step, self._start = self._step + steps, self._start + int(sizes.sum())
+        self._step, self._start = self._step + len(sizes), self._start + int(sizes.sum())
         return batches
 
     def add_to(self, release: torch.Tensor) -> None:

@@ -213,23 +213,24 @@ class Training:
         """Takes the next `steps` steps of every seed."""
         stop = self.taken + steps
         while self.taken < stop:
-            batches = min(self._batches_at_once, stop - self.taken)
-            self._sum.prepare(batches)
-            if self._descend(batches):
-                continue
-            for first in range(0, batches, self._block):
-                block = min(self._block, batches - first)
+            prepared = self.taken + min(self._batches_at_once, stop - self.taken)
+            self._sum.prepare(prepared - self.taken)
+            while self.taken < prepared:
+                if self._descend():
+                    continue
+                block = min(self._block, prepared - self.taken)
                 drawn = self._noise.draw(block, self._deviation).unflatten(2, self._shape[1:])
                 for noise in drawn.unbind(1):
                     self._step(noise)
 
-    def _descend(self, steps: int) -> bool:
-        """Takes plain steps in compiled code; False where that is impossible."""
+    def _descend(self) -> bool:
+        """Takes the next plain steps in compiled code; False where there is none."""
         if not self._plain or not isinstance(self._sum, NativePoissonSum):
             return False
-        batches = self._sum.next_batches(steps)
+        batches = self._sum.next_batches()
         if batches is None:
             return False
+        steps = len(batches.sizes)
         window = slice(self.taken, self.taken + steps)
         fused_step.descend(
             *batches.arrays,
@@ -278,7 +279,7 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
-    """Returns the number of steps whose noise is drawn at a time.
+    """Returns the number of steps whose noise is drawn at a time, where steps are not compiled.
 
     On a GPU noise depends on it, so it must not depend on how many seeds train together.
 
@@ -287,7 +288,10 @@ def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
       mechanism: the gradients.
       rows: in the dataset.
     """
-    return max(1, min(_NOISE_BYTES // (4 * size), batch_steps(mechanism, rows)))
+    steps = _NOISE_BYTES // (4 * size)
+    if mechanism.sample_rate < 1:
+        steps = min(steps, batch_steps(mechanism, rows))
+    return max(1, steps)
 
 
 def batch_steps(mechanism: Mechanism, rows: int) -> int:

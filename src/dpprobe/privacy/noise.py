@@ -122,9 +122,13 @@ class GaussianNoise:
     def source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the only seed's generators and its deviation, for compiled loops that `fill`.
+        """Returns the generators of the only seed, on the CPU, for compiled loops that call `fill`.
 
-        They draw the numbers that `draw` would, and move the generators on.
+        A loop draws the numbers that `draw` would, step after step, and the generators move on. At
+        a deviation of 0 it must draw nothing, as `draw` does.
+
+        Returns:
+          lanes, tail and deviation of `fill`: the deviation rounded up to float32.
         """
         (words,) = self._words
         return words.lanes, words.tail, _rounded_up(deviation)

@@ -93,16 +93,19 @@ class PoissonSampler:
         return rows[:taken], sizes
 
     def _distances(self, draws: int) -> npt.NDArray[np.int64]:
-        """Draws geometric variables: below a rate of 1/3 what NumPy draws, in a third of the time.
+        """Draws geometric variables, from 1 on.
 
-        There NumPy, too, rounds exponential variables up.
+        An exponential variable E of mean 1, divided by -log(1 - rate), lies above k with
+        probability (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy draws by
+        the same formula, in three times as long.
         """
         if self.rate >= _SEARCHED:
             return self._generator.geometric(self.rate, size=draws)
         distances = self._generator.standard_exponential(size=draws)
         distances /= -math.log1p(-self.rate)
         np.ceil(distances, out=distances)
-        return np.minimum(distances, _FARTHEST, out=distances).astype(np.int64)
+        # E is 0 once in 2^53 draws: a distance of 0 would have a row join a batch twice.
+        return np.clip(distances, 1, _FARTHEST, out=distances).astype(np.int64)
 
     def state(self) -> dict[str, Any]:
         """Returns a copy of where the sampler stands, JSON-compatible."""
@@ -196,16 +199,14 @@ def split_hits(hits, rows, out, sizes):
     Returns:
       How many hits the steps have.
     """
-    step, first = 0, 0
-    for place in range(hits.shape[0]):
-        while hits[place] - first >= rows:
-            first += rows
-            step += 1
-            if step == sizes.shape[0]:
-                return place
-        out[place] = hits[place] - first
-        sizes[step] += 1
-    return hits.shape[0]
+    place, first = 0, 0
+    for step in range(sizes.shape[0]):
+        while place < hits.shape[0] and hits[place] - first < rows:
+            out[place] = hits[place] - first
+            sizes[step] += 1
+            place += 1
+        first += rows
+    return place
 
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u1[::1], i8, i8, i8[::1])")

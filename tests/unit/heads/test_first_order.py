@@ -272,6 +272,8 @@ def test_blocks_are_bounded_in_rows() -> None:
     assert first_order.block_steps(34, mechanism, 1_300_000) * 4096 <= first_order._BLOCK_ROWS
     (mechanism,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
     assert first_order.block_steps(34, mechanism, 1_300_000) == 1
+    (mechanism,) = Options(batch_size="full", steps=5).mechanisms(1_300_000)
+    assert first_order.block_steps(34, mechanism, 1_300_000) * 4 * 34 > first_order._NOISE_BYTES / 2
 
 
 # --- seeds, threads, streams -------------------------------------------------------------------

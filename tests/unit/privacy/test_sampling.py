@@ -70,12 +70,37 @@ def test_rows_and_steps_are_independent(
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
 
 
-@pytest.mark.parametrize("rate", [1e-7, 0.02, 0.3333, 0.34, 0.9])
+THIRD = [np.nextafter(1 / 3, 0), 1 / 3, np.nextafter(1 / 3, 1)]  # NumPy goes another way from here
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.02, *THIRD, 0.9])
 def test_distances_between_hits_are_numpys_geometric_variables(rate: float) -> None:
     hits, sizes = PoissonSampler(1000, rate, np.random.default_rng(4)).block(500)
-    wanted = np.cumsum(np.random.default_rng(4).geometric(rate, size=2 * len(hits) + 1)) - 1
+    wanted = np.cumsum(np.random.default_rng(4).geometric(rate, size=2 * len(hits) + 9)) - 1
     wanted = wanted[wanted < 500_000]
+    assert len(wanted) > 20
     np.testing.assert_array_equal(hits + np.repeat(np.arange(500), sizes) * 1000, wanted)
+
+
+def test_no_row_joins_a_batch_twice_whatever_is_drawn() -> None:
+    """An exponential variable of 53 bits is 0 once in a while."""
+
+    class Zeros:
+        def standard_exponential(self, size: int) -> np.ndarray:
+            return np.zeros(size)
+
+    sampler = PoissonSampler(5, 0.3, Zeros())  # type: ignore[arg-type]
+    rows, sizes = sampler.block(3)
+    np.testing.assert_array_equal(rows, np.tile(np.arange(5), 3))
+    np.testing.assert_array_equal(sizes, [5, 5, 5])
+
+
+def test_no_steps_draw_no_batches() -> None:
+    sampler, other = (PoissonSampler(10, 0.3, np.random.default_rng(4)) for _ in range(2))
+    rows, sizes = sampler.block(0)
+    assert (len(rows), len(sizes)) == (0, 0)
+    for actual, wanted in zip(sampler.block(7), other.block(7), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("rate", [1e-15, 1e-300])

@@ -17,20 +17,31 @@ what it was told to fetch, long before it is full: hence small chunks (`chunk_ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from dpprobe.heads.kernels import vectors
+from dpprobe.heads.kernels.vectors import (
+    FAST,
+    FLOAT,
+    INT,
+    INTERLEAVED,
+    LANES,
+    LINE,
+    ZERO,
+    Code,
+)
 from dpprobe.machine_code import MachineCode
 from dpprobe.privacy import noise
 
-MACHINE_CODE = MachineCode(__file__, noise.__file__)
+MACHINE_CODE = MachineCode(__file__, noise.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
 # The bound of a row that may not contribute: not 0, since 0 / 0 is no number.
@@ -44,144 +55,7 @@ _CLASSES, _ROWS, _VECTORS = 5, 4, 4
 _COLUMNS = 1024
 # Tiles of classes from which on it pays to copy rows.
 _MANY_KINDS = 4
-# Rows whose cache lines are fetched in turn, a step of a tile each; twice so many where one line a
-# step is not enough.
-_INTERLEAVED = 4
-
-
-def _lanes() -> int:
-    """Returns the number of float32 values in a vector register."""
-    features = binding.get_host_cpu_features()
-    return 16 if features.get("avx512f") else 8 if features.get("avx2") else 4
-
-
-_LANES = _lanes()
 _ALIGNED = 16
-
-_FAST = frozenset({"contract", "reassoc", "nsz"})
-_FLAGS = tuple(sorted(_FAST))
-_LINE = 64  # bytes of a cache line
-_FLOAT, _BYTE = ir.FloatType(), ir.IntType(8)
-_INT, _INT32 = ir.IntType(64), ir.IntType(32)
-_VECTOR = ir.VectorType(_FLOAT, _LANES)
-_ZERO = ir.Constant(_VECTOR, [0.0] * _LANES)
-
-
-class _Code:
-    """Instructions on vectors of float32 at addresses."""
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-
-    def offset(self, address: Any, *terms: tuple[Any, Any]) -> Any:
-        """Returns the address plus the sum of products."""
-        for left, right in terms:
-            left, right = (
-                ir.Constant(_INT, term) if isinstance(term, int) else term for term in (left, right)
-            )
-            address = self.builder.add(address, self.builder.mul(left, right))
-        return address
-
-    def read(self, address: Any, kind: Any, align: int | None = None) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
-
-    def vector(self, address: Any, mask: Any = None) -> Any:
-        """Reads a vector; lanes that the mask leaves out are not read and 0."""
-        pointer = self.builder.inttoptr(address, _VECTOR.as_pointer())
-        if mask is None:
-            return self.builder.load(pointer, align=4)
-        kind = ir.FunctionType(
-            _VECTOR,
-            [_VECTOR.as_pointer(), _INT32, ir.VectorType(ir.IntType(1), _LANES), _VECTOR],
-        )
-        load = cgutils.get_or_insert_function(
-            self.builder.module, kind, f"llvm.masked.load.v{_LANES}f32.p0"
-        )
-        return self.builder.call(load, [pointer, ir.Constant(_INT32, 4), mask, _ZERO])
-
-    def write(self, value: Any, address: Any) -> None:
-        pointer = self.builder.inttoptr(address, value.type.as_pointer())
-        self.builder.store(value, pointer, align=4)
-
-    def prefetch(self, address: Any) -> None:
-        """Asks for the cache line at an address, in the second-level cache."""
-        kind = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT32, _INT32, _INT32])
-        ask = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        pointer = self.builder.inttoptr(address, _BYTE.as_pointer())
-        self.builder.call(ask, [pointer, *(ir.Constant(_INT32, value) for value in (0, 2, 1))])
-
-    def fetch_ahead(self, spots: Any, start: Any, twice: Any, line: Any) -> None:
-        """Asks for a line of each of four rows, or of twice four, counted from a byte on."""
-        byte = self.builder.add(start, self.builder.mul(line, ir.Constant(_INT, _LINE)))
-
-        def fetch(rows: range) -> None:
-            for row in rows:
-                spot = self.read(self.offset(spots, (8, row)), _INT)
-                self.prefetch(self.builder.add(spot, byte))
-
-        fetch(range(_INTERLEAVED))
-        with self.builder.if_then(self.builder.icmp_signed("!=", twice, ir.Constant(_INT, 0))):
-            fetch(range(_INTERLEAVED, 2 * _INTERLEAVED))
-
-    def walk(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
-        """Goes through steps, four at a time, and fetches ahead, a line for each of the four."""
-        together = ir.Constant(_INT, _INTERLEAVED)
-        fours = self.builder.sdiv(steps, together)
-        with cgutils.for_range(self.builder, fours, intp=_INT) as loop:
-            if ahead:
-                self.fetch_ahead(*ahead, loop.index)
-            first = self.builder.mul(loop.index, together)
-            for step in range(_INTERLEAVED):
-                advance(self.builder.add(first, ir.Constant(_INT, step)))
-        done = self.builder.mul(fours, together)
-        with cgutils.for_range(self.builder, self.builder.sub(steps, done), intp=_INT) as loop:
-            advance(self.builder.add(done, loop.index))
-
-    def splat(self, value: Any) -> Any:
-        kind = ir.VectorType(value.type, _LANES)
-        none = ir.Constant(kind, ir.Undefined)
-        first = self.builder.insert_element(none, value, ir.Constant(_INT32, 0))
-        order = ir.Constant(ir.VectorType(_INT32, _LANES), [0] * _LANES)
-        return self.builder.shuffle_vector(first, none, order)
-
-    def mask(self, count: Any) -> Any:
-        """Returns the mask of the first `count` lanes."""
-        lanes = ir.Constant(ir.VectorType(_INT, _LANES), list(range(_LANES)))
-        return self.builder.icmp_signed("<", lanes, self.splat(count))
-
-    def add_product(self, total: Any, left: Any, right: Any) -> None:
-        """Adds left * right to a variable of the function."""
-        product = self.builder.fmul(left, right, flags=_FLAGS)
-        value = self.builder.fadd(product, self.builder.load(total), flags=_FLAGS)
-        self.builder.store(value, total)
-
-    def zeros(self, rows: int, columns: int) -> list[list[Any]]:
-        """Returns variables that are 0, which LLVM keeps in registers."""
-        return [
-            [cgutils.alloca_once_value(self.builder, _ZERO) for _ in range(columns)]
-            for _ in range(rows)
-        ]
-
-    def sums(self, vectors: Sequence[Any]) -> Any:
-        """Returns the sum of each of four vectors, as one of 4 values."""
-        pairs = [self._fold(*vectors[:2], _LANES), self._fold(*vectors[2:], _LANES)]
-        folded, size = self._fold(*pairs, _LANES // 2), _LANES // 4
-        while size > 1:
-            size //= 2
-            swapped = [lane ^ size for lane in range(_LANES)]
-            folded = self.builder.fadd(folded, self._pick(folded, folded, swapped), flags=_FLAGS)
-        return self._pick(folded, folded, range(0, _LANES, _LANES // 4))
-
-    def _fold(self, left: Any, right: Any, size: int) -> Any:
-        """Adds the halves of each group of `size` lanes: first those of `left`."""
-        starts = range(0, 2 * _LANES, size)
-        low = [start + lane for start in starts for lane in range(size // 2)]
-        halves = [self._pick(left, right, [lane + half for lane in low]) for half in (0, size // 2)]
-        return self.builder.fadd(*halves, flags=_FLAGS)
-
-    def _pick(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
-        order = ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))
-        return self.builder.shuffle_vector(left, right, order)
 
 
 @intrinsic
@@ -189,7 +63,7 @@ def _fetch(_context, address):
     """Asks for the cache line at an address."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _Code(builder).prefetch(arguments[0])
+        Code(builder).prefetch(arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
@@ -199,30 +73,30 @@ def _fetch(_context, address):
 def _products(_context, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice):
     """Adds to [5, 4] the products of 5 rows of weights and the rows that 4 addresses point to.
 
-    Of so many columns, from a byte of the rows on. On the way it fetches a line a step, of the rows
-    whose addresses are at `spots`.
+    Of so many columns, from a byte of the rows on. On the way it fetches a line a step, as
+    `Code.fetch_ahead` does with the last three arguments.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         rows, byte, columns, weights, stride, out, out_stride, *ahead = arguments
-        code = _Code(builder)
-        places = [code.read(code.offset(rows, (8, i)), _INT) for i in range(_ROWS)]
+        code = Code(builder)
+        places = [code.read(code.offset(rows, (8, i)), INT) for i in range(_ROWS)]
         points = [builder.add(place, byte) for place in places]
         heads = [code.offset(weights, (stride, k)) for k in range(_CLASSES)]
         totals = code.zeros(_CLASSES, _ROWS)
 
         def advance(step: Any, mask: Any = None) -> None:
-            byte = builder.mul(step, ir.Constant(_INT, 4 * _LANES))
+            byte = builder.mul(step, ir.Constant(INT, 4 * LANES))
             vectors = [code.vector(builder.add(point, byte), mask) for point in points]
             for head, head_totals in zip(heads, totals, strict=True):
                 weight = code.vector(builder.add(head, byte), mask)
                 for total, vector in zip(head_totals, vectors, strict=True):
                     code.add_product(total, weight, vector)
 
-        whole = builder.sdiv(columns, ir.Constant(_INT, _LANES))
+        whole = builder.sdiv(columns, ir.Constant(INT, LANES))
         code.walk(whole, advance, ahead)
-        left = builder.sub(columns, builder.mul(whole, ir.Constant(_INT, _LANES)))
-        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(_INT, 0))):
+        left = builder.sub(columns, builder.mul(whole, ir.Constant(INT, LANES)))
+        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(INT, 0))):
             advance(whole, code.mask(left))
         for k, head_totals in enumerate(totals):
             sums = code.sums([builder.load(total) for total in head_totals])
@@ -239,13 +113,13 @@ def _lay_out(_context, rows, m, byte, pointers, panel):
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         rows, m, byte, pointers, panel = arguments
-        code, size = _Code(builder), 4 * _LANES * _VECTORS
-        with cgutils.for_range(builder, m, intp=_INT) as loop:
-            point = builder.add(code.read(code.offset(rows, (8, loop.index)), _INT), byte)
+        code, size = Code(builder), 4 * LANES * _VECTORS
+        with cgutils.for_range(builder, m, intp=INT) as loop:
+            point = builder.add(code.read(code.offset(rows, (8, loop.index)), INT), byte)
             place = code.offset(panel, (size, loop.index))
             for j in range(_VECTORS):
-                vector = code.vector(code.offset(point, (4 * _LANES, j)))
-                code.write(vector, code.offset(place, (4 * _LANES, j)))
+                vector = code.vector(code.offset(point, (4 * LANES, j)))
+                code.write(vector, code.offset(place, (4 * LANES, j)))
             code.write(place, code.offset(pointers, (8, loop.index)))
         return context.get_dummy_value()
 
@@ -253,7 +127,7 @@ def _lay_out(_context, rows, m, byte, pointers, panel):
 
 
 def _outer_sum(
-    code: _Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
+    code: Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
 ) -> None:
     """Adds to 5 rows of sums, `vectors` wide: residuals [5, m] times [m] rows at addresses."""
     rows, m, residuals, residual_stride, sums, stride, byte = arguments
@@ -261,32 +135,32 @@ def _outer_sum(
     totals = code.zeros(_CLASSES, vectors)
     for class_totals in totals:
         for total in class_totals:
-            builder.store(_ZERO, total)
+            builder.store(ZERO, total)
 
     def advance(step: Any) -> None:
-        point = builder.add(code.read(code.offset(rows, (8, step)), _INT), byte)
-        parts = [code.vector(code.offset(point, (4 * _LANES, j)), mask) for j in range(vectors)]
+        point = builder.add(code.read(code.offset(rows, (8, step)), INT), byte)
+        parts = [code.vector(code.offset(point, (4 * LANES, j)), mask) for j in range(vectors)]
         for k, class_totals in enumerate(totals):
             place = code.offset(residuals, (residual_stride, k), (4, step))
-            residual = code.splat(code.read(place, _FLOAT))
+            residual = code.splat(code.read(place, FLOAT))
             for total, part in zip(class_totals, parts, strict=True):
                 code.add_product(total, residual, part)
 
     code.walk(m, advance, ahead)
     for k, class_totals in enumerate(totals):
         for j, total in enumerate(class_totals):
-            place = code.offset(sums, (stride, k), (4 * _LANES, j))
+            place = code.offset(sums, (stride, k), (4 * LANES, j))
             code.write(builder.fadd(code.vector(place), builder.load(total)), place)
 
 
 @intrinsic
 def _add_outer(
-    _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, twice
+    _context, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
     """Adds `_outer_sum` over 4 vectors, from a byte of the rows on; fetches as `_products` does."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        _outer_sum(_Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
+        _outer_sum(Code(builder), arguments[:-3], _VECTORS, None, arguments[-3:])
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 10), generate
@@ -297,7 +171,7 @@ def _add_outer_end(_context, rows, m, residuals, residual_stride, sums, stride, 
     """Adds `_outer_sum` over the vector at `byte`, of which `left` columns are features."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        code = _Code(builder)
+        code = Code(builder)
         _outer_sum(code, arguments[:-1], 1, code.mask(arguments[-1]))
         return context.get_dummy_value()
 
@@ -315,7 +189,7 @@ _E0, _E1, _E2 = _f4(5.0000001201e-1), _f4(1.6666665459e-1), _f4(4.1665795894e-2)
 _E3, _E4, _E5 = _f4(8.3334519073e-3), _f4(1.3981999507e-3), _f4(1.9875691500e-4)
 
 
-@jit(fastmath=_FAST)
+@jit(fastmath=FAST)
 def _exp(x):
     """Returns exp(x) for x up to 0, which is not NaN; e^-87 below -87."""
     x = max(x, _LEAST_EXPONENT)
@@ -326,7 +200,7 @@ def _exp(x):
     return (series * (x * x) + x + _ONE) * _i4(_i4(power + _BIAS) << _MANTISSA_BITS).view(_f4)
 
 
-@jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1], f4[:, ::1], i8, f4[::1])", fastmath=_FAST)
+@jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1], f4[:, ::1], i8, f4[::1])", fastmath=FAST)
 def _finish_logits(z, classes, m, scale, top, weights, d, usable):
     """Applies scale and bias; finds each row's largest logit.
 
@@ -351,7 +225,7 @@ def _finish_logits(z, classes, m, scale, top, weights, d, usable):
         top[i] = top[i] if usable[i] > _NONE else _NONE
 
 
-@jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1])", fastmath=_FAST)
+@jit("void(f4[:, ::1], i8, i8, f4[::1], f4[::1])", fastmath=FAST)
 def _softmax(z, classes, m, top, total):
     for i in range(m):
         total[i] = _NONE
@@ -369,7 +243,7 @@ def _softmax(z, classes, m, top, total):
             line[i] *= total[i]
 
 
-@jit("void(f4[:, ::1], i8, i8)", fastmath=_FAST)
+@jit("void(f4[:, ::1], i8, i8)", fastmath=FAST)
 def _sigmoid(z, classes, m):
     for k in range(classes):
         line = z[k]
@@ -380,7 +254,7 @@ def _sigmoid(z, classes, m):
 
 @jit(
     "void(f4[:, ::1], i8, i8, f8[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[:, ::1], i8)",
-    fastmath=_FAST,
+    fastmath=FAST,
 )
 def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
     """Scales residuals down to the bounds, then by the parts; adds them to the biases' column.
@@ -410,20 +284,24 @@ def _clip(z, classes, m, bounds, scale, parts, usable, factors, release, d):
 def _aim(ahead, place, taken, tiles):
     """Returns what the next tile fetches, and the place from which the one after it goes on.
 
-    A tile fetches `taken` lines of each of some rows. The next rows' lines are spread evenly over
-    the tiles; those between fetch what the cache has.
+    The next rows' lines are spread evenly over the tiles; those between fetch what the cache has.
 
     Args:
-      ahead: the address of the rows' addresses and their number, how many rows go together, the
-        lines of a row, and the address of the address of a row that the cache has.
-      place: starts at 0, 0, 0.
+      ahead: the address of the next rows' addresses, and their number; how many rows are fetched
+        in turn; the lines of a row; the address of as many addresses of rows that the cache has.
+      place: (0, 0, 0) for the first tile.
+      taken: lines of each row that a tile fetches.
+      tiles: how many there are.
+
+    Returns:
+      The address of the rows' addresses, the byte of a row to begin at, and the next place.
     """
     later, rows, together, lines, resident = ahead
     due, row, line = place
     due += -(-rows // together) * -(-lines // taken)
     if due < tiles or row >= rows:
         return resident, 0, (due, row, line)
-    spots, start = later + 8 * row, _LINE * max(0, min(line, lines - taken))
+    spots, start = later + 8 * row, LINE * max(0, min(line, lines - taken))
     line += taken
     if line >= lines:
         row, line = row + together, 0
@@ -434,12 +312,12 @@ def _aim(ahead, place, taken, tiles):
 def _multiply(pointers, m, d, weights, z, ahead):
     """Writes weights times rows to z.
 
-    Long rows go by blocks of columns: the first-level cache holds those of 4 rows and 5 classes.
+    Long rows go by blocks of columns: a first-level cache of 48 KiB holds 4 rows and 5 classes.
     """
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride = z.ctypes.data, z.strides[0]
     columns, quads = min(d, _COLUMNS), -(-m // _ROWS)
-    taken = max(1, columns // (_LANES * _INTERLEAVED))
+    taken = max(1, columns // (LANES * INTERLEAVED))
     tiles = quads * (weights.shape[0] // _CLASSES) * -(-d // columns)
     place = (0, 0, 0)
     z[:, : quads * _ROWS] = _NONE
@@ -449,8 +327,7 @@ def _multiply(pointers, m, d, weights, z, ahead):
                 spots, start, place = _aim(ahead, place, taken, tiles)
                 _products(
                     rows + 8 * i, 4 * j, min(columns, d - j), heads + k * stride + 4 * j, stride,
-                    logits + k * logit_stride + 4 * i, logit_stride, spots, start,
-                    ahead[2] - _INTERLEAVED,
+                    logits + k * logit_stride + 4 * i, logit_stride, spots, start, ahead[2],
                 )  # fmt: skip
 
 
@@ -458,14 +335,14 @@ def _multiply(pointers, m, d, weights, z, ahead):
 def _multiply_back(pointers, m, d, z, release, panel, ahead):
     """Adds z times rows to the release.
 
-    Of many classes, the rows' next columns are first laid side by side, where the first-level
-    cache holds them.
+    Of many classes, the rows' next columns are first laid side by side: as they lie in long rows,
+    a cache has too few places for them.
     """
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride = release.ctypes.data, release.strides[0]
-    kinds, width = release.shape[0] // _CLASSES, _LANES * _VECTORS
+    kinds, width = release.shape[0] // _CLASSES, LANES * _VECTORS
     whole = d // width
-    taken, place = max(1, m // _INTERLEAVED), (0, 0, 0)
+    taken, place = max(1, m // INTERLEAVED), (0, 0, 0)
     side_by_side = kinds >= _MANY_KINDS
     at, byte = rows, 0
     for j in range(0, whole * width, width):
@@ -478,9 +355,9 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
             spots, start, place = _aim(ahead, place, taken, whole * kinds)
             _add_outer(
                 at, m, residuals + k * residual_stride, residual_stride,
-                sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2] - _INTERLEAVED,
+                sums + k * stride + 4 * j, stride, byte, spots, start, ahead[2],
             )  # fmt: skip
-    for j in range(whole * width, d, _LANES):
+    for j in range(whole * width, d, LANES):
         for k in range(0, release.shape[0], _CLASSES):
             _add_outer_end(
                 rows, m, residuals + k * residual_stride, residual_stride,
@@ -507,23 +384,17 @@ def _cuts(sizes, chunk):
 
 
 @jit()
-def _following(rows, cuts, chunk):
-    """Returns the rows of the chunk after one, or as many as may be the next batch's."""
-    start = cuts[chunk + 1]
-    if chunk + 2 < cuts.shape[0]:
-        return rows[start : cuts[chunk + 2]]
-    return rows[start : start + start - cuts[chunk]]
-
-
-@jit()
 def _scratch(classes):
-    """Returns what `_add_chunk` works in: float32, float64, logits, addresses now and later."""
+    """Returns what `_add_chunk` works in: float32, float64, logits, addresses, and a panel.
+
+    Addresses are of the rows now and of those later; the panel is of `_lay_out`, with addresses.
+    """
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
     z = np.empty((classes, CHUNK), dtype=np.float32)
-    pointers = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
-    later = np.empty(CHUNK + 2 * _INTERLEAVED, dtype=np.int64)
-    panel = np.empty(CHUNK + CHUNK * _LANES * _VECTORS // 2, dtype=np.int64)
+    pointers = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
+    later = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
+    panel = np.empty(CHUNK + CHUNK * LANES * _VECTORS // 2, dtype=np.int64)
     return floats, doubles, z, pointers, later, panel
 
 
@@ -545,7 +416,7 @@ def _add_chunk(
     if parts.shape[0]:
         for i in range(m):
             row_parts[i] = parts[rows[i]]
-    for i in range(max(-(-m // _ROWS) * _ROWS, 2 * _INTERLEAVED)):
+    for i in range(max(-(-m // _ROWS) * _ROWS, 2 * INTERLEAVED)):
         pointers[i] = first + 4 * d * rows[min(i, m - 1)]
     next_rows = following.shape[0]
     for i in range(next_rows):
@@ -555,11 +426,11 @@ def _add_chunk(
         _fetch(bounds.ctypes.data + 8 * row)
         if labels.shape[0]:
             _fetch(labels.ctypes.data + 8 * row)
-    for i in range(next_rows, next_rows + 2 * _INTERLEAVED):
+    for i in range(next_rows, next_rows + 2 * INTERLEAVED):
         later[i] = later[i - 1] if i else pointers[0]
-    kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // _LINE), weights.shape[0]
+    kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
     # A line a step is enough for so many rows as there are pairs of tiles.
-    together = _INTERLEAVED if 2 * next_rows <= m * kinds else 2 * _INTERLEAVED
+    together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
     for seed in range(seeds):
         # In the last seed's turn: what comes sooner would be dropped again.
         due = next_rows if seed == seeds - 1 else 0
@@ -597,6 +468,24 @@ def chunk_rows(d, classes):
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // _ROWS * _ROWS))
 
 
+@jit()
+def _add_rows(
+    features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop, weights,
+    classes, release, scratch,
+):  # fmt: skip
+    """Adds the chunks from one on that end at `stop`, or before; returns the next chunk."""
+    while cuts[chunk] < stop:
+        first, last = cuts[chunk], cuts[chunk + 1]
+        # After the last chunk, as many rows as may be the next call's.
+        end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
+        _add_chunk(
+            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows[first:last],
+            rows[last:end], weights, classes, release, scratch,
+        )  # fmt: skip
+        chunk += 1
+    return chunk
+
+
 _DATA = "f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1, i8[::1]"
 
 
@@ -626,14 +515,10 @@ def add_clipped_sums(
     stop, chunk = 0, 0
     for index in range(sizes.shape[0]):
         stop += sizes[index]
-        while cuts[chunk] < stop:
-            last = cuts[chunk + 1]
-            _add_chunk(
-                features, scale, labels, multi_hot, bounds, parts, sigmoid,
-                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
-                releases[index], scratch,
-            )  # fmt: skip
-            chunk += 1
+        chunk = _add_rows(
+            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop,
+            weights, classes, releases[index], scratch,
+        )  # fmt: skip
 
 
 # Numbers of a step's noise that are drawn at a time: whole passes of `noise.fill`, which then draws
@@ -642,8 +527,9 @@ _DRAWN = 16 * noise.PAIRS
 
 
 @jit()
-def _draw(lanes, tail, deviation, drawn, size, columns, release):
-    """Writes the next `size` normals to the classes of a release, `columns` to each."""
+def _draw(lanes, tail, deviation, drawn, classes, columns, release):
+    """Writes the next normals to the classes of a release, `columns` to each, class after class."""
+    size = classes * columns
     padded = noise.padded_size(size)
     for first in range(0, padded, drawn.shape[0]):
         count = min(drawn.shape[0], padded - first)
@@ -688,18 +574,14 @@ def descend(
     stop, chunk = 0, 0
     for step in range(sizes.shape[0]):
         if deviation > _NONE:
-            _draw(lanes, tail, deviation, drawn, classes * columns, columns, release[0])
+            _draw(lanes, tail, deviation, drawn, classes, columns, release[0])
         else:
             release[0, :classes, :columns] = _NONE
         stop += sizes[step]
-        while cuts[chunk] < stop:
-            last = cuts[chunk + 1]
-            _add_chunk(
-                features, scale, labels, multi_hot, bounds, parts, sigmoid,
-                rows[cuts[chunk] : last], _following(rows, cuts, chunk), weights, classes,
-                release, scratch,
-            )  # fmt: skip
-            chunk += 1
+        chunk = _add_rows(
+            features, scale, labels, multi_hot, bounds, parts, sigmoid, rows, cuts, chunk, stop,
+            weights, classes, release, scratch,
+        )  # fmt: skip
         rate = rates[step]
         for k in range(classes):
             total, head = release[0, k], weights[0, k]

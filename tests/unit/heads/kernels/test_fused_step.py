@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from dpprobe.heads import clipping
 from dpprobe.heads.clipping import ClippedGradients, NativePoissonSum
 from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
@@ -33,9 +34,12 @@ def test_every_shape_has_its_tiles(dimension: int, classes: int) -> None:
         assert relative(native, wanted) < 2e-6
 
 
-@pytest.mark.parametrize(("dimension", "classes"), [(1024, 16), (1025, 21), (2100, 3), (2100, 40)])
+@pytest.mark.parametrize(
+    ("dimension", "classes"),
+    [(64, 16), (65, 21), (200, 1000), (1024, 16), (1025, 21), (2100, 3), (2100, 40)],
+)
 def test_long_rows_and_many_classes_go_by_blocks(dimension: int, classes: int) -> None:
-    for count in (1, 31, 150):
+    for count in (1, 31, 127, 150):
         rows = rows_of(training_set(count, dimension, classes), "l2")
         weights = random_weights(rows, 2)
         native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
@@ -74,7 +78,7 @@ def descend(
         None,
     )
     sums.prepare(steps)
-    batches = sums.next_batches(steps)
+    batches = sums.next_batches()
     assert batches is not None
     arrays, index, sizes = batches
     noise = GaussianNoise([1], start[0].numel(), CPU)
@@ -87,6 +91,33 @@ def descend(
     assert not weights[:, start.shape[1] :].any()
     assert not weights[..., start.shape[2] :].any()
     return unpadded(weights, start), unpadded(average, start)
+
+
+def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled steps go as far as the first of them, and on behind it."""
+    rows = rows_of(training_set(200, 8, 3), "none")
+    sampler = PoissonSampler(rows.n, 0.1, stream(1, "sampling"))
+    wanted, sizes = PoissonSampler(rows.n, 0.1, stream(1, "sampling")).block(50)
+    limit = int(sizes.max()) - 1
+    monkeypatch.setattr(clipping, "_LARGEST_BATCH", limit)
+    weights = padded(random_weights(rows, 1))
+    sums = NativePoissonSum(ClippedGradients(rows, 1.0, sigmoid=False), weights, sampler, None)
+    sums.prepare(50)
+    step, start, alone = 0, 0, 0
+    while step < 50:
+        batches = sums.next_batches()
+        if batches is None:
+            assert sizes[step] > limit
+            sums.add_to(torch.zeros_like(weights))
+            taken, alone = 1, alone + 1
+        else:
+            taken = len(batches.sizes)
+            stop = start + batches.sizes.sum()
+            np.testing.assert_array_equal(batches.sizes, sizes[step : step + taken])
+            np.testing.assert_array_equal(batches.rows[: stop - start], wanted[start:stop])
+        start += int(sizes[step : step + taken].sum())
+        step += taken
+    assert alone == (sizes > limit).sum() > 0
 
 
 def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
