@@ -1,0 +1,80 @@
+"""Compares compiled sums with NumPy's in float64, on vectors of fewer lanes than this processor's.
+
+Run as `python -m tests.support.narrower_vectors LANES PREFIX...`, with the beginnings of
+names of features that the processor is to lack; alone in a process, as Numba looks at it once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from llvmlite import binding
+
+# Rows, dimension, classes.
+SHAPES = ((1, 1, 2), (7, 15, 3), (131, 65, 7), (40, 768, 10), (127, 64, 21), (60, 1030, 16))
+
+Matrix = npt.NDArray[np.float64]
+
+
+def hide(prefixes: list[str]) -> None:
+    """Lets the processor seem to lack the features whose names begin so, to LLVM as well."""
+    features = binding.get_host_cpu_features()
+    features.update({name: False for name in features if name.startswith(tuple(prefixes))})
+    binding.get_host_cpu_features = lambda: features
+
+
+def clipped_sum(x: Matrix, labels: npt.NDArray[np.int64], weights: Matrix, bound: float) -> Matrix:
+    """Returns the sum of clipped gradients of softmax, [classes, dimension + 1]."""
+    logits = x @ weights[:, :-1].T + weights[:, -1]
+    errors = np.exp(logits - logits.max(axis=1, keepdims=True))
+    errors /= errors.sum(axis=1, keepdims=True)
+    errors[np.arange(len(x)), labels] -= 1
+    errors *= np.minimum(1, bound / np.linalg.norm(errors, axis=1))[:, None]
+    return np.c_[errors.T @ x, errors.sum(axis=0)]
+
+
+def compare(n: int, dimension: int, classes: int) -> float:
+    """Returns the largest difference of the compiled sum, over the sum's largest value."""
+    from dpprobe.heads.kernels import fused_step
+
+    generator = np.random.default_rng(n)
+    features = generator.standard_normal((n, dimension), dtype=np.float32)
+    labels = generator.integers(0, classes, n)
+    weights = fused_step.padded(1, classes, dimension + 1).numpy()
+    weights[0, :classes, : dimension + 1] = generator.standard_normal((classes, dimension + 1)) / 2
+    arrays = fused_step.Arrays.of(
+        torch.from_numpy(features),
+        torch.ones(n),
+        torch.from_numpy(labels),
+        torch.full((n,), 0.7, dtype=torch.float64),
+        sigmoid=False,
+    )
+    sums = np.zeros_like(weights)[None]
+    fused_step.add_clipped_sums(*arrays, np.arange(n), np.array([n]), weights, classes, sums)
+    head = weights[0, :classes, : dimension + 1].astype(float)
+    wanted = clipped_sum(features.astype(float), labels, head, 0.7)
+    return float(abs(sums[0, 0, :classes, : dimension + 1] - wanted).max() / abs(wanted).max())
+
+
+def main() -> None:
+    hide(sys.argv[2:])
+    from dpprobe.heads.kernels import vectors
+
+    assert int(sys.argv[1]) >= vectors.LANES, f"{vectors.LANES} lanes"
+    for shape in (
+        (1, 1, 2),
+        (7, 15, 3),
+        (131, 65, 7),
+        (40, 768, 10),
+        (127, 64, 21),
+        (60, 1030, 16),
+    ):
+        difference = compare(*shape)
+        assert difference < 2e-6, (shape, difference)
+
+
+if __name__ == "__main__":
+    main()
