@@ -26,6 +26,7 @@ import memory
 import report
 from clock import Clock, Engine, Work
 from dpprobe import artifacts
+from dpprobe.features.memory import empty_rows
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.training_set import TrainingSet
@@ -90,12 +91,12 @@ class Setting:
     def random(cls, name: str, clock: Clock) -> Setting:
         shape = SETS[name]
         generator = np.random.default_rng(0)
-        # An array of NumPy, as features are read into: it lies in huge pages where there are any.
-        features = torch.from_numpy(
-            generator.standard_normal((shape.rows, shape.dimension), dtype=np.float32)
-        )
+        # In memory as features are read into it: huge pages, where there are any, and whole lines.
+        rows = empty_rows((shape.rows, shape.dimension), np.float32)
+        generator.standard_normal(dtype=np.float32, out=rows)
+        features = torch.from_numpy(rows).to(clock.device)
         labels = torch.from_numpy(generator.integers(shape.classes, size=shape.rows))
-        return cls(name, shape, features.to(clock.device), labels.to(clock.device), clock)
+        return cls(name, shape, features, labels.to(clock.device), clock)
 
     def data(self) -> TrainingSet:
         return TrainingSet(self.features, self.labels, self.shape.classes)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from dpprobe.errors import StoreError
 from dpprobe.features.header import REMEDY, ShardHeader
 from dpprobe.features.manifest import read_manifest
+from dpprobe.features.memory import empty_rows
 from dpprobe.features.shard_file import (
     RowColumns,
     check_equal,
@@ -136,7 +137,7 @@ class FeatureStore:
 
     def read(self, dtype: str = "float32", *, layer: str | None = None) -> npt.NDArray[Any]:
         """Reads all features [rows, dimension], or those of a layer [rows, width]."""
-        features = np.empty((self.rows, self._width(layer)), dtype=dtype)
+        features = empty_rows((self.rows, self._width(layer)), dtype)
         for record in self.shards:
             for start, block in self._blocks_of(record, None, layer):
                 features[start : start + len(block)] = block
@@ -166,7 +167,7 @@ class FeatureStore:
         Returns:
           float32 [len(rows), d].
         """
-        features = np.empty((len(rows), self._width(layer)), dtype=np.float32)
+        features = empty_rows((len(rows), self._width(layer)), np.float32)
         for start, block in self.blocks(SELECTED_BLOCK_ROWS, layer=layer):
             low, high = np.searchsorted(rows, (start, start + len(block)))
             features[low:high] = block[rows[low:high] - start]

@@ -347,7 +347,7 @@ def _multiply_back(pointers, m, d, z, release, panel, ahead):
     at, byte = rows, 0
     for j in range(0, whole * width, width):
         if side_by_side:
-            at = panel.ctypes.data
+            at = -(-panel.ctypes.data // LINE) * LINE
             _lay_out(rows, m, 4 * j, at, at + 8 * CHUNK)
         else:
             byte = 4 * j
@@ -394,7 +394,7 @@ def _scratch(classes):
     z = np.empty((classes, CHUNK), dtype=np.float32)
     pointers = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
     later = np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
-    panel = np.empty(CHUNK + CHUNK * LANES * _VECTORS // 2, dtype=np.int64)
+    panel = np.empty(CHUNK + CHUNK * LANES * _VECTORS // 2 + LINE // 8, dtype=np.int64)
     return floats, doubles, z, pointers, later, panel
 
 
@@ -421,16 +421,19 @@ def _add_chunk(
     next_rows = following.shape[0]
     for i in range(next_rows):
         row = following[i]
-        later[i] = first + 4 * d * row
         _fetch(scale.ctypes.data + 4 * row)
         _fetch(bounds.ctypes.data + 8 * row)
         if labels.shape[0]:
             _fetch(labels.ctypes.data + 8 * row)
-    for i in range(next_rows, next_rows + 2 * INTERLEAVED):
-        later[i] = later[i - 1] if i else pointers[0]
     kinds, lines, seeds = padded_classes // _CLASSES, -(-4 * d // LINE), weights.shape[0]
     # A line a step is enough for so many rows as there are pairs of tiles.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
+    # In turn, from so many runs of rows: where rows lie end to end, the processor reads ahead by
+    # itself in a few long runs, but not in many short ones.
+    apart = -(-next_rows // together)
+    for i in range(apart * together):
+        row = following[min(i % together * apart + i // together, next_rows - 1)]
+        later[i] = first + 4 * d * row
     for seed in range(seeds):
         # In the last seed's turn: what comes sooner would be dropped again.
         due = next_rows if seed == seeds - 1 else 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +20,14 @@ from dpprobe.heads.rows import Rows
 from dpprobe.privacy.noise import GaussianNoise
 from dpprobe.privacy.randomness import stream
 from dpprobe.privacy.sampling import PoissonSampler, poisson_batches
+from tests.conftest import REPOSITORY
 from tests.support.gradient_sums import full_sum, padded, random_weights, unpadded
 from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, training_set
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+# LLVM takes a feature back in with any that needs it: AVX with FMA, say.
+NEED_AVX = ["avx", "fma", "f16c", "vaes", "vpclmulqdq", "xop", "sha512", "sm3", "sm4"]
 
 
 @pytest.mark.parametrize("dimension", [1, 3, 15, 16, 17, 63, 64, 65, 128, 200])
@@ -45,6 +53,14 @@ def test_long_rows_and_many_classes_go_by_blocks(dimension: int, classes: int) -
         native = full_sum(rows, 0.7, weights, sigmoid=False, native=True)
         wanted = full_sum(rows, 0.7, weights, sigmoid=False, native=False)
         assert relative(native, wanted) < 5e-6
+
+
+@pytest.mark.parametrize(("lanes", "lacks"), [(8, ["avx512"]), (4, NEED_AVX)])
+def test_sums_on_narrower_vectors_are_right(tmp_path: Path, lanes: int, lacks: list[str]) -> None:
+    """Tiles, tails and horizontal sums of 8 and 4 lanes."""
+    command = [sys.executable, "-m", "tests.support.narrower_vectors", str(lanes), *lacks]
+    variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)
 
 
 @pytest.mark.parametrize("chunk", [16, 32, 85])

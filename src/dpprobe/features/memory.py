@@ -1,0 +1,23 @@
+"""Memory for features that are read whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+LINE = 64  # bytes of a cache line
+
+
+def empty_rows(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Makes an array [rows, dimension] that begins at a cache line, with values not set.
+
+    A large array of NumPy's own begins 16 bytes behind one: vectors of 64 bytes then lie in two
+    lines each, and training on the CPU takes up to a sixth longer.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + LINE, dtype=np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
