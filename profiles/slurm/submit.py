@@ -187,6 +187,21 @@ def freed(job: Job) -> str:
     return re.sub(waited, r"\1", job.script)
 
 
+def limited(script: str, job: dict[str, Any]) -> str:
+    """Returns a jobscript that runs a group's jobs side by side as far as its request goes.
+
+    Snakemake would use all CPUs that it sees on the node, however few GPUs the group has.
+    """
+    if job["type"] != "group":
+        return script
+    gpus = job["resources"].get("gpu")
+    limit = f"--cores {job['threads']}" + (f" --resources gpu={gpus}" if gpus else "")
+    changed, count = re.subn(r"--cores ['\"]?\w+['\"]?", limit, script)
+    if count != 1:
+        sys.exit("submit.py: the jobscript of a group has no --cores; it must come from Snakemake")
+    return changed
+
+
 def unchanged(job: dict[str, Any], since: float) -> bool:
     """Returns True if no input of a job was written after its submission, in whole seconds."""
     if job["input"] is None:  # too many for Snakemake to list
@@ -246,7 +261,7 @@ def submit(job: Job) -> Submitted:
     forget([each.job for each in same])
     words = ["sbatch", "--parsable", f"--job-name={job.name}", f"--comment={job.comment}"]
     words += [f"--output={job.log}", "--open-mode=append", *options(job.properties)]
-    script = wrapped(freed(job), job.comment.token)
+    script = wrapped(limited(freed(job), job.properties), job.comment.token)
     identifier = scheduler.run(*words, text=script).strip().split(";")[0]
     return Submitted(identifier, job.comment, time.time())
 

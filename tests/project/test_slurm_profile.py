@@ -311,7 +311,8 @@ def test_the_users_own_wishes_for_squeue_change_nothing(slurm: Slurm) -> None:
 
 SCRIPT = """#!/bin/sh
 # properties = {properties}
-cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train:name=a --attempt 1
+cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train:name=a \
+--cores all --attempt 1
 """
 
 
@@ -366,6 +367,22 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     token = comment_of(call).split(":")[-1]
     assert f"echo $code {token}" in (slurm.bin / "script").read_text()
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
+
+
+@pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
+def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
+    """A job alone has its threads; Snakemake would give a group all CPUs of a node."""
+    slurm.says("sbatch", "18")
+    asked = {"mem_mb": 500, "gpu": gpu}
+    submitted(slurm, script(slurm, resources=asked))
+    assert "--cores all --attempt" in (slurm.bin / "script").read_text()
+    group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
+    path = script(slurm, resources=asked, **group)
+    submitted(slurm, path)
+    assert f"{limit}--attempt" in (slurm.bin / "script").read_text()
+    assert "--job-name=dpprobe.small.fab0e4d6" in slurm.calls("sbatch")[-1]
+    path.write_text(path.read_text().replace("--cores all ", ""))
+    assert "has no --cores" in submitted(slurm, path).stderr
 
 
 @pytest.mark.parametrize("many", [False, True])

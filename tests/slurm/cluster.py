@@ -75,7 +75,8 @@ SlurmdParameters=config_overrides
 {accounting}
 # fails where a test says so
 Prolog={root}/prolog
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN
+{devices}
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN {gres}
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 """
 
@@ -136,10 +137,14 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One node, one partition `main`; state, logs and the list of jobs are under `root`."""
+    """One node, one partition `main`; state, logs and the list of jobs are under `root`.
+
+    Its GPUs are files: Slurm counts and hands them out as it does devices.
+    """
 
     root: Path
     cpus: int = 4
+    gpus: int = 0
     memory_mb: int = 12_000
     min_job_age: int = 300
     accounting: bool = False
@@ -263,6 +268,12 @@ class Cluster:
         (self.root / "cgroup.conf").write_text(
             f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={self.root}/none\n"
         )
+        gpus = [self.root / f"gpu{index}" for index in range(self.gpus)]
+        for path in gpus:
+            path.touch()
+        (self.root / "gres.conf").write_text(
+            "".join(f"NodeName={self.host} Name=gpu File={path}\n" for path in gpus)
+        )
         prolog = self.root / "prolog"
         prolog.write_text(f"#!/bin/sh\ntest ! -e {self.root}/broken\n")
         prolog.chmod(0o755)
@@ -272,6 +283,8 @@ class Cluster:
                 root=self.root,
                 ports=ports,
                 accounting=accounting,
+                devices="GresTypes=gpu" if gpus else "",
+                gres=f"Gres=gpu:{self.gpus}" if gpus else "",
                 cpus=self.cpus,
                 memory_mb=self.memory_mb,
                 min_job_age=self.min_job_age,

@@ -165,7 +165,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     root = Path(tempfile.mkdtemp(prefix=f"dpprobe-{request.param}-"))
     root.chmod(0o755)  # jobs of every user start in it
     try:
-        with running(Cluster(root=root, accounting=accounting)) as started:
+        # GPUs on one of them: a cluster that has none refuses a job that asks for one
+        gpus = 0 if accounting else 2
+        with running(Cluster(root=root, accounting=accounting, gpus=gpus)) as started:
             yield started
     finally:
         shutil.rmtree(root, ignore_errors=True)

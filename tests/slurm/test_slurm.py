@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace)
 
 def test_an_impossible_request_is_refused_at_once(workspace: Workspace) -> None:
     workspace.study(one="true")
-    for wish, answer in {"gpu=1": "gres", "slurm_partition='nowhere'": "partition"}.items():
+    gpus = "configuration" if workspace.cluster.gpus else "gres"
+    for wish, answer in {"gpu=3": gpus, "slurm_partition='nowhere'": "partition"}.items():
         output = workspace.run("--retries", "0", "--set-resources", f"make:{wish}", succeeds=False)
         assert re.search(rf"dpprobe.make.one was not submitted: .*{answer}", output, re.I), output
     workspace.run("--set-resources", "make:gpu=0")
@@ -492,6 +494,59 @@ def test_one_of_two_datasets_again(clone: Workspace) -> None:
     whole(clone)
 
 
+def grouped(workspace: Workspace, rule: str) -> None:
+    """Gives a workspace a profile in which the block for short shards is no comment any more."""
+    shipped = workspace.directory / workspace.profile
+    text = (shipped / "config.yaml").read_text()
+    block = text.split("# Short shards, ")[1].split("\n\n")[0].splitlines()[1:]
+    assert all(line.startswith("# ") for line in block), "the profile's comments"
+    wanted = f"set-resources: {{{rule}: {{gpu: 1, mem_mb: 2500, runtime: 10 * attempt}}}}"
+    changed = workspace.directory / "grouped"
+    shutil.copytree(shipped, changed)
+    lines = "\n".join([*(line[2:] for line in block), wanted])
+    (changed / "config.yaml").write_text(f"{text}\n{lines}\n".replace("extract_features", rule))
+
+
+@WITHOUT_DATABASE
+def test_short_shards_as_one_job(clone: Workspace) -> None:
+    """With one GPU, the time of all and the memory of one: as docs/cluster.md says.
+
+    Slurm's GPUs are files here; the shards are real.
+    """
+    study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}, "features": {"shards": 4}}
+    (clone.directory / "config.yaml").write_text(yaml.safe_dump(study))
+    grouped(clone, "extract_features")
+    clone = replace(clone, profile="grouped")
+    manifest = "results/features/left/pixels/train/manifest.json"
+    run = clone.start(manifest)
+    until(lambda: bool(clone.in_state("RUNNING", "extraction")), "the group", run)
+    (job,) = clone.in_state("RUNNING", "extraction")
+    asked = clone.cluster.command("scontrol", "show", "job", job)
+    assert run.finish() == 0, run.output[-4000:]
+    assert clone.counts() == Counter(prepare_data=1, extraction=1, write_manifest=1)
+    assert "TresPerNode=gres:gpu:1\n" in asked
+    assert "TimeLimit=00:40:00 " in asked
+    assert "MinMemoryNode=2500M " in asked
+    (log,) = (clone.directory / "logs/slurm/extraction").rglob("*.log")
+    turns = re.findall(r"^(Job|Finished jobid):? \d", log.read_text(), re.MULTILINE)
+    assert turns == ["Job", "Finished jobid"] * 4, log.read_text()
+    whole(clone)
+
+
+@WITHOUT_DATABASE
+def test_a_shard_that_fails_among_others_in_one_job(workspace: Workspace) -> None:
+    """The third does, so two are done again and one was not begun."""
+    third = "echo >> tries-{0}; test $(cat tries-* | wc -l) != 3"
+    names = [f"shard{index}" for index in range(4)]
+    workspace.study(**{name: third.format(name) for name in names})
+    grouped(workspace, "make")
+    replace(workspace, profile=str(workspace.directory / "grouped")).run("--retries", "1")
+    assert [state for _, state in workspace.jobs()] == ["FAILED", "COMPLETED"]
+    assert not half_written(workspace)
+    tries = [len((workspace.directory / f"tries-{name}").read_text()) for name in names]
+    assert sorted(tries) == [1, 2, 2, 2]
+
+
 @WITHOUT_DATABASE
 def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     """Whether it ran and failed, was killed in mid-run, or never started."""
@@ -520,7 +575,7 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     unharmed()
     # it never starts
     output = clone.run(
-        "heads", "--retries", "0", "--set-resources", "train_heads:gpu=1", succeeds=False
+        "heads", "--retries", "0", "--set-resources", "train_heads:gpu=3", succeeds=False
     )
     assert "was not submitted" in output
     unharmed()
