@@ -212,11 +212,17 @@ class Options(DatasetOptions):
             named = getattr(self._layout(), "label_columns", None)
         return self.expect.classes if named is None else len(named)
 
+    def group_names(self) -> tuple[str, ...]:
+        return self._layout().group_names()
+
     def named_unit(self) -> Unit | None:
         return self._layout().named_unit()
 
     def names_units(self) -> bool:
         return self._layout().names_units()
+
+    def unit_name(self) -> str | None:
+        return self._layout().unit_name()
 
     def images_per_patient(self) -> int | None:
         return self._layout().images_per_patient()

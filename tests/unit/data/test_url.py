@@ -160,6 +160,32 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
     assert (info.train_rows, info.test_rows) == (4, 2)
 
 
+COLUMNS = {
+    "class_names": ["a", "b"], "group_columns": ["sex"], "unit_column": "patient",
+    "unit": "patient", "max_images_per_patient": 3,
+}  # fmt: skip
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "csv": {"root": "chest", "train": "list.csv", "label_column": "label", **COLUMNS},
+    "parquet": {"train": "train.parquet", **COLUMNS},
+    "webdataset": {"train": "train.tar", "label_column": "label", **COLUMNS},
+    "imagefolder": {"path": "chest"},
+}
+
+
+@pytest.mark.parametrize("source", LAYOUTS)
+def test_groups_and_units_are_the_layouts(source: str) -> None:
+    """A study of fairness names the groups; a ledger adds prices of one unit's column alone."""
+    assert set(LAYOUTS) == set(url.LAYOUTS)
+    layout = {"source": source, **LAYOUTS[source]}
+    files = [{"url": "http://h/x.zip", "sha256": HASH}]
+    options = dataset_options({"source": "url", "files": files, "layout": layout})
+    of = dataset_options(layout)
+    for name in ("group_names", "named_unit", "names_units", "unit_name", "images_per_patient"):
+        assert getattr(options, name)() == getattr(of, name)(), name
+    if source != "imagefolder":
+        assert (options.group_names(), options.unit_name()) == (("group_sex",), "patient")
+
+
 def shard(folder: Path, first: int, *, compressed: bool = False) -> bytes:
     mode = "w:gz" if compressed else "w"
     return pack(folder / "made.tar", samples(first, 8), mode=mode).read_bytes()
