@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dpprobe.data import table, tar_shards, units
 from dpprobe.data.problems import SHOWN
-from dpprobe.data.spelling import folded
+from dpprobe.data.spelling import folded, text_of
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
 
@@ -90,8 +90,8 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
         id=_id(options, shard, sample, fields),
         image=image,
         label=label,
-        groups=tuple(_text(fields.get(name)) for name in options.group_columns),
-        unit=_text(fields.get(options.unit_column)) if options.unit_column else "",
+        groups=tuple(text_of(fields.get(name)) for name in options.group_columns),
+        unit=text_of(fields.get(options.unit_column)) if options.unit_column else "",
         faults=tuple(faults),
     )
 
@@ -154,12 +154,8 @@ def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, s
 
 def _id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
     if options.id_column is not None:
-        return _text(fields.get(options.id_column))
+        return text_of(fields.get(options.id_column))
     return f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def batches(

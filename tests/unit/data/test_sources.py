@@ -158,6 +158,16 @@ def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: Wr
     assert train.labels().tolist() == [1, 1, 0, 0, 0]
 
 
+def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
+    """Rows are numbered by their places, so that nobody else would see that they stand twice."""
+    path = write_parquet("train-0.parquet", [0, 1] * 3)
+    pattern = str(Path(path).with_name("train-*.parquet"))
+    for train in ([path, path], [pattern, path]):
+        options = dataset_options({"source": "parquet", "train": train})
+        with pytest.raises(ConfigError, match=r"train: .*train-0.parquet is named twice; remove"):
+            options.check()
+
+
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
     train, test = prepare(
         tmp_path / "out",
