@@ -251,6 +251,19 @@ class ManifestOptions(UnitOptions):
             for name in sorted(named.keys() - set(self.label_columns)):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
 
+    def image_params(self) -> dict[str, Any]:
+        """Returns the options that say which images these are.
+
+        The column of the split is none of them, nor are columns that are made, unless paths or
+        filters are of them.
+        """
+        made = {*self.extract, *(column for join in self.joins for column in join.columns)}
+        others = {"split_column"}
+        if made.isdisjoint({*self.path_columns(), *self.filters}):
+            others |= {"extract", "joins"}
+        params = super().image_params()
+        return {name: value for name, value in params.items() if name not in others}
+
     def has_test(self) -> bool:
         """Returns True if the manifest itself says which rows are tested on."""
         return self.test is not None or self.split_column is not None
