@@ -286,6 +286,24 @@ class ManifestOptions(UnitOptions):
             for name, of in pairs
         }
 
+    def unit_name(self) -> str | None:
+        """Returns the column that says whose each image is, with what it is made of.
+
+        Another pattern under the same name makes other units, whose prices do not add up.
+        """
+        return None if self.unit_column is None else self._origin(self.unit_column)
+
+    def _origin(self, column: str) -> str:
+        """Returns a column's name; of one that is made also what it is made of."""
+        if column in self.extract:
+            made = self.extract[column]
+            return f"{column} ({made.pattern} in {made.column})"
+        for join in self.joins:
+            if column in join.columns:
+                keys = (f"{self._origin(here)} = {there}" for here, there in join.keys.items())
+                return f"{column} ({join.file} by {', '.join(keys)})"
+        return column
+
     def locate(self, name: str) -> Path:
         """Returns a path that is written here: relative to `root`, unless it is absolute."""
         return resolve_path(self.root) / resolve_path(name)

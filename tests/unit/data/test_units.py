@@ -147,6 +147,34 @@ def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_pat
     assert "q4" not in told
 
 
+def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
+    """A ledger adds prices of one name alone: another pattern makes other patients of the rows."""
+    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
+    manifest |= {"unit_column": "who"}
+
+    def name(**options: Any) -> str | None:
+        return dataset_options(manifest | options).unit_name()
+
+    people = {"file": "people.csv", "by": "image", "columns": ["who"]}
+    study = {"column": "path", "pattern": "(p[0-9]+/s[0-9]+)"}
+    names = [
+        name(),
+        name(extract={"who": {"column": "path", "pattern": "(p[0-9]+)"}}),
+        name(extract={"who": study}),
+        name(joins=[people]),
+        name(joins=[people | {"file": "others.csv"}]),
+        name(joins=[people | {"by": {"image": "name"}}]),
+        name(joins=[people], extract={"image": study}),
+    ]
+    assert names[0] == "who"
+    assert names[1] == "who ((p[0-9]+) in path)"
+    assert names[3] == "who (people.csv by image = image)"
+    assert len(set(names)) == len(names)
+    others = [{"file": "sites.csv", "by": "image", "columns": ["site"]}]
+    assert name(joins=others, extract={"year": study}) == "who"
+    assert dataset_options(manifest | {"unit_column": None}).unit_name() is None
+
+
 @pytest.mark.parametrize("source", ["parquet", "webdataset"])
 def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
     """Tables write it for what is missing: all such rows would be of one patient called nan."""
