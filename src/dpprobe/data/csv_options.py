@@ -326,19 +326,32 @@ class ManifestOptions(UnitOptions):
         """Returns why a unit can move another: by the split, or by a limit after other choices."""
         if fault := super().split_fault(own_test=own_test):
             return fault
-        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
-        chosen = {
-            "filters": bool(self.filters),
-            "missing: drop": self.missing == "drop",
-            "uncertain: drop": "drop" in policies,
-        }
-        options = " and ".join(name for name, chooses in chosen.items() if chooses)
+        options = self._choosing()
         if not options or self.limit == Limit():
             return None
         return (
             f"limit takes the first rows that {options} leave, so that one row left out lets "
             "another in; remove limit, or write a file of the rows to use"
         )
+
+    def images_fault(self) -> str | None:
+        options = self._choosing()
+        if not options or self.max_images_per_patient is None:
+            return None
+        return (
+            f"max_images_per_patient takes the first images of a patient that {options} leave, so "
+            "that one left out lets another in; write unit: patient, or a file of the rows to use"
+        )
+
+    def _choosing(self) -> str:
+        """Returns the options that leave rows out by their values, in words; empty for none."""
+        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
+        chosen = {
+            "filters": bool(self.filters),
+            "missing: drop": self.missing == "drop",
+            "uncertain: drop": "drop" in policies,
+        }
+        return " and ".join(name for name, chooses in chosen.items() if chooses)
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, without the images: a changed one is refused by its hash."""

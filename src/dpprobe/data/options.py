@@ -190,6 +190,13 @@ class DatasetOptions(Options, ABC):
             "fractions, which look at each alone"
         )
 
+    def images_fault(self) -> str | None:
+        """Returns why a release cannot have images of patients as units, with the remedy.
+
+        None where no image can let in another one of its patient.
+        """
+        return None
+
     def split_rule(self) -> str:
         """Returns public words for how units come to be on the two sides, for a bundle."""
         return "source"

@@ -192,6 +192,10 @@ class Options(DatasetOptions):
         fault = self._layout().split_fault(own_test=self.has_test())
         return None if fault is None else f"layout: {fault}"
 
+    def images_fault(self) -> str | None:
+        fault = self._layout().images_fault()
+        return None if fault is None else f"layout: {fault}"
+
     def split_rule(self) -> str:
         return self._layout().rule_of_split(own_test=self.has_test())
 
