@@ -252,6 +252,11 @@ def _header(options: Options, path: Path) -> Header:
             raise ConfigError(
                 f"{path}: no column {column!r}; it has {', '.join(schema.names)}: name one of them"
             )
+    for column in filter(None, (options.id_column, options.unit_column, *options.group_columns)):
+        if pa.types.is_nested(kind := schema.field(column).type):
+            raise ConfigError(
+                f"{path}: column {column!r} is {kind}; name one with a text or a number a row"
+            )
     image = schema.field(options.image_column).type
     if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
         raise ConfigError(

@@ -82,6 +82,7 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
         )
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
+    faults += _several_values(options, fields)
     label, fault = _label(options, shard, sample, fields)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
@@ -113,6 +114,14 @@ def _fields(
     if not isinstance(fields, dict):
         return {}, [("label", f"{member.name} is no mapping of fields to values")]
     return fields, []
+
+
+def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yields the faults of names that are lists or mappings: nobody is called so."""
+    named = [("id", options.id_column), ("patient", options.unit_column)]
+    for kind, name in [*named, *(("value", name) for name in options.group_columns)]:
+        if name is not None and isinstance(fields.get(name), list | dict):
+            yield kind, f"{name} is {fields[name]!r}, no text or number"
 
 
 def _label(

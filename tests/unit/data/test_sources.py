@@ -291,6 +291,14 @@ def test_wrong_parquet_options(
         options_of(source="parquet", **values).check()
 
 
+@pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
+def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
+    written = {option: ["who"] if option == "group_columns" else "who"}
+    with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number a row"):
+        dataset_options({"source": "parquet", "train": path, **written}).check()
+
+
 def test_file_that_is_no_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_text("image,label")
