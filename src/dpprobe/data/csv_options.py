@@ -251,6 +251,19 @@ class ManifestOptions(UnitOptions):
             for name in sorted(named.keys() - set(self.label_columns)):
                 yield f"uncertain.{name}: not one of label_columns; correct its spelling"
 
+    def image_params(self) -> dict[str, Any]:
+        """Returns the options that say which images these are.
+
+        The column of the split is none of them, nor are columns that are made, unless paths or
+        filters are of them.
+        """
+        made = {*self.extract, *(column for join in self.joins for column in join.columns)}
+        others = {"split_column"}
+        if made.isdisjoint({*self.path_columns(), *self.filters}):
+            others |= {"extract", "joins"}
+        params = super().image_params()
+        return {name: value for name, value in params.items() if name not in others}
+
     def has_test(self) -> bool:
         """Returns True if the manifest itself says which rows are tested on."""
         return self.test is not None or self.split_column is not None
@@ -272,6 +285,24 @@ class ManifestOptions(UnitOptions):
             group_column(name): Group(column=of) if isinstance(of, str) else of
             for name, of in pairs
         }
+
+    def unit_name(self) -> str | None:
+        """Returns the column that says whose each image is, with what it is made of.
+
+        Another pattern under the same name makes other units, whose prices do not add up.
+        """
+        return None if self.unit_column is None else self._origin(self.unit_column)
+
+    def _origin(self, column: str) -> str:
+        """Returns a column's name; of one that is made also what it is made of."""
+        if column in self.extract:
+            made = self.extract[column]
+            return f"{column} ({made.pattern} in {made.column})"
+        for join in self.joins:
+            if column in join.columns:
+                keys = (f"{self._origin(here)} = {there}" for here, there in join.keys.items())
+                return f"{column} ({join.file} by {', '.join(keys)})"
+        return column
 
     def locate(self, name: str) -> Path:
         """Returns a path that is written here: relative to `root`, unless it is absolute."""
@@ -295,19 +326,32 @@ class ManifestOptions(UnitOptions):
         """Returns why a unit can move another: by the split, or by a limit after other choices."""
         if fault := super().split_fault(own_test=own_test):
             return fault
-        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
-        chosen = {
-            "filters": bool(self.filters),
-            "missing: drop": self.missing == "drop",
-            "uncertain: drop": "drop" in policies,
-        }
-        options = " and ".join(name for name, chooses in chosen.items() if chooses)
+        options = self._choosing()
         if not options or self.limit == Limit():
             return None
         return (
             f"limit takes the first rows that {options} leave, so that one row left out lets "
             "another in; remove limit, or write a file of the rows to use"
         )
+
+    def images_fault(self) -> str | None:
+        options = self._choosing()
+        if not options or self.max_images_per_patient is None:
+            return None
+        return (
+            f"max_images_per_patient takes the first images of a patient that {options} leave, so "
+            "that one left out lets another in; write unit: patient, or a file of the rows to use"
+        )
+
+    def _choosing(self) -> str:
+        """Returns the options that leave rows out by their values, in words; empty for none."""
+        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
+        chosen = {
+            "filters": bool(self.filters),
+            "missing: drop": self.missing == "drop",
+            "uncertain: drop": "drop" in policies,
+        }
+        return " and ".join(name for name, chooses in chosen.items() if chooses)
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, without the images: a changed one is refused by its hash."""

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
+from dpprobe.data.option_paths import with_paths
 from dpprobe.data.subsample import Subsample
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.options import Options
+from dpprobe.options import Options, resolve_path
 from dpprobe.privacy.limits import SMALLEST_DELTA
 
 
@@ -152,8 +153,12 @@ class DatasetOptions(Options, ABC):
         return self.model_copy(update={"subsample": None})
 
     def image_params(self) -> dict[str, Any]:
-        """Returns the options that say which images these are, however they are split."""
-        return _without(self.model_dump(mode="json"), _OF_THE_SAME_IMAGES)
+        """Returns the options that say which images these are, however they are split.
+
+        Equal for paths that lead to one place, however they are written.
+        """
+        values = with_paths(self, lambda path, *_: str(resolve_path(path).resolve()))
+        return _without(values, _OF_THE_SAME_IMAGES)
 
     def text_params(self) -> dict[str, Any]:
         """Returns the options that decide the sentences for a text encoder, JSON-compatible."""
@@ -184,6 +189,13 @@ class DatasetOptions(Options, ABC):
             f"subsample: {kind} ranks the units of a class, so that one can let another in; write "
             "fractions, which look at each alone"
         )
+
+    def images_fault(self) -> str | None:
+        """Returns why a release cannot have images of patients as units, with the remedy.
+
+        None where no image can let in another one of its patient.
+        """
+        return None
 
     def split_rule(self) -> str:
         """Returns public words for how units come to be on the two sides, for a bundle."""

@@ -24,6 +24,7 @@ from pydantic import Field, field_validator
 from dpprobe.data import split, units
 from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.options import DatasetOptions, Limit
+from dpprobe.data.spelling import text_of
 from dpprobe.data.units import UnitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
@@ -200,6 +201,9 @@ class Options(ColumnOptions):
             if not matches:
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
             files.extend(matches)
+        if len(set(files)) != len(files):
+            twice = next(path for path in files if files.count(path) > 1)
+            raise ConfigError(f"{name}: {twice} is named twice; remove one")
         return files
 
 
@@ -247,6 +251,11 @@ def _header(options: Options, path: Path) -> Header:
         if column not in schema.names:
             raise ConfigError(
                 f"{path}: no column {column!r}; it has {', '.join(schema.names)}: name one of them"
+            )
+    for column in filter(None, (options.id_column, options.unit_column, *options.group_columns)):
+        if pa.types.is_nested(kind := schema.field(column).type):
+            raise ConfigError(
+                f"{path}: column {column!r} is {kind}; name one with a text or a number a row"
             )
     image = schema.field(options.image_column).type
     if not pa.types.is_struct(image) or {field.name for field in image} != {"bytes", "path"}:
@@ -394,10 +403,7 @@ def _patients(options: Options) -> dict[SplitName, list[str]] | None:
     if options.unit_column is None:
         return None
     columns = {name: _column(options, name, options.unit_column) for name in options._splits()}
-    return {
-        name: ["" if value is None else str(value) for value in values]
-        for name, values in columns.items()
-    }
+    return {name: [text_of(value) for value in values] for name, values in columns.items()}
 
 
 def _sides(

@@ -1,10 +1,16 @@
-"""Names that a person would take for one: they differ in case, spaces or the coding of accents."""
+"""Names as text, and names that look alike: but for case, spaces or the coding of accents."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
+
+
+def text_of(value: Any) -> str:
+    """Returns a name as text; empty for null and NaN, which stand for what is missing."""
+    return "" if value is None or value != value else str(value)
 
 
 def folded(name: str) -> str:

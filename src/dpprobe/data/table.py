@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpprobe import artifacts
@@ -164,7 +165,7 @@ def make_batch(
       labels: n integers, or n lists of 0 and 1.
       images: n encoded images, None where the file at the path is to be read.
       paths: n paths or None.
-      groups: column name -> n values, written as strings.
+      groups: column name -> n values, written as strings; null and NaN are unknown.
       accepted: n lists of the labels that count as right, which may be empty, or None for a row
         that accepts its own label; None where the set has no such lists.
       faults: the problems that the source saw in each row, (kind of `problems.KINDS`, detail); a
@@ -178,8 +179,7 @@ def make_batch(
         "id": pa.array(ids, pa.string()),
     }
     for name, values in (groups or {}).items():
-        array = values if isinstance(values, pa.Array) else pa.array(values)
-        columns[name] = array.cast(pa.string()).fill_null("")
+        columns[name] = _text_column(values)
     if accepted is not None:
         columns["accepted"] = pa.array(accepted, pa.list_(pa.int64()))
     if faults is not None:
@@ -189,6 +189,13 @@ def make_batch(
     if units is not None:
         columns["unit"] = pa.array(units, pa.string())
     return pa.table(columns)
+
+
+def _text_column(values: Any) -> pa.Array:
+    array = values if isinstance(values, pa.Array) else pa.array(values)
+    if pa.types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), None, array)
+    return array.cast(pa.string()).fill_null("")
 
 
 def _image_column(images: Any, paths: Any) -> pa.Array:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -20,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from dpprobe import artifacts
 from dpprobe.data import archives
 from dpprobe.data.addresses import check_address
+from dpprobe.data.option_paths import with_paths
 from dpprobe.data.options import DatasetOptions, Limit, check_several_labels
 from dpprobe.data.registry import SOURCES, dataset_options
 from dpprobe.data.split_options import SplitOptions
@@ -125,7 +125,7 @@ class Options(DatasetOptions):
             options = dataset_options(value)
         except ConfigError as error:
             raise ValueError("; ".join(str(error).splitlines())) from None
-        _with_paths(options, _inside)
+        with_paths(options, _inside)
         return value
 
     @model_validator(mode="after")
@@ -172,6 +172,12 @@ class Options(DatasetOptions):
         # Neither decides the tables, and an address may hold a token.
         return {**params, **self.download_params()}
 
+    def image_params(self) -> dict[str, Any]:
+        # The same files at another address are the same images.
+        files = sorted(file.sha256 for file in self.files)
+        layout = self._layout().image_params()
+        return {**super().image_params(), "files": files, "layout": layout}
+
     def row_limit(self) -> Limit:
         return self._layout().row_limit()
 
@@ -184,6 +190,10 @@ class Options(DatasetOptions):
         if fault := self.subsample_fault():
             return fault
         fault = self._layout().split_fault(own_test=self.has_test())
+        return None if fault is None else f"layout: {fault}"
+
+    def images_fault(self) -> str | None:
+        fault = self._layout().images_fault()
         return None if fault is None else f"layout: {fault}"
 
     def split_rule(self) -> str:
@@ -243,7 +253,7 @@ class Options(DatasetOptions):
         def move(path: str, _: str, fate: str) -> str:
             return str(downloaded / path) if fate == "moves" else path
 
-        return dataset_options(_with_paths(self._layout(), move))
+        return dataset_options(with_paths(self._layout(), move))
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
@@ -252,38 +262,6 @@ def _check_keys(layout: dict[str, Any]) -> None:
         raise ConfigError(f"layout.source: {source!r}: write one of: {', '.join(sorted(LAYOUTS))}")
     for key in sorted(COMMON & layout.keys()):
         raise ConfigError(f"layout.{key}: belongs beside `layout`, not into it; move it")
-
-
-# (path, key, "moves" or "stays") -> path
-_Change = Callable[[str, str, str], str]
-
-
-def _with_paths(layout: DatasetOptions, change: _Change) -> dict[str, Any]:
-    """Returns a layout's values, with its paths changed."""
-    values = layout.model_dump(mode="json")
-    for key, fate in layout.paths.items():
-        first, *inner = key.split(".")
-        values[first] = _changed(values[first], inner, key=first, fate=fate, change=change)
-    return values
-
-
-def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: _Change) -> Any:
-    """Returns a value with the paths in it changed; `inner` leads to them."""
-
-    def go(value: Any, inner: list[str], key: str) -> Any:
-        return _changed(value, inner, key=key, fate=fate, change=change)
-
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return change(value, key, fate)
-    if isinstance(value, list):
-        return [
-            go(each, inner[1:], f"{key}.{number}" if inner else key)
-            for number, each in enumerate(value)
-        ]
-    name, *rest = inner
-    return {**value, name: go(value[name], rest, f"{key}.{name}")}
 
 
 def _inside(path: str, key: str, _: str) -> str:

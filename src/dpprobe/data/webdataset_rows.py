@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dpprobe.data import table, tar_shards, units
 from dpprobe.data.problems import SHOWN
-from dpprobe.data.spelling import folded
+from dpprobe.data.spelling import folded, text_of
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
 
@@ -82,6 +82,7 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
         )
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
+    faults += _several_values(options, fields)
     label, fault = _label(options, shard, sample, fields)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
@@ -90,8 +91,8 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
         id=_id(options, shard, sample, fields),
         image=image,
         label=label,
-        groups=tuple(_text(fields.get(name)) for name in options.group_columns),
-        unit=_text(fields.get(options.unit_column)) if options.unit_column else "",
+        groups=tuple(text_of(fields.get(name)) for name in options.group_columns),
+        unit=text_of(fields.get(options.unit_column)) if options.unit_column else "",
         faults=tuple(faults),
     )
 
@@ -113,6 +114,14 @@ def _fields(
     if not isinstance(fields, dict):
         return {}, [("label", f"{member.name} is no mapping of fields to values")]
     return fields, []
+
+
+def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yields the faults of names that are lists or mappings: nobody is called so."""
+    named = [("id", options.id_column), ("patient", options.unit_column)]
+    for kind, name in [*named, *(("value", name) for name in options.group_columns)]:
+        if name is not None and isinstance(fields.get(name), list | dict):
+            yield kind, f"{name} is {fields[name]!r}, no text or number"
 
 
 def _label(
@@ -154,12 +163,8 @@ def _number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, s
 
 def _id(options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]) -> str:
     if options.id_column is not None:
-        return _text(fields.get(options.id_column))
+        return text_of(fields.get(options.id_column))
     return f"{shard.stem}/{sample.key}" if options.shard_in_id else sample.key
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def batches(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpprobe.data import parquet
+from dpprobe.data.spelling import text_of
 from dpprobe.data.usual_columns import IMAGE_COLUMNS, LABELS, usual
 from dpprobe.draft import columns as guesses
 from dpprobe.draft.columns import Column
@@ -68,7 +69,7 @@ def _read(path: Path) -> tuple[list[str], dict[str, Column]]:
             for batch in file.iter_batches(65_536, columns=plain):
                 for name in plain:
                     for value in batch.column(name).to_pylist():
-                        columns[name].add("" if value is None else str(value).strip())
+                        columns[name].add(text_of(value).strip())
     except (OSError, pa.ArrowInvalid) as error:
         line = str(error).splitlines()[0]
         raise ConfigError(f"{path}: not a readable parquet file ({line}); replace it") from error
@@ -93,13 +94,14 @@ def _count(place: str, keys: dict[str, Line], label: str, notes: list[str]) -> S
             counts.update(name for name, one in zip(names, value or (), strict=False) if one == 1)
         elif value is not None and 0 <= value < len(names):
             counts[names[value]] += 1
-    patients = set(options.values(options.unit_column)) if options.unit_column else None
+    column = options.unit_column
+    patients = None if column is None else set(map(text_of, options.values(column)))
     return Seen(
         place=place,
         keys=keys,
         counts=dict(counts),
         images=len(labels),
-        patients=None if patients is None else len(patients - {None, ""}),
+        patients=None if patients is None else len(patients - {""}),
         multi_label=options.multi_label(),
         notes=(*notes, *rare_notes(counts, multi_label=options.multi_label())),
     )

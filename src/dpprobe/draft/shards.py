@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dpprobe.data import tar_shards, webdataset
 from dpprobe.data.image_files import EXTENSIONS
-from dpprobe.data.spelling import joined_labels
+from dpprobe.data.spelling import joined_labels, text_of
 from dpprobe.data.tar_shards import Sample
 from dpprobe.data.usual_columns import LABELS, usual
 from dpprobe.draft import columns as guesses
@@ -262,8 +262,8 @@ def _add(contents: Contents, shard: Path, sample: Sample, image: str) -> None:
         if isinstance(value, list):
             if value and all(type(each) is int and each in (0, 1) for each in value):
                 contents.lists.setdefault(name, set()).add(len(value))
-        elif isinstance(value, str | int | float) and str(value).strip():
-            contents.fields.setdefault(name, Column()).add(str(value).strip())
+        elif isinstance(value, str | int | float) and (text := text_of(value).strip()):
+            contents.fields.setdefault(name, Column()).add(text)
             contents.present[name] += 1
 
 

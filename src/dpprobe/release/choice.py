@@ -36,7 +36,9 @@ from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
+from dpprobe.study.audits import audit_cells
 from dpprobe.study.long_tails import long_tail_datasets
+from dpprobe.study.representation_law import law_backbones, law_datasets
 from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
@@ -165,7 +167,15 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     )
     probes = (f"{backbone}/few-shot probes" for backbone in study.few_shot_backbones())
     measured = study.backbones if dataset in long_tail_datasets(study) else ()
-    return [*cells, *probes, *(f"{backbone}/long tail" for backbone in measured)]
+    tails = (f"{backbone}/long tail" for backbone in measured)
+    lawful = law_backbones(study) if dataset in law_datasets(study) else ()
+    laws = (f"{backbone}/representation law" for backbone in lawful)
+    attacks = (
+        f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}, attacks on membership"
+        for cell in audit_cells(study, dataset)
+        if study.audit and study.audit.membership
+    )
+    return [*cells, *probes, *tails, *laws, *attacks]
 
 
 def _fits(

@@ -136,6 +136,8 @@ def _check_release(study: Study, name: str) -> list[str]:
         )
     if fault := dataset.release_fault():
         faults.append(f"dataset {release.dataset}: {fault}")
+    if unit == "image" and (fault := dataset.images_fault()):
+        faults.append(f"dataset {release.dataset}: {fault}")
     images = dataset.image_params()
     for other, options in study.datasets.items():
         if other != release.dataset and options.image_params() == images:

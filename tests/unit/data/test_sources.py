@@ -158,6 +158,16 @@ def test_parquet_shards_by_pattern_and_by_list(tmp_path: Path, write_parquet: Wr
     assert train.labels().tolist() == [1, 1, 0, 0, 0]
 
 
+def test_a_parquet_file_is_named_once(write_parquet: WriteParquet) -> None:
+    """Rows are numbered by their places, so that nobody else would see that they stand twice."""
+    path = write_parquet("train-0.parquet", [0, 1] * 3)
+    pattern = str(Path(path).with_name("train-*.parquet"))
+    for train in ([path, path], [pattern, path]):
+        options = dataset_options({"source": "parquet", "train": train})
+        with pytest.raises(ConfigError, match=r"train: .*train-0.parquet is named twice; remove"):
+            options.check()
+
+
 def test_parquet_limit_takes_the_first_rows(tmp_path: Path, write_parquet: WriteParquet) -> None:
     train, test = prepare(
         tmp_path / "out",
@@ -279,6 +289,14 @@ def test_wrong_parquet_options(
     values = {"train": write_parquet("a.parquet", [0, 1], sex=["f", "m"])} | changed
     with pytest.raises(ConfigError, match=message):
         options_of(source="parquet", **values).check()
+
+
+@pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
+def test_a_column_of_lists_names_nobody(write_parquet: WriteParquet, option: str) -> None:
+    path = write_parquet("train.parquet", [0, 1], who=[["p1", "p2"], ["p1"]])
+    written = {option: ["who"] if option == "group_columns" else "who"}
+    with pytest.raises(ConfigError, match=r"column 'who' is list.*a text or a number a row"):
+        dataset_options({"source": "parquet", "train": path, **written}).check()
 
 
 def test_file_that_is_no_parquet(tmp_path: Path) -> None:

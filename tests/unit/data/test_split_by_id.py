@@ -22,7 +22,8 @@ from PIL import Image
 from dpprobe.data import csv_rows, sources, split, units
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.errors import DataError
+from dpprobe.errors import ConfigError, DataError
+from dpprobe.study.check import check_study
 from dpprobe.study.load import load_study
 from tests.support.small_study import STUDY
 
@@ -385,6 +386,36 @@ def test_a_limit_after_a_choice_by_values_is_refused(more: dict[str, Any], said:
         fault = dataset_options(values | more | limited).release_fault()
         assert fault is not None
         assert f"limit takes the first rows that {said} leave" in fault
+
+
+def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
+    """The first three of those that are left: one left out lets in the fourth of its patient."""
+    values = write_csv(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
+    bounded = values | {"max_images_per_patient": 1}
+
+    def faults(dataset: dict[str, Any], unit: str | None) -> str:
+        release = {"dataset": "photos", "backbone": "pixels", "method": "proto", "epsilon": 1}
+        study = STUDY | {
+            "datasets": {"photos": dataset}, "methods": {"proto": {"head": "feature_covariance"}},
+            "delta": 1e-3, "releases": {"one": release}, "privacy": {"unit": unit},
+        }  # fmt: skip
+        try:
+            check_study(load_study(study))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    chosen = bounded | {"filters": {"kind": CLASSES}}
+    assert "max_images_per_patient takes the first images of a patient that filters leave" in (
+        faults(chosen, "image")
+    )
+    assert faults(chosen | {"unit": "image"}, None) == faults(chosen, "image")
+    assert faults(chosen, None) == faults(chosen | {"unit": "patient"}, "image") == ""
+    assert faults(bounded, "image") == ""
+    assert faults(values | {"filters": {"kind": CLASSES}}, "image") == ""
+    layout = {name: value for name, value in chosen.items() if name != "root"}
+    archived = dataset_options(in_archive(**layout)).images_fault()
+    assert archived == f"layout: {dataset_options(chosen).images_fault()}"
 
 
 def test_such_a_limit_does_let_another_row_in(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.check import check_study
 from dpprobe.study.load import load_study
+from tests.support.shards import pack, samples
 from tests.support.small_study import STUDY
 
 CLASSES = ["cat", "dog"]
@@ -143,6 +145,57 @@ def test_a_blank_patient_and_one_in_both_splits_are_refused(source: str, tmp_pat
     assert "no patient: who is blank" in told
     assert "patient 'p3' has images in both splits" in told
     assert "q4" not in told
+
+
+def test_a_unit_s_name_says_what_its_column_is_made_of() -> None:
+    """A ledger adds prices of one name alone: another pattern makes other patients of the rows."""
+    manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
+    manifest |= {"unit_column": "who"}
+
+    def name(**options: Any) -> str | None:
+        return dataset_options(manifest | options).unit_name()
+
+    people = {"file": "people.csv", "by": "image", "columns": ["who"]}
+    study = {"column": "path", "pattern": "(p[0-9]+/s[0-9]+)"}
+    names = [
+        name(),
+        name(extract={"who": {"column": "path", "pattern": "(p[0-9]+)"}}),
+        name(extract={"who": study}),
+        name(joins=[people]),
+        name(joins=[people | {"file": "others.csv"}]),
+        name(joins=[people | {"by": {"image": "name"}}]),
+        name(joins=[people], extract={"image": study}),
+    ]
+    assert names[0] == "who"
+    assert names[1] == "who ((p[0-9]+) in path)"
+    assert names[3] == "who (people.csv by image = image)"
+    assert len(set(names)) == len(names)
+    others = [{"file": "sites.csv", "by": "image", "columns": ["site"]}]
+    assert name(joins=others, extract={"year": study}) == "who"
+    assert dataset_options(manifest | {"unit_column": None}).unit_name() is None
+
+
+@pytest.mark.parametrize("source", ["parquet", "webdataset"])
+def test_nan_is_no_patient_and_no_group(source: str, tmp_path: Path) -> None:
+    """Tables write it for what is missing: all such rows would be of one patient called nan."""
+    numbers = [*map(float, range(19)), math.nan]
+    written = {"source": source, "class_names": CLASSES, "group_columns": ["age"]}
+    if source == "parquet":
+        options = write_parquet(tmp_path / "in", [f"p{number}" for number in range(20)])
+        table = pq.read_table(options["train"])
+        table = table.append_column("age", pa.array(numbers)).append_column("id", pa.array(numbers))
+        pq.write_table(table, options["train"])
+        written |= {"train": options["train"]}
+    else:
+        shard = pack(tmp_path / "in.tar", samples(0, 20, age=numbers, id=numbers))
+        written |= {"train": str(shard), "label_column": "label"}
+    sources.prepare(dataset_options(written), tmp_path / "out")
+    tables = [SplitTable(tmp_path / f"out/{name}.parquet") for name in ("train", "test")]
+    ages = [age for table in tables for age in table.groups()["group_age"]]
+    assert ages.count("") == 1
+    assert not {"nan", "NaN"} & set(ages)
+    with pytest.raises(DataError, match="no patient: id is blank"):
+        sources.prepare(dataset_options(written | {"unit_column": "id"}), tmp_path / "patients")
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,15 @@ def test_a_faulty_sample_is_named_by_shard_and_key(
     assert "; " in str(refused.value)  # and the remedy
 
 
+@pytest.mark.parametrize("option", ["id_column", "unit_column", "group_columns"])
+def test_a_list_names_nobody(tmp_path: Path, option: str) -> None:
+    """A picture of two people would be of a third, and protected for neither."""
+    path = pack(tmp_path / "a.tar", samples(0, 8, who=[["p1", "p2"], *"abcdefg"]))
+    written = {option: ["who"] if option == "group_columns" else "who"}
+    with pytest.raises(DataError, match=r"n00/0000.*who is \['p1', 'p2'\], no text or number"):
+        prepare(tmp_path / "out", path, **written)
+
+
 def test_a_key_stands_once(tmp_path: Path) -> None:
     pack(tmp_path / "s/a.tar", samples(0, 4))
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])

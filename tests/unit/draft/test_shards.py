@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,6 +88,17 @@ def test_fields_of_key_json_are_labels_patients_and_groups(desk: Desk, lesions: 
     patients = {f"p{int(name) // 2}" for name in train.ids()}
     assert f"trained on:  {len(patients)} patients" in printed
     assert "expect:" not in printed  # how many images patients have is their matter
+
+
+def test_nan_is_a_blank(desk: Desk, lesions: Path) -> None:
+    fields = {
+        "diagnosis": lambda number: ["benign", "malignant"][number % 2],
+        "patient": lambda number: math.nan if number == 7 else number // 2,
+    }
+    pack(lesions / "000.tar", described(60, **fields))
+    printed = desk.init("lesions")
+    assert "60 images of 30 patients, 2 classes" in printed
+    assert "column patient is blank in 1 rows" in printed
 
 
 def test_numbers_of_classes_have_a_comment_and_gaps_are_names(desk: Desk, lesions: Path) -> None:

@@ -26,6 +26,8 @@ SQUARES = {"head": "least_squares"}
 SMALL = {"head": "sgd", "batch_size": 50, "steps": 20, "learning_rate": 0.1}
 BACKBONES = {"pixels": {"family": "pixels"}, "small": {"family": "pixels", "size": 4}}
 
+NETWORK = {"vit": {"family": "timm", "model": "vit_tiny_patch16_224"}}
+
 
 def study(methods: dict[str, Any], epsilons: list[Any], **more: Any) -> Study:
     values = {"methods": methods, "epsilons": epsilons, "seeds": SEEDS}
@@ -87,6 +89,14 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
             study({"covariance": COVARIANCE}, [1], long_tail={}),
             "small/long tail", 2,
         ),
+        (
+            study({"covariance": COVARIANCE}, [1], representation_law={}, backbones=NETWORK),
+            "vit/representation law", 1,
+        ),
+        (
+            study({"covariance": COVARIANCE}, [1], audit={"membership": {}}),
+            "pixels/covariance at epsilon 1, attacks on membership", 2,
+        ),
     ]  # fmt: skip
     for chosen, named, cells in cases:
         block = choice_block(chosen, dataset="digits", plan=release, n=N, cache=tmp_path)
@@ -95,6 +105,23 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
         assert named in block["words"]
         assert WHAT_IT_MEANS in block["words"]
         assert "nothing covers the test units" in block["words"]
+
+
+def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
+    release = plan_of(COVARIANCE, 1.0, tmp_path)
+    added: list[dict[str, Any]] = [{}, {"audit": {}}, {"representation_law": {}}]  # of no network
+    blocks = [
+        choice_block(
+            study({"covariance": COVARIANCE}, [1], **more),
+            dataset="digits",
+            plan=release,
+            n=N,
+            cache=tmp_path,
+        )
+        for more in added
+    ]
+    assert blocks[0]["epsilon"] is not None
+    assert blocks[1:] == blocks[:1] * 2
 
 
 def test_methods_that_cannot_be_calibrated_have_no_heads_to_choose(tmp_path: Path) -> None:

@@ -162,6 +162,8 @@ def test_links_in_a_circle_are_left_to_who_reads_them() -> None:
     check(lent("circle/manifest.json"))
 
 
+JOIN = {"file": "people.csv", "by": "who", "columns": ["sex"]}
+WHO = {"column": "path", "pattern": "(p[0-9]+)"}
 CSV = {"source": "csv", "train": "a.csv", "label_column": "label", "class_names": ["a", "b"]}
 HUB = {
     "source": "huggingface", "repo": "a/b", "revision": "0" * 40, "train": "train-*.parquet",
@@ -188,7 +190,14 @@ def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
         (CSV, {"limit": {"train": 5}, "split_seed": 1, "label_column": "sex", "embed": True}),
         (CSV, {"unit_column": "patient", "max_images_per_patient": 3, "duplicates": "warn"}),
         (HUB, {"endpoint": "https://mirror", "limit": {"test": 3}, "several_labels": True}),
+        (CSV, {"joins": [JOIN], "group_columns": ["sex"]}),
+        (CSV, {"extract": {"who": WHO}, "unit_column": "who", "split_column": "split"}),
+        (CSV, {"root": "images/.."}),
+        (FOLDER, {"path": "./x/"}),
+        (FOLDER, {"path": "y/../x", "split_by": "id"}),
         (FETCHED, {"layout": FOLDER | {"split_seed": 3, "embed": False}}),
+        (FETCHED, {"layout": FOLDER | {"path": "./x"}}),
+        (FETCHED, {"files": [{"url": "http://mirror/x.zip", "sha256": "0" * 64}]}),
         ({"source": "torchvision", "name": "MNIST"}, {"path": "elsewhere"}),
     ],
 )
@@ -207,6 +216,11 @@ def test_a_public_dataset_of_private_images_is_refused(
     [
         (CSV, {"train": "b.csv"}),
         (CSV, {"filters": {"site": ["b"]}}),
+        (CSV, {"split_column": "use", "train_values": ["public"]}),
+        (CSV | {"path_column": "who"}, {"extract": {"who": WHO}}),
+        (CSV | {"filters": {"sex": ["f"]}}, {"joins": [JOIN]}),
+        (FOLDER, {"path": "x/y"}),
+        (FETCHED, {"files": [{"url": "http://h/x.zip", "sha256": "1" * 64}]}),
         (HUB, {"revision": "1" * 40}),
         (FETCHED, {"layout": FOLDER | {"path": "y"}}),
         ({"source": "torchvision", "name": "MNIST"}, {"name": "FashionMNIST"}),
