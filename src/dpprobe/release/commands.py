@@ -116,7 +116,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     # heavy, and `dpprobe --help` is to be quick
-    from dpprobe.release.verify import verify
+    from dpprobe.release.verification.verify import verify
 
     report = verify(arguments.bundle, public_key=arguments.public_key)
     words = {True: "ok", False: "FAILED", None: "-"}

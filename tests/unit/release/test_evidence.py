@@ -14,7 +14,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.release.evidence import Evidence, in_words, read_evidence
 from dpprobe.release.ledger import Ledger
 from dpprobe.release.make import make_release
-from dpprobe.release.verify import verify
+from dpprobe.release.verification.verify import verify
 from dpprobe.training.plans import plan_method
 from tests.support.audit_records import MEMBERSHIP, WHITE_BOX, write_audit
 from tests.support.release_study import ROWS, study, write_features

@@ -24,9 +24,9 @@ from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.fitted import Heads
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.release import bundle, make
-from dpprobe.release import verify as checking
 from dpprobe.release.ledger import Ledger
-from dpprobe.release.verify import verify
+from dpprobe.release.verification import method as checking
+from dpprobe.release.verification.verify import verify
 from dpprobe.study.options import OverlapOptions
 from tests.support.release_study import METHODS, release, study, write_features
 

@@ -44,7 +44,10 @@ from dpprobe.release.evaluation import (
 )
 from dpprobe.release.page import write_page
 from dpprobe.release.signing import sign
-from dpprobe.release.verify import Report, _evaluation, _plan, verify
+from dpprobe.release.verification.checks import Report
+from dpprobe.release.verification.plans import read_plan
+from dpprobe.release.verification.results import check_evaluation
+from dpprobe.release.verification.verify import verify
 from tests.support import bundles, release_study
 from tests.support.bundles import write_example
 from tests.unit.release.test_evaluation import head, of_test_rows
@@ -624,7 +627,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
         n=n, epsilon=epsilon, delta=1e-5, accountant="pld", cache=original.parent / "calibration",
     )  # fmt: skip
     statement = read_json(original / STATEMENT_FILE)
-    head_plan = _plan(statement)[1]
+    head_plan = read_plan(statement)[1]
     block = evaluate(
         head(3), of_test_rows(generator.normal(labels, 1), labels), plan, SEEDED,
         metric="auc", link="sigmoid",
@@ -632,7 +635,7 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
     )  # fmt: skip
     facts = BundleFacts.model_validate(read_json(original / FACTS_FILE))
     facts = facts.model_copy(update={"multi_label": True})
-    detail, _ = _evaluation({"evaluation": block}, head_plan, facts)
+    detail, _ = check_evaluation({"evaluation": block}, head_plan, facts)
     assert detail.startswith("AUC 0." if epsilon > 1 else "AUC not measurable: the 95 % interval")
     for change in (
         {"epsilon": 0.9 * block["epsilon"]},
@@ -643,4 +646,4 @@ def test_an_area_is_checked_as_far_as_it_can_be(original: Path, epsilon: float) 
         {"mechanisms": block["mechanisms"][:1]},
     ):
         with pytest.raises(DpprobeError):
-            _evaluation({"evaluation": {**block, **change}}, head_plan, facts)
+            check_evaluation({"evaluation": {**block, **change}}, head_plan, facts)

@@ -1,0 +1,1 @@
+"""Checks a bundle as whoever was handed it can."""

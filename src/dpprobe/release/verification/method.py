@@ -1,0 +1,201 @@
+"""Checks a bundle's options, its mechanisms, and the head that they imply."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load
+
+from dpprobe.artifacts import canonical_json
+from dpprobe.heads import normalisation as kinds
+from dpprobe.heads.auto import Options as Auto
+from dpprobe.heads.auto_rule import RULE
+from dpprobe.heads.facts import DataFacts
+from dpprobe.heads.fit import check_plan
+from dpprobe.heads.fitted import CLASS_PRIORS
+from dpprobe.heads.options import MethodOptions
+from dpprobe.heads.registry import method_options
+from dpprobe.heads.search_space import Range
+from dpprobe.heads.tuned import Options as Tuned
+from dpprobe.privacy.limits import epsilon_token
+from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.private_mark import marked
+from dpprobe.release.bundle import HEAD_FILE, WEIGHTS, BundleFacts
+from dpprobe.release.statement import published_options
+from dpprobe.release.verification.checks import Checks
+from dpprobe.release.verification.stated import Values, read_real, require, require_same
+from dpprobe.training.deciding import facts_of_plan
+
+Array = npt.NDArray[Any]
+
+# Of a safetensors file, before its tensors.
+HEADER_BYTES = 2**20
+
+
+def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
+    """Checks the head's options, and what follows from them in bundle.json."""
+    head = facts.head
+    options = method_options(head.options)
+    require_same("head.options", published_options(options), head.options)
+    link = options.link_on(facts.multi_label)
+    require(head.link == link, f"head.link: {head.link}, and these options have {link}")
+    require(
+        options.multi_label or not facts.multi_label,
+        f"multi_label: head {options.head} with these options takes one label a row",
+    )
+    require(
+        (head.class_priors is not None) == options.releases_priors,
+        f"head.{CLASS_PRIORS}: there are some, or none, against what the options release",
+    )
+    if isinstance(options, Tuned):
+        _check_chosen(options, head.chosen)
+    else:
+        require(head.chosen is None, "head.chosen: a search's, and these options have none")
+    return f"head {options.head}, normalize {options.normalize.kind}", options
+
+
+def _check_chosen(options: Tuned, chosen: Values | None) -> None:
+    """Checks that a search could have chosen these values."""
+    require(chosen is not None and "score" in chosen, "head.chosen: missing, or without a score")
+    values = {name: value for name, value in (chosen or {}).items() if name != "score"}
+    if not values and (chosen or {})["score"] is None:
+        return  # no trial was drawn
+    read_real("head.chosen.score", (chosen or {})["score"])
+    require(set(values) == set(options.search), "head.chosen: not the options that are searched")
+    for name, value in values.items():
+        space = options.search[name]
+        inside = (
+            space.low <= read_real(name, value) <= space.high
+            if isinstance(space, Range)
+            else canonical_json(value) in {canonical_json(item) for item in space}
+        )
+        require(inside, f"head.chosen.{name}: {value!r} is not in the space searched")
+    options.trial(values)
+
+
+def check_engine(options: MethodOptions) -> tuple[str, bool]:
+    """Checks that sums and noise were exact."""
+    require(
+        options.exact,
+        f"head {options.head}: its releases are not exact, low bits may tell what was added; "
+        "train it with engine: exact",
+    )
+    return "sums are whole numbers, and noise is rounded to them: no low bit tells", True
+
+
+def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
+    """Checks sensitivities, counts, rates and how noise is split against the options."""
+    check_plan(options, plan)
+    require(
+        [item.name for item in plan.mechanisms] == [i.name for i in options.mechanisms(plan.n)],
+        "mechanisms: in another order than the method's",
+    )
+    each = ", ".join(f"{item.count} of {item.name}" for item in plan.mechanisms)
+    return f"sensitivities, rates and counts are those of the options: {each}", True
+
+
+def check_rule(checks: Checks, options: Auto, plan: Plan | None, facts: BundleFacts | None) -> None:
+    """Checks that today's rule chooses these options; what another one chose is named alone."""
+    if options.rule != RULE:
+        checks.note(
+            "rule of auto",
+            None,
+            f"rule {options.rule} chose head {options.trained.head}; not computed again: this "
+            f"dpprobe has rule {RULE}",
+        )
+    else:
+        checks.run("rule of auto", lambda *inputs: _rule(options, *inputs), plan, facts)
+
+
+def _rule(options: Auto, plan: Plan, bundle: BundleFacts) -> tuple[str, bool]:
+    facts = data_facts(plan, bundle)
+    expected = Auto(balanced=options.balanced).resolved(facts).for_release()
+    require_same("head.options", expected.model_dump(mode="json"), options.model_dump(mode="json"))
+    return f"rule {RULE} chooses these options, from public facts alone", True
+
+
+def data_facts(plan: Plan, facts: BundleFacts) -> DataFacts:
+    """Returns the public facts that options may be chosen from."""
+    return facts_of_plan(
+        plan,
+        dimension=facts.dimension,
+        classes=len(facts.class_names),
+        multi_label=facts.multi_label,
+    )
+
+
+def check_head(
+    folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan
+) -> tuple[str, bool]:
+    """Checks the tensors' names, types and shapes, that they are finite, and the file's mark."""
+    shapes = {
+        WEIGHTS: (len(facts.class_names), facts.dimension + 1),
+        **_arrays(options.normalize, facts.dimension),
+        **({CLASS_PRIORS: (len(facts.class_names),)} if options.releases_priors else {}),
+    }
+    size = 4 * sum(math.prod(shape) for shape in shapes.values())
+    path = folder / HEAD_FILE
+    require(
+        size < path.stat().st_size <= size + HEADER_BYTES,
+        f"{path.stat().st_size} bytes, and the tensors of these options have {size}",
+    )
+    content = path.read_bytes()
+    tensors = load(content)
+    _check_tensors(tensors, shapes)
+    if options.releases_priors:
+        _check_priors(tensors[CLASS_PRIORS], facts.head.class_priors or ())
+    _check_mark(content, facts, plan)
+    return f"{', '.join(map(str, shapes))}: shapes as the options imply, all finite", True
+
+
+def _check_tensors(tensors: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    require(
+        {name: values.shape for name, values in tensors.items()} == shapes,
+        f"tensors {_shapes(tensors)}; the options imply {shapes}",
+    )
+    for name, values in tensors.items():
+        require(values.dtype == np.float32, f"{name}: {values.dtype}, not float32")
+        require(bool(np.isfinite(values).all()), f"{name}: holds NaN or infinity")
+
+
+def _check_priors(priors: Array, stated: Sequence[float]) -> None:
+    require(
+        bool((priors > 0).all()) and math.isclose(float(priors.sum()), 1, rel_tol=1e-4),
+        f"{CLASS_PRIORS}: not frequencies of classes, above 0 and of sum 1",
+    )
+    require_same(f"head.{CLASS_PRIORS}", priors.tolist(), list(stated))
+
+
+def _check_mark(content: bytes, facts: BundleFacts, plan: Plan) -> None:
+    """Checks the metadata of a safetensors file, which says that it was made from private rows."""
+    cell = {
+        "dataset": facts.dataset,
+        "backbone": facts.backbone.name,
+        "method": facts.head.method,
+        "epsilon": epsilon_token(plan.epsilon),
+    }
+    length = int.from_bytes(content[:8], "little")
+    require_same(
+        "metadata",
+        marked(cell, facts.head.options),
+        json.loads(content[8 : 8 + length]).get("__metadata__"),
+    )
+
+
+def _arrays(spec: kinds.Normalisation, dimension: int) -> dict[str, tuple[int, ...]]:
+    if isinstance(spec, kinds.AroundCentre):
+        return {kinds.CENTRE: (dimension,)}
+    if isinstance(spec, kinds.Channels):
+        names = kinds.CHANNEL_MEANS, kinds.CHANNEL_DEVIATIONS
+        return dict.fromkeys(names, (spec.channels,))
+    return {}
+
+
+def _shapes(tensors: Mapping[str, Array]) -> str:
+    return ", ".join(f"{name} {values.shape}" for name, values in tensors.items())
