@@ -369,17 +369,17 @@ def batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables. Both splits' rows must be known."""
-    both: set[str] = set()
+    mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        both = units.on_both_sides(
+        mistaken = units.mistaken(
             {name: rows.frame[options.unit_column] for name, rows in parts.items()}
         )
     for name, rows in parts.items():
         for start in range(0, len(rows.frame), BATCH_ROWS):
-            yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), both)
+            yield name, _batch(options, rows.take(slice(start, start + BATCH_ROWS)), mistaken)
 
 
-def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.Table:
+def _batch(options: ManifestOptions, rows: ManifestRows, mistaken: Mapping[str, str]) -> pa.Table:
     faults: list[list[tuple[str, str]]] = [[] for _ in range(len(rows.frame))]
     written = _paths(options, rows)
     root = resolve_path(options.root)
@@ -395,7 +395,7 @@ def _batch(options: ManifestOptions, rows: ManifestRows, both: set[str]) -> pa.T
     if options.unit_column is not None:
         patients = rows.frame[options.unit_column].tolist()
         for fault, further in zip(
-            faults, units.faults(patients, both, options.unit_column), strict=True
+            faults, units.faults(patients, mistaken, options.unit_column), strict=True
         ):
             fault += further
     return table.make_batch(

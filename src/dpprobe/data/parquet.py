@@ -484,9 +484,9 @@ def _batches(
     patients, faults = _patients(options), None
     sides = _sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
-        both = units.on_both_sides(patients)
+        mistaken = units.mistaken(patients)
         faults = {
-            name: list(units.faults(part, both, options.unit_column))
+            name: list(units.faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
     columns = [options.image_column, options.label_column, *options.group_columns]

@@ -31,8 +31,9 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "label without a class", "labels without a class", "correct it or remove the row"),
     "value": ("value of no use", "values of no use", "correct it or remove the row"),
     "patient": (
-        "patient missing or in both splits", "rows whose patient is missing or in both splits",
-        "keep each patient's images in one split"),
+        "patient missing or in both splits or of two names",
+        "rows whose patient is missing or in both splits or has two names",
+        "keep each patient's images in one split, under one name"),
     "duplicate": (
         "image in train and test", "images in train and test",
         "remove it from one, or write `duplicates: warn`"),

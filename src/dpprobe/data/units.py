@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -113,18 +114,35 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
     return kept
 
 
-def on_both_sides(sides: Mapping[Any, Iterable[str]]) -> set[str]:
-    """Returns the units that have rows in both splits."""
+def mistaken(sides: Mapping[Any, Iterable[str]]) -> dict[str, str]:
+    """Returns the units that are no units, each with why, as the end of a sentence.
+
+    One has rows in both splits, or is a number that also stands without its fraction: 12.0 where
+    other rows of the patient have 12.
+
+    Args:
+      sides: the units of the rows of each split.
+    """
     names = [set(units) for units in sides.values()]
-    return set.intersection(*names) if len(names) > 1 else set()
+    both = set.intersection(*names) if len(names) > 1 else set()
+    known = set().union(*names)
+    numbers = {unit: re.fullmatch(r"(-?\d+)\.0+", unit) for unit in known}
+    twice = {
+        unit: f"is {number[1]!r} in other rows"
+        for unit, number in numbers.items()
+        if number and number[1] in known
+    }
+    return {**twice, **dict.fromkeys(both, "has images in both splits")}
 
 
-def faults(units: Iterable[str], both: set[str], column: str) -> Iterator[list[tuple[str, str]]]:
-    """Yields the problems of each row's unit: a blank, and one in both splits."""
+def faults(
+    units: Iterable[str], wrong: Mapping[str, str], column: str
+) -> Iterator[list[tuple[str, str]]]:
+    """Yields the problems of each row's unit: a blank, or what `mistaken` says of it."""
     for unit in units:
         if not unit:
             yield [("patient", f"no patient: {column} is blank")]
-        elif unit in both:
-            yield [("patient", f"patient {unit!r} has images in both splits")]
+        elif unit in wrong:
+            yield [("patient", f"patient {unit!r} {wrong[unit]}")]
         else:
             yield []

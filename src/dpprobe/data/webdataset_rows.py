@@ -171,9 +171,9 @@ def batches(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches for the tables, in the order of the shards."""
-    both: set[str] = set()
+    mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        both = units.on_both_sides(
+        mistaken = units.mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
     chosen = sides(options, parts)
@@ -182,7 +182,7 @@ def batches(
         for start in range(0, len(rows), BATCH_ROWS):
             part = rows[start : start + BATCH_ROWS]
             of_rows = chosen[name][start : start + BATCH_ROWS]
-            batch = _batch(options, part, shards, both)
+            batch = _batch(options, part, shards, mistaken)
             for side in dict.fromkeys(filter(None, of_rows)):
                 yield side, batch.filter([each == side for each in of_rows])
 
@@ -221,13 +221,13 @@ def sides(
 
 
 def _batch(
-    options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], both: set[str]
+    options: ShardOptions, rows: Sequence[Row], shards: Sequence[Path], mistaken: Mapping[str, str]
 ) -> pa.Table:
     faults = [list(row.faults) for row in rows]
     patients = None
     if options.unit_column is not None:
         patients = [row.unit for row in rows]
-        further = units.faults(patients, both, options.unit_column)
+        further = units.faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()

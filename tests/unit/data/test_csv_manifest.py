@@ -595,7 +595,7 @@ def test_a_patient_in_both_splits_is_a_leak(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         prepare(tmp_path / "out", unit_column="who", **values)
     text = str(caught.value)
-    assert "5 rows whose patient is missing or in both splits" in text
+    assert "5 rows whose patient is missing or in both splits or has two names" in text
     assert "a.csv line 3: no patient: who is blank" in text
     assert "a.csv line 10: patient 'p2' has images in both splits" in text
     assert "b.csv line 2: patient 'p2' has images in both splits" in text

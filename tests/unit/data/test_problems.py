@@ -555,7 +555,7 @@ def test_a_manifest_tells_all_at_once(tmp_path: Path) -> None:
     text = str(caught.value)
     for part in (
         "1 missing image, 1 unreadable image, 1 id missing or twice, 1 label without a class, "
-        "1 value of no use, 2 rows whose patient is missing or in both splits, "
+        "1 value of no use, 2 rows whose patient is missing or in both splits or has two names, "
         "1 image in train and test; all of them",
         "(id 8.jpg)",
         "a.csv line 11: id '8.jpg' stands twice",
