@@ -47,7 +47,6 @@ DECIDING = (
 OPTIONS = {
     "mem_mb": "--mem={}M",
     "runtime": "--time={}",
-    "gpu": "--gres=gpu:{}",
     "gres": "--gres={}",
     "constraint": "--constraint={}",
     "slurm_partition": "--partition={}",
@@ -148,12 +147,23 @@ def digest(value: object) -> str:
 
 def options(job: dict[str, Any]) -> list[str]:
     """Returns the options of sbatch for a job's threads and resources; 0 and "" ask for none."""
-    resources = job["resources"]
+    resources = {**job["resources"], "gres": devices(job["resources"])}
     asked = [
         option.format(resources[name]) for name, option in OPTIONS.items() if resources.get(name)
     ]
     extra = shlex.split(str(resources.get("slurm_extra", "")))
     return [f"--cpus-per-task={job['threads']}", *asked, *extra]
+
+
+def devices(resources: dict[str, Any]) -> str:
+    """Returns a job's GPUs and other devices as one option: of two sbatch takes the last alone.
+
+    Where `gres` names GPUs itself, by their kind, these are meant.
+    """
+    gpus, others = resources.get("gpu"), str(resources.get("gres") or "")
+    if not gpus or re.search(r"(^|,)(gres[:/])?gpu\b", others):
+        return others
+    return ",".join(filter(None, (f"gpu:{gpus}", others)))
 
 
 def wrapped(script: str, token: str) -> str:

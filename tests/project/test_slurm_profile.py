@@ -369,6 +369,24 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
 
 
+@pytest.mark.parametrize(
+    ("resources", "asked"),
+    [
+        ({"gpu": 2}, ["--gres=gpu:2"]),
+        ({"gpu": 0, "gres": ""}, []),
+        ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
+        ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
+        ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
+    ],
+)
+def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: list[str]) -> None:
+    """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, resources=resources))
+    (call,) = slurm.calls("sbatch")
+    assert [word for word in call.split() if word.startswith("--gres")] == asked
+
+
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
 def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
     """A job alone has its threads; Snakemake would give a group all CPUs of a node."""
@@ -765,3 +783,39 @@ def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.Mo
     python = shutil.which("python3")
     assert python is not None
     assert Path(python).parent == Path(sys.executable).parent
+
+
+# A setting in the profile's comments, or an entry of one.
+SETTING = re.compile(
+    r"^( *)# ((?:  )+[\w-]+:.*|[a-z]+[-_][a-z-]+:.*|(?:qos|tmpdir|groups|resources):.*)$",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    ("shards", "groups"), [(False, {"prices", "manifests", "plots"}), (True, {"extraction"})]
+)
+def test_what_the_profile_has_in_comments_works_without_the_signs(
+    slurm: Slurm, shards: bool, groups: set[str]
+) -> None:
+    """Each sign is taken with the space behind it, from one of the two blocks of groups."""
+    text, block = (PROFILE / "config.yaml").read_text().split("# Short shards, ")
+    if shards:
+        text = text.split("# groups:")[0] + SETTING.sub(r"\1\2", f"# {block}")
+    else:
+        text = SETTING.sub(r"\1\2", text) + f"# {block}"
+    changed = slurm.folder / "changed"
+    shutil.copytree(PROFILE, changed)
+    (changed / "config.yaml").write_text(text)
+    root = PROFILE.parents[1]
+    words = ["--profile", str(changed), "--snakefile", str(root / "Snakefile")]
+    words += ["--configfile", str(root / "config.yaml"), "--quiet", "host", "--dry-run"]
+    result = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words],
+        cwd=slurm.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert set(re.findall(r"Group job (\w+)", result.stdout)) == groups
