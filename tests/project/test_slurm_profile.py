@@ -450,6 +450,50 @@ def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what
     assert len(slurm.calls("sbatch")) == 2
 
 
+@pytest.mark.parametrize(
+    ("left", "wanted", "cancelled"),
+    [
+        ({"out/a", "out/b"}, {"out/b", "out/c"}, True),
+        ({"out/a", "out/b"}, {"out/c", "out/d"}, False),
+        ({"out/a", "out/b"}, {"out/b"}, True),
+        ({"out/b"}, {"out/a", "out/b"}, True),
+    ],
+)
+def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
+    slurm: Slurm, left: set[str], wanted: set[str], cancelled: bool
+) -> None:
+    """Snakemake's groups, and so their names, are others in the next run."""
+
+    def asked(files: set[str], folder: str) -> Path:
+        name = "-".join(sorted(path[-1] for path in files))
+        kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
+        changes = {"output": sorted(files), "wildcards": {"name": name}, **kind}
+        return script(slurm, folder=folder, **changes)
+
+    slurm.says("sbatch", "18")
+    submitted(slurm, asked(left, "tmp.old"))
+    call = slurm.calls("sbatch")[0]
+    (name,) = re.findall(r"--job-name=(\S+)", call)
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|{name}|None|{comment_of(call)}")
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    slurm.says("sbatch", "19")
+    assert submitted(slurm, asked(wanted, "tmp.new")).stdout == "19\n"
+    assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
+    assert (slurm.state / "18.json").exists() is not cancelled
+
+
+def test_groups_of_two_studies_in_one_folder_are_left_alone(slurm: Slurm) -> None:
+    group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old", **group))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.fab0e4d6|None|{comment}")
+    slurm.says("sbatch", "19")
+    other = script(slurm, output=["other/a"], **group)
+    assert submitted(slurm, other).stdout == "19\n"
+    assert not slurm.calls("scancel")
+
+
 def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
     left_behind(slurm)
     slurm.says("sbatch", "19")
