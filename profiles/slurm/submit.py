@@ -11,6 +11,7 @@ While slurmctld is away this waits.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -472,6 +473,8 @@ def main() -> None:
         watch(job.comment.folder)
         submitted = persist(job)
     except scheduler.SlurmError as error:
+        if error.command == "sbatch":
+            write_refusal(job, error)
         sys.exit(f"slurm: {job.name} was not submitted: {error}")
     except Stopped:
         sys.exit(f"slurm: {job.name} was not submitted: stopped")
@@ -485,6 +488,14 @@ def main() -> None:
             f"over: {scheduler.unwritable(error)}"
         )
     print(submitted.job)
+
+
+def write_refusal(job: Job, error: scheduler.SlurmError) -> None:
+    """Writes why sbatch took no job to the rules' logs, which a run's last lines are read from."""
+    now, said = time.strftime("%H:%M:%S"), " ".join(str(error).split())
+    for path in job.properties.get("log") or ():
+        with contextlib.suppress(OSError):
+            scheduler.write(Path(path), f"{now} ERROR not submitted: {said}\n")
 
 
 def require_room() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dpprobe.devices import put_python_on_path
+from dpprobe.logs import last_error
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
@@ -763,6 +764,9 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     result = submitted(slurm, script(slurm))
     assert result.returncode == 1
     assert "dpprobe.train.a was not submitted: sbatch: error: invalid partition" in result.stderr
+    # a run's last lines, which tell each failed job's cause, are read from there
+    log = (slurm.folder / "logs/a.log").read_text()
+    assert last_error(log) == "not submitted: sbatch: error: invalid partition specified: nowhere"
 
 
 # The watcher.
