@@ -106,9 +106,7 @@ def whole_group(job):
 
 def has_own_error(job):
     """Returns True for a job that wrote an error to its own log in this run."""
-    return any(
-        last_error(log.read_text(errors="replace")) for log in written_logs(job)
-    )
+    return any(last_error(log.read_text(errors="replace")) for log in written_logs(job))
 
 
 def is_blameless(job):
