@@ -5,11 +5,13 @@
 
 What the job needs is in the second line of the jobscript. A job of the same work that an earlier,
 killed Snakemake left behind is taken over when it does exactly what is wanted, and cancelled when
-it does not: two jobs never write the same files. While slurmctld is away this waits.
+it does not, as is every group that holds some of its work: two jobs never write the same files.
+While slurmctld is away this waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -47,7 +49,6 @@ DECIDING = (
 OPTIONS = {
     "mem_mb": "--mem={}M",
     "runtime": "--time={}",
-    "gpu": "--gres=gpu:{}",
     "gres": "--gres={}",
     "constraint": "--constraint={}",
     "slurm_partition": "--partition={}",
@@ -101,10 +102,11 @@ def identity(job: dict[str, Any], script: str) -> tuple[str, str]:
     """Returns digests of what a job makes and of what it makes it from, without its resources.
 
     The log tells studies in one folder apart; outputs would not, for a method more changes them.
+    A group has no log, and is never taken over.
     """
     made = [str(Path.cwd()), *(job.get(key) for key in ("rule", "wildcards", "groupid", "log"))]
     if job["type"] == "group":
-        made.append(job["jobid"])
+        made += [job["jobid"], job["output"]]
     described = {key: job.get(key) for key in ("input", "output", "params", "log", "threads")}
     words = command(script)
     return digest(made), digest([described, words, code(words)])
@@ -148,12 +150,23 @@ def digest(value: object) -> str:
 
 def options(job: dict[str, Any]) -> list[str]:
     """Returns the options of sbatch for a job's threads and resources; 0 and "" ask for none."""
-    resources = job["resources"]
+    resources = {**job["resources"], "gres": devices(job["resources"])}
     asked = [
         option.format(resources[name]) for name, option in OPTIONS.items() if resources.get(name)
     ]
     extra = shlex.split(str(resources.get("slurm_extra", "")))
     return [f"--cpus-per-task={job['threads']}", *asked, *extra]
+
+
+def devices(resources: dict[str, Any]) -> str:
+    """Returns a job's GPUs and other devices as one option: of two sbatch takes the last alone.
+
+    Where `gres` names GPUs itself, by their kind, these are meant.
+    """
+    gpus, others = resources.get("gpu"), str(resources.get("gres") or "")
+    if not gpus or re.search(r"(^|,)(gres[:/])?gpu\b", others):
+        return others
+    return ",".join(filter(None, (f"gpu:{gpus}", others)))
 
 
 def wrapped(script: str, token: str) -> str:
@@ -244,9 +257,15 @@ def submit(job: Job) -> Submitted:
     Raises:
         scheduler.SlurmError: slurmctld did not answer, or refused, or somebody else is at it.
     """
-    listed = scheduler.queue(f"--name={job.name}")
-    listed += forgotten(job.name, {each.job for each in listed})
-    same = [each for each in listed if each.comment and each.comment.work == job.comment.work]
+    notes = {path.stem: scheduler.read_record(path.stem) for path in scheduler.STATE.glob("*.json")}
+    regrouped = overlapping(job, notes)
+    listed = scheduler.queue(f"--name={','.join(sorted({job.name, *regrouped.values()}))}")
+    listed += forgotten(job.name, notes, {each.job for each in listed})
+    same = [
+        each
+        for each in listed
+        if each.comment and (each.comment.work == job.comment.work or each.job in regrouped)
+    ]
     for left in same:
         if left.comment and usable(left, job.properties, job.comment.version):
             print(f"slurm: job {left.job} ({job.name}) is taken over", file=sys.stderr)
@@ -266,15 +285,35 @@ def submit(job: Job) -> Submitted:
     return Submitted(identifier, job.comment, time.time())
 
 
-def forgotten(name: str, known: set[str]) -> list[scheduler.Queued]:
+def overlapping(job: Job, notes: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Returns the jobs, with names, that make some of a job's files, where either is a group.
+
+    Snakemake groups jobs as it finds them: those of two runs are seldom the same.
+    """
+    wanted = {*(job.properties["output"] or ()), *targets(job.script)}
+    kind = job.properties["type"]
+    return {
+        identifier: str(record["name"])
+        for identifier, record in notes.items()
+        if "group" in (kind, record.get("type")) and not wanted.isdisjoint(record.get("makes", ()))
+    }
+
+
+def targets(script: str) -> list[str]:
+    """Returns the rules, with wildcards, that a jobscript runs."""
+    return [word for name, *words in command(script) if name == "target-jobs" for word in words]
+
+
+def forgotten(
+    name: str, notes: dict[str, dict[str, Any]], known: set[str]
+) -> list[scheduler.Queued]:
     """Lists jobs of a name that were noted down here and that slurmctld no longer knows."""
     jobs = []
-    for path in scheduler.STATE.glob("*.json"):
-        record = {} if path.stem in known else scheduler.read_record(path.stem, name)
+    for identifier, record in notes.items():
         comment = scheduler.parse_comment(str(record.get("comment")))
-        if comment:
+        if comment and record.get("name") == name and identifier not in known:
             submitted = float(record.get("submitted", 0))
-            jobs.append(scheduler.Queued(path.stem, FORGOTTEN, "", submitted, comment))
+            jobs.append(scheduler.Queued(identifier, FORGOTTEN, "", submitted, comment))
     return jobs
 
 
@@ -434,6 +473,8 @@ def main() -> None:
         watch(job.comment.folder)
         submitted = persist(job)
     except scheduler.SlurmError as error:
+        if error.command == "sbatch":
+            write_refusal(job, error)
         sys.exit(f"slurm: {job.name} was not submitted: {error}")
     except Stopped:
         sys.exit(f"slurm: {job.name} was not submitted: stopped")
@@ -447,6 +488,14 @@ def main() -> None:
             f"over: {scheduler.unwritable(error)}"
         )
     print(submitted.job)
+
+
+def write_refusal(job: Job, error: scheduler.SlurmError) -> None:
+    """Writes why sbatch took no job to the rules' logs, which a run's last lines are read from."""
+    now, said = time.strftime("%H:%M:%S"), " ".join(str(error).split())
+    for path in job.properties.get("log") or ():
+        with contextlib.suppress(OSError):
+            scheduler.write(Path(path), f"{now} ERROR not submitted: {said}\n")
 
 
 def require_room() -> None:
@@ -463,7 +512,10 @@ def require_room() -> None:
 def note_down(submitted: Submitted, job: Job) -> None:
     """Notes down what status.py, and a later run, must know of a job."""
     record = {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
+    makes = job.properties["output"] or targets(job.script)  # Snakemake lists a hundred at most
     record.update(
+        type=job.properties["type"],
+        makes=makes if job.properties["type"] == "group" else makes[:1],
         name=job.name,
         log=job.log.replace("%j", submitted.job),
         comment=str(submitted.comment),

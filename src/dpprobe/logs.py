@@ -23,7 +23,7 @@ LASTING = "another try would end the same way"
 # An error of a job's log, with all lines of its list, or a line of the scheduler that ended it.
 _OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
 ERROR_LINE = re.compile(
-    r"^(?:slurmstepd: error: (?P<scheduler>.+)"
+    r"^(?:slurmstepd(?:-[\w.-]+)?: error: (?P<scheduler>.+)"
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
     re.MULTILINE,
 )

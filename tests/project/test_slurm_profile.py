@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dpprobe.devices import put_python_on_path
+from dpprobe.logs import last_error
 
 PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
@@ -369,6 +370,24 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
     assert json.loads((slurm.state / "18.json").read_text())["token"] == token
 
 
+@pytest.mark.parametrize(
+    ("resources", "asked"),
+    [
+        ({"gpu": 2}, ["--gres=gpu:2"]),
+        ({"gpu": 0, "gres": ""}, []),
+        ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
+        ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
+        ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
+    ],
+)
+def test_devices_are_one_option(slurm: Slurm, resources: dict[str, Any], asked: list[str]) -> None:
+    """Of two sbatch takes the last: a job with scratch from `default-resources` had no GPU."""
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, resources=resources))
+    (call,) = slurm.calls("sbatch")
+    assert [word for word in call.split() if word.startswith("--gres")] == asked
+
+
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
 def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
     """A job alone has its threads; Snakemake would give a group all CPUs of a node."""
@@ -430,6 +449,50 @@ def test_a_job_of_other_parameters_or_older_code_is_cancelled(slurm: Slurm, what
     result = submitted(slurm, script(slurm, **changes))
     assert "cancelling what was left behind: 18" in result.stderr
     assert len(slurm.calls("sbatch")) == 2
+
+
+@pytest.mark.parametrize(
+    ("left", "wanted", "cancelled"),
+    [
+        ({"out/a", "out/b"}, {"out/b", "out/c"}, True),
+        ({"out/a", "out/b"}, {"out/c", "out/d"}, False),
+        ({"out/a", "out/b"}, {"out/b"}, True),
+        ({"out/b"}, {"out/a", "out/b"}, True),
+    ],
+)
+def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
+    slurm: Slurm, left: set[str], wanted: set[str], cancelled: bool
+) -> None:
+    """Snakemake's groups, and so their names, are others in the next run."""
+
+    def asked(files: set[str], folder: str) -> Path:
+        name = "-".join(sorted(path[-1] for path in files))
+        kind = {"type": "group", "groupid": "small", "jobid": name} if len(files) > 1 else {}
+        changes = {"output": sorted(files), "wildcards": {"name": name}, **kind}
+        return script(slurm, folder=folder, **changes)
+
+    slurm.says("sbatch", "18")
+    submitted(slurm, asked(left, "tmp.old"))
+    call = slurm.calls("sbatch")[0]
+    (name,) = re.findall(r"--job-name=(\S+)", call)
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|{name}|None|{comment_of(call)}")
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    slurm.says("sbatch", "19")
+    assert submitted(slurm, asked(wanted, "tmp.new")).stdout == "19\n"
+    assert slurm.calls("scancel") == (["scancel 18"] if cancelled else [])
+    assert (slurm.state / "18.json").exists() is not cancelled
+
+
+def test_groups_of_two_studies_in_one_folder_are_left_alone(slurm: Slurm) -> None:
+    group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
+    slurm.says("sbatch", "18")
+    submitted(slurm, script(slurm, folder="tmp.old", **group))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.fab0e4d6|None|{comment}")
+    slurm.says("sbatch", "19")
+    other = script(slurm, output=["other/a"], **group)
+    assert submitted(slurm, other).stdout == "19\n"
+    assert not slurm.calls("scancel")
 
 
 def test_another_study_in_the_same_folder_is_left_alone(slurm: Slurm) -> None:
@@ -701,6 +764,9 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     result = submitted(slurm, script(slurm))
     assert result.returncode == 1
     assert "dpprobe.train.a was not submitted: sbatch: error: invalid partition" in result.stderr
+    # a run's last lines, which tell each failed job's cause, are read from there
+    log = (slurm.folder / "logs/a.log").read_text()
+    assert last_error(log) == "not submitted: sbatch: error: invalid partition specified: nowhere"
 
 
 # The watcher.
@@ -765,3 +831,39 @@ def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.Mo
     python = shutil.which("python3")
     assert python is not None
     assert Path(python).parent == Path(sys.executable).parent
+
+
+# A setting in the profile's comments, or an entry of one.
+SETTING = re.compile(
+    r"^( *)# ((?:  )+[\w-]+:.*|[a-z]+[-_][a-z-]+:.*|(?:qos|tmpdir|groups|resources):.*)$",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    ("shards", "groups"), [(False, {"prices", "manifests", "plots"}), (True, {"extraction"})]
+)
+def test_what_the_profile_has_in_comments_works_without_the_signs(
+    slurm: Slurm, shards: bool, groups: set[str]
+) -> None:
+    """Each sign is taken with the space behind it, from one of the two blocks of groups."""
+    text, block = (PROFILE / "config.yaml").read_text().split("# Short shards, ")
+    if shards:
+        text = text.split("# groups:")[0] + SETTING.sub(r"\1\2", f"# {block}")
+    else:
+        text = SETTING.sub(r"\1\2", text) + f"# {block}"
+    changed = slurm.folder / "changed"
+    shutil.copytree(PROFILE, changed)
+    (changed / "config.yaml").write_text(text)
+    root = PROFILE.parents[1]
+    words = ["--profile", str(changed), "--snakefile", str(root / "Snakefile")]
+    words += ["--configfile", str(root / "config.yaml"), "--quiet", "host", "--dry-run"]
+    result = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words],
+        cwd=slurm.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert set(re.findall(r"Group job (\w+)", result.stdout)) == groups

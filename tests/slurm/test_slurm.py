@@ -548,6 +548,29 @@ def test_a_shard_that_fails_among_others_in_one_job(workspace: Workspace) -> Non
 
 
 @WITHOUT_DATABASE
+def test_groups_of_a_killed_run_never_run_beside_those_of_the_next(workspace: Workspace) -> None:
+    """They hold the same jobs in another order: none is taken over, all are cancelled."""
+    tried = "echo $SLURM_JOB_ID >> tries-{0}; " + GATE
+    names = [f"shard{index}" for index in range(4)]
+    workspace.study(**{name: tried.format(name) for name in names})
+    words = ("--groups", "make=shards", "--group-components")
+    run = workspace.start(*words, "shards=2")
+    until(lambda: len(list(workspace.directory.glob("tries-*"))) == 4, "four jobs", run)
+    left = set(workspace.queued().values())
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.wait()
+    workspace.run("--unlock")
+    run = workspace.start(*words, "shards=4")
+    until(lambda: len(list(workspace.directory.glob("logs/slurm/**/*.log"))) == 3, "a group", run)
+    assert left.isdisjoint(workspace.queued().values())
+    (workspace.directory / "go").touch()
+    assert run.finish() == 0, run.output[-4000:]
+    assert Counter(state for _, state in workspace.jobs()) == {"CANCELLED": 2, "COMPLETED": 1}
+    tries = [(workspace.directory / f"tries-{name}").read_text().split() for name in names]
+    assert [len(each) for each in tries] == [2] * 4
+
+
+@WITHOUT_DATABASE
 def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     """Whether it ran and failed, was killed in mid-run, or never started."""
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}

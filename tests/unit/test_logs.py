@@ -34,6 +34,12 @@ ValueError: x
             "10:00:00 INFO sgd: training\nslurmstepd: error: Detected 1 oom_kill event\n",
             "Detected 1 oom_kill event",
         ),
+        # where Slurm was built to run several slurmd on a node, as Debian's is
+        (
+            "slurmstepd-node1: error: StepId=7.batch exceeded memory limit\n"
+            "slurmstepd-node1: error: Exceeded job memory limit\n",
+            "Exceeded job memory limit",
+        ),
     ],
 )
 def test_the_last_error_of_a_log(log: str, cause: str | None) -> None:

@@ -124,6 +124,30 @@ def test_a_job_without_attempts_left_is_told_at_the_end(tmp_path: Path, reposito
     assert lines[-2:] == ["dpprobe: making a: no room for a", "  log: a.log"]
 
 
+@pytest.mark.parametrize("written", ["", "10:00:00 ERROR shard.h5: damaged"])
+def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_it(
+    tmp_path: Path, repository: Path, written: str
+) -> None:
+    kept = tmp_path / "logs/slurm/pair/5d60b7f0/17.log"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("slurmstepd: error: Detected 1 oom_kill event\n")
+    commands = {"submit": f"echo '{written}' >b.log; echo 17", "status": "echo failed"}
+    for name, text in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = ["--executor", "cluster-generic", "--jobs", "1", "--groups", "make=pair"]
+    words += ["--group-components", "pair=2", "--seconds-between-status-checks", "1"]
+    words += [f"--cluster-generic-{name}-cmd=./{name}" for name in ("submit", "status")]
+    lines = say(tmp_path, repository, dict.fromkeys("ab", PASSES), *QUIET, *words)
+    told = [line for line in lines if line.startswith(("dpprobe: ", "  log: "))]
+    if written:
+        assert told == ["dpprobe: making b: shard.h5: damaged", "  log: b.log"]
+    else:
+        log = f"  log: {kept.relative_to(tmp_path)}"
+        parts = [[f"dpprobe: making {name}: Detected 1 oom_kill event", log] for name in "ab"]
+        assert told in (parts[0] + parts[1], parts[1] + parts[0])
+
+
 def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
     tmp_path: Path, repository: Path
 ) -> None:

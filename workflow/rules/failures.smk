@@ -69,7 +69,7 @@ def failed_line(record):
 def is_tried_again(job):
     """Returns True for a job that failed and has attempts left, in a run that starts further jobs."""
     scheduler = workflow.scheduler
-    tried = workflow.dag._group.get(job, job)
+    tried = whole_group(job) or job
     ends = scheduler._user_kill or (scheduler._errors and not scheduler.keepgoing)
     return not ends and tried.restart_times > tried.attempt - 1
 
@@ -78,6 +78,9 @@ def group_in_one_line(format_group_error):
     """Leaves out the files of a group of jobs likewise."""
 
     def brief_group_error(formatter, record):
+        for info in record["job_error_info"]:
+            if elsewhere := info["aux"].get("external_jobid"):
+                SCHEDULER_IDS[info["jobid"]] = elsewhere
         if not quiet_about_rules():
             return format_group_error(formatter, record)
         rule_names = sorted({info["rule_name"] for info in record["job_error_info"]})
@@ -96,6 +99,24 @@ def written_logs(job):
     ]
 
 
+def whole_group(job):
+    """Returns the group that a job is tried in; None for one alone."""
+    return workflow.dag._group.get(job)
+
+
+def has_own_error(job):
+    """Returns True for a job that wrote an error to its own log in this run."""
+    return any(last_error(log.read_text(errors="replace")) for log in written_logs(job))
+
+
+def is_blameless(job):
+    """Returns True for a job without an error in a group that another job's error ended."""
+    group = whole_group(job)
+    return bool(
+        group and not has_own_error(job) and any(map(has_own_error, group.jobs))
+    )
+
+
 def unless_lasting(restart_times):
     """Has a job, or a group with one, not tried again whose error would stay."""
 
@@ -111,12 +132,16 @@ def unless_lasting(restart_times):
 def failed_job_logs(job):
     """Returns the logs of a failed job: its own if this run wrote it, and what Slurm kept of its last attempt."""
     number = SCHEDULER_IDS.get(workflow.dag.jobid(job))
-    kept = Path("logs/slurm", job.rule.name).rglob(f"{number}.log") if number else []
+    group = whole_group(job)
+    folder = Path("logs/slurm", group.groupid if group else job.rule.name)
+    kept = folder.rglob(f"{number}.log") if number else []
     return [*written_logs(job), *kept]
 
 
 def told_cause(job):
     """Returns the error that a failed job's logs end with, and the log that has it; twice None without one."""
+    if is_blameless(job):
+        return None, None
     for log in failed_job_logs(job):
         error = last_error(log.read_text(errors="replace"))
         if error:
@@ -165,6 +190,7 @@ def failures():
     told = (failed - uncertain) | {
         job for job in uncertain if told_cause(job)[0] or is_out_of_memory(job)
     }
+    told = {job for job in told if not is_blameless(job)}
     return [failure(job) for job in sorted(told, key=workflow.dag.jobid)]
 
 

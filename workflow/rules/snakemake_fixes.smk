@@ -1,5 +1,7 @@
 # Works round Snakemake itself: each piece with what upstream says of it and the test that needs it.
 
+import shlex
+from pathlib import Path
 from subprocess import CalledProcessError
 
 from snakemake import exceptions
@@ -109,6 +111,26 @@ def keep_unasked(check):
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
+
+
+def with_quoted_commands(prepare):
+    """Quotes the paths of a profile's commands, which Snakemake has a shell run."""
+
+    def prepare_quoted(executor):
+        settings = executor.workflow.executor_settings
+        for name in ("submit_cmd", "status_cmd"):
+            command = getattr(settings, name)
+            if command and Path(command).is_file():
+                setattr(settings, name, shlex.quote(command))
+        prepare(executor)
+
+    return prepare_quoted
+
+
+# `--profile "/path/with a space/slurm"`: each job would fail with `/bin/sh: /path/with: not found`.
+# Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in run_job and job_status.
+# Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
+Executor.__post_init__ = with_quoted_commands(Executor.__post_init__)
 
 
 # A receipt of MLflow runs stands for a store that may be gone, which none of Snakemake's triggers can say.
