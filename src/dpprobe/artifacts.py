@@ -9,6 +9,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def check_not_newer(
       DataError: for a version of the format `kind` above `version`.
     """
     written = record.get("format_version")
-    if record.get("format") == kind and isinstance(written, int) and written > version:
+    if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(
             f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; "
             "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpprobe.artifacts import write_table
+from dpprobe.artifacts import check_not_newer, write_table
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     """
     table = pq.read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
     written = facts.get("format"), facts.get("format_version")
     if written != (EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION):
         raise DataError(f"{path}: not an embedding of this version; delete it and run again")
