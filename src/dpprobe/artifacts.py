@@ -133,6 +133,22 @@ def write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
+def read_table(path: Path) -> pa.Table:
+    """Reads a table of results that is made again where it is missing.
+
+    Raises:
+      DataError: for a file that is missing, damaged or cut short.
+    """
+    import pyarrow as pa  # as above
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        line = str(error).splitlines()[0]
+        raise DataError(f"{path}: cannot be read ({line}); delete it and run again") from error
+
+
 def git_commit(folder: Path) -> str | None:
     """Returns the commit checked out in a folder, marked where files differ; None without git."""
     try:
