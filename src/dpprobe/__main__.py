@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import sys
+from typing import NoReturn
 
+from dpprobe.code_version import code_version
 from dpprobe.draft.command import add_command as add_init
 from dpprobe.errors import DpprobeError
 from dpprobe.launch import add_command as add_run
@@ -23,6 +25,7 @@ from dpprobe.study.schema import study_schema
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="dpprobe", description=__doc__)
+    parser.add_argument("--version", action=_Version)
     commands = parser.add_subparsers(dest="command", required=True)
     schema = commands.add_parser("schema", help="print the JSON schema of a study")
     schema.add_argument(
@@ -59,6 +62,17 @@ def main() -> None:
     except DpprobeError as error:
         sys.exit(f"dpprobe: {error}")
     sys.exit(status)
+
+
+class _Version(argparse.Action):
+    """Prints the version, which takes a call of git in a clone, where it is asked for alone."""
+
+    def __init__(self, option_strings: list[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(code_version())
+        parser.exit()
 
 
 def _show_progress() -> None:

@@ -9,6 +9,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,7 @@ def check_not_newer(
       DataError: for a version of the format `kind` above `version`.
     """
     written = record.get("format_version")
-    if record.get("format") == kind and isinstance(written, int) and written > version:
+    if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(
             f"{where}: {kind} of version {written}, newer than this dpprobe's {version}; "
             "use the newer dpprobe that wrote it, or other folders (data_dir, results_dir)"
@@ -130,6 +131,22 @@ def write_table(path: Path, table: pa.Table) -> None:
 
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def read_table(path: Path) -> pa.Table:
+    """Reads a table of results that is made again where it is missing.
+
+    Raises:
+      DataError: for a file that is missing, damaged or cut short.
+    """
+    import pyarrow as pa  # as above
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        line = str(error).splitlines()[0]
+        raise DataError(f"{path}: cannot be read ({line}); delete it and run again") from error
 
 
 def git_commit(folder: Path) -> str | None:

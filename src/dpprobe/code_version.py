@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from dpprobe.artifacts import git_commit
 from dpprobe.resources import clone_root
@@ -20,11 +23,14 @@ def code_version() -> str:
     """Returns the version by the tags of a clone, and as it was installed elsewhere.
 
     What was installed tells of the commit on which `make environment` ran, and a clone moves on.
+    A copy without a history says itself which it is, as an archive of git does, unless it is the
+    one that was installed: the environment may have another dpprobe.
     """
     from importlib.metadata import PackageNotFoundError, version  # not needed to plan
 
-    root = _history()
-    if root is not None:
+    root = clone_root()
+    installed = root is None or _is_installed(root)
+    if root is not None and (_history() or not installed):
         # Without the library or git: as it was installed. Whatever else may be wrong with a clone,
         # a release that was drawn must not fail for its version.
         with suppress(Exception), warnings.catch_warnings():
@@ -32,10 +38,21 @@ def code_version() -> str:
             from setuptools_scm import get_version
 
             return get_version(root=root, **_options(root))
+    with suppress(PackageNotFoundError):
+        if installed:
+            return version("dpprobe")
+    return UNKNOWN
+
+
+def _is_installed(folder: Path) -> bool:
+    """Returns True if the environment's dpprobe is an editable installation of a folder."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
-        return version("dpprobe")
-    except PackageNotFoundError:
-        return UNKNOWN
+        origin = json.loads(distribution("dpprobe").read_text("direct_url.json") or "{}")
+        return Path(url2pathname(urlsplit(origin["url"]).path)).resolve() == folder
+    except (PackageNotFoundError, ValueError, KeyError):
+        return False
 
 
 def _options(clone: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ STUDY = "config.yaml"  # the default study
 # Each says how much may run at once, or names a profile that does.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
+_DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 # Of an object store. Snakemake has a traceback for what is none, before it reads any rule.
 STORE_ADDRESS = "--storage-s3-endpoint-url"
 _STORE_VARIABLE = "SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"
@@ -57,8 +58,8 @@ def start(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
-      ConfigError: where the files of the workflow are missing, and for an object store's address
-        that is none.
+      ConfigError: where the files of the workflow are missing, and for a study's file or an object
+        store's address that is none.
     """
     here = Path.cwd()
     for address in _store_addresses(words):
@@ -70,7 +71,9 @@ def start(words: Sequence[str]) -> NoReturn:
             f"{root}: has no Snakefile; install dpprobe's wheel, or its clone with "
             "pip install --editable"
         )
-    command = [sys.executable, "-m", "snakemake", *snakemake_words(words, root, here)]
+    typed = snakemake_words(words, root, here)
+    _check_files(typed, here)
+    command = [sys.executable, "-m", "snakemake", *typed]
     sys.stdout.flush()
     os.execve(sys.executable, command, environment(root, os.environ))
 
@@ -88,10 +91,44 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ["--cores", "all"]
     chosen = any(word.partition("=")[0] in _FILES for word in words)
-    if not chosen and not (here / STUDY).exists():
+    if not chosen and not (_directory(words, here) / STUDY).exists():
         # last, for it takes every word that follows
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
+
+
+def _directory(words: Sequence[str], here: Path) -> Path:
+    """Returns the folder that Snakemake will work in, whose study is the default one."""
+    folder = here
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        if option := _DIRECTORY.fullmatch(word):
+            folder = here / (option[1] or following)
+    return folder
+
+
+def _check_files(words: Sequence[str], here: Path) -> None:
+    """Raises ConfigError for a study's file that is not there: Snakemake has a traceback for it."""
+    for file in _values(words, *_FILES):
+        if not (here / file).exists():
+            raise ConfigError(
+                f"--configfile {file}: no such file; correct it (targets stand before "
+                "--configfile, which takes all words that follow)"
+            )
+        if (here / file).is_dir():
+            raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+
+
+def _values(words: Sequence[str], *options: str) -> Iterator[str]:
+    """Yields the values of options that take all words up to the next one, or what is after `=`."""
+    taking = False
+    for word in words:
+        if word.startswith("-"):
+            option, equals, value = word.partition("=")
+            taking = option in options and not equals
+            if option in options and value:
+                yield value
+        elif taking:
+            yield word
 
 
 def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
@@ -126,10 +163,7 @@ def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dic
 
 def _store_addresses(words: Sequence[str]) -> Iterator[str]:
     """Yields the addresses of an object store that a person gave, the environment's included."""
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        option, _, value = word.partition("=")
-        if option == STORE_ADDRESS and (value or following):
-            yield value or following
+    yield from _values(words, STORE_ADDRESS)
     if os.environ.get(_STORE_VARIABLE):
         yield os.environ[_STORE_VARIABLE]
 

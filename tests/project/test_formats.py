@@ -5,23 +5,29 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from dpprobe.artifacts import read_record
+from dpprobe.analysis.tsne import read_embedding
+from dpprobe.artifacts import read_record, write_table
+from dpprobe.data.downloads import read_receipt
 from dpprobe.data.table import SplitTable, read_info
 from dpprobe.errors import DataError
 from dpprobe.features.manifest import read_manifest
+from dpprobe.features.shard_file import read_header
 from dpprobe.features.store import FeatureStore
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.ledger import Ledger
 from dpprobe.results.cell_record import READ_VERSIONS, read_cell
 from dpprobe.training.cell import whole_cell
+from dpprobe.training.plans import read_plans
 from tests.conftest import REPOSITORY
 
 STORED = REPOSITORY / "tests/stored"
@@ -166,6 +172,30 @@ def test_a_file_of_a_newer_dpprobe_is_refused_and_not_to_be_deleted(tmp_path: Pa
     with pytest.raises(DataError, match="delete it and run again"):
         read_record(cell, kind="dpprobe-cell", version=6)
     assert not [line for line in said if "delete" in line]
+
+
+def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None:
+    shard = tmp_path / "shard-00000-of-00002.h5"
+    shutil.copy(STORED / "features-2" / shard.name, shard)
+    with h5py.File(shard, "r+") as file:
+        file.attrs["format_version"] = 3
+    with pytest.raises(DataError, match="dpprobe-features of version 3, newer than.* 2; use the n"):
+        read_header(shard)
+
+
+def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
+    plans = tmp_path / "eps-1.json"
+    plans.write_text('{"format": "dpprobe-plans", "format_version": 4}')
+    with pytest.raises(DataError, match="dpprobe-plans of version 4, newer than this dpprobe's 3"):
+        read_plans(plans)
+    (tmp_path / "receipt.json").write_text('{"format": "dpprobe-download", "format_version": 2}')
+    with pytest.raises(DataError, match="dpprobe-download of version 2, newer"):
+        read_receipt(tmp_path)
+    embedding = tmp_path / "tsne.parquet"
+    described = b'{"format": "dpprobe-embedding", "format_version": 2}'
+    write_table(embedding, pa.table({"x": [0.0]}).replace_schema_metadata({"dpprobe": described}))
+    with pytest.raises(DataError, match="dpprobe-embedding of version 2, newer"):
+        read_embedding(embedding)
 
 
 def test_shards_name_their_format() -> None:

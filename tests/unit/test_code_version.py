@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tarfile
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,9 +90,38 @@ def test_of_an_archive(clone: Path, tmp_path: Path) -> None:
     assert versions == [UNKNOWN, "1.2.0"]
 
 
+@pytest.mark.parametrize("tag", ["paper-2026", "v1.2.0"])
+def test_a_copy_is_not_what_another_copy_was_installed_as(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str
+) -> None:
+    """As where `dpprobe run` of an installed wheel finds itself in an unpacked archive."""
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
+    git(clone, "tag", tag)
+    git(clone, "archive", "HEAD", "-o", str(tmp_path / "archive.tar"))
+    with tarfile.open(tmp_path / "archive.tar") as files:
+        files.extractall(tmp_path / "copy", filter="data")
+    monkeypatch.setattr(module, "clone_root", lambda: tmp_path / "copy")
+    assert running() == built(tmp_path / "copy") == {"v1.2.0": "1.2.0"}.get(tag, UNKNOWN)
+    monkeypatch.setitem(sys.modules, "setuptools_scm", None)
+    assert running() == UNKNOWN
+
+
+def test_what_is_installed_is_known_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a folder"
+    told = json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
+    for origin, installed in ((told, True), (None, False), ("damaged", False), ("{}", False)):
+        distribution = SimpleNamespace(read_text={"direct_url.json": origin}.get)
+        monkeypatch.setattr("importlib.metadata.distribution", {"dpprobe": distribution}.get)
+        assert module._is_installed(folder) is installed
+        assert not module._is_installed(tmp_path)
+
+
 def test_without_a_history_it_is_what_was_installed(
     clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "_is_installed", lambda _: True)
     shutil.rmtree(clone / ".git")
     assert built(clone) == UNKNOWN
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5.0 of {name}")
@@ -102,6 +133,7 @@ def test_without_a_history_it_is_what_was_installed(
 
 def test_no_fault_of_a_clone_ends_a_job(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
+    monkeypatch.setattr(module, "_is_installed", lambda _: True)
     (clone / ".git/HEAD").write_text("damaged")
     assert running() in ("5.0", UNKNOWN)
     monkeypatch.setitem(sys.modules, "setuptools_scm", None)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dpprobe
 from dpprobe import launch
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
@@ -56,6 +57,43 @@ def test_an_empty_folder_runs_the_default_study_on_all_cores(here: Path) -> None
 def test_a_study_in_the_folder_is_the_default_one_there(here: Path) -> None:
     (here / "config.yaml").write_text("study: mine\n")
     assert words(here) == [*BEFORE, "--cores", "all"]
+
+
+@pytest.mark.parametrize(
+    "typed", [["--directory", "a b"], ["--directory=a b"], ["-d", "a b"], ["-da b"]]
+)
+def test_a_study_in_the_folder_that_is_named_is_the_default_one(
+    here: Path, typed: list[str]
+) -> None:
+    assert words(here, *typed)[-2:] == DEFAULT
+    (here / "a b").mkdir()
+    (here / "a b/config.yaml").write_text("study: mine\n")
+    assert words(here, *typed) == [*BEFORE, "--cores", "all", *typed]
+    (here / "config.yaml").write_text("study: mine\n")
+    (here / "a b/config.yaml").unlink()
+    assert words(here, *typed)[-2:] == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--configfile", "none.yaml"], "--configfile none.yaml: no such file; correct it"),
+        (["--configfile=none.yaml"], "--configfile none.yaml: no such file"),
+        (["-n", "--configfile", "mine.yaml", "heads"], "--configfile heads: no such file; correct"),
+        (["--configfile", "folder"], "--configfile folder: a folder; write the file of a study"),
+    ],
+)
+def test_a_file_of_a_study_that_is_not_there_is_told_in_one_line(
+    here: Path, started: list[Any], typed: list[str], told: str
+) -> None:
+    (here / "mine.yaml").touch()
+    (here / "folder").mkdir()
+    with pytest.raises(ConfigError, match=told):
+        start(typed)
+    assert not started
+    start(["heads", "--configfile", "mine.yaml", "config/audit.yaml"])
+    start(["--configfile=mine.yaml", "heads"])
+    assert len(started) == 2
 
 
 @pytest.mark.parametrize(
@@ -150,6 +188,15 @@ def test_the_address_of_a_store_is_looked_at_before_snakemake_does(
         assert bool(started) == (told is None)
 
 
+@pytest.mark.usefixtures("here")
+def test_a_target_that_an_address_swallows_is_told(started: list[Any]) -> None:
+    option = "--storage-s3-endpoint-url"
+    with pytest.raises(ConfigError, match="heads: no address of a server"):
+        start([option, "https://s3.example.org", "heads"])
+    start([f"{option}=https://s3.example.org", "heads"])
+    assert started
+
+
 def test_options_of_snakemake_reach_it(
     here: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,3 +238,13 @@ def test_the_line_to_copy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_command(*installed[:2], "--configfile", "mine.yaml") == (
         "dpprobe run --cores all --configfile mine.yaml"
     )
+
+
+def test_the_version_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dpprobe", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{dpprobe.__version__}\n"

@@ -158,6 +158,31 @@ def test_a_study_that_cannot_work_there_is_told_in_one_line(
 
 
 @pytest.mark.usefixtures("bucket")
+def test_a_table_of_a_person_in_the_folder_of_data_is_read_there(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    folder = workspace.directory / "data"
+    folder.mkdir()
+    rows = "".join(f"{index}.png,{index % 2}\n" for index in range(200))
+    (folder / "labels.csv").write_text("file,label\n" + rows)
+    study["datasets"] = {
+        "lesions": {
+            "source": "csv", "root": "data", "train": "labels.csv", "path_column": "file",
+            "label_column": "label", "class_names": ["0", "1"], "test_fraction": 0.5,
+        }
+    }  # fmt: skip
+    assert workspace.planned(study, "data", *STORE)["prepare_data"] == 1
+
+
+def test_a_prefix_without_a_provider_does_not_run_on_disk(
+    workspace: Workspace, study: dict[str, Any]
+) -> None:
+    result = workspace.run(study, "-n", "--default-storage-prefix", PREFIX, check=False)
+    assert result.returncode
+    assert "without --default-storage-provider s3 the run would be on this disk" in result.stdout
+
+
+@pytest.mark.usefixtures("bucket")
 def test_a_wrong_bucket_or_key_is_told_in_one_line_before_any_work(
     workspace: Workspace, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

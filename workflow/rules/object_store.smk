@@ -13,6 +13,7 @@ from snakemake_interface_storage_plugins.io import Mtime
 from snakemake_interface_storage_plugins.storage_object import StorageObjectBase
 
 from dpprobe.artifacts import atomic_path
+from dpprobe.errors import DpprobeError
 from dpprobe.study.object_store import (
     SECRETS,
     SHOWN,
@@ -20,6 +21,7 @@ from dpprobe.study.object_store import (
     changed_objects,
     check_marks,
     plain_address,
+    prefix_alone,
     store_faults,
     write_marks,
 )
@@ -53,9 +55,11 @@ def check_store():
             raise StudyError("\n".join(faults))
         if warning := plain_address(STORE.settings.endpoint_url):
             print(f"dpprobe: warning: {warning}", file=sys.stderr)
+    elif fault := prefix_alone(STORE_PREFIX):
+        raise StudyError(fault)
     try:
         check_marks(STUDY, STORE_PREFIX if STORE is not None else None)
-    except ConfigError as error:
+    except DpprobeError as error:
         raise StudyError(str(error)) from None
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dpprobe.artifacts import write_table
+from dpprobe.artifacts import check_not_newer, read_table, write_table
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
@@ -110,8 +109,9 @@ def read_embedding(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     Raises:
       DataError: when it is not one.
     """
-    table = pq.read_table(path)
+    table = read_table(path)
     facts = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    check_not_newer(path, facts, kind=EMBEDDING_FORMAT, version=EMBEDDING_FORMAT_VERSION)
     written = facts.get("format"), facts.get("format_version")
     if written != (EMBEDDING_FORMAT, EMBEDDING_FORMAT_VERSION):
         raise DataError(f"{path}: not an embedding of this version; delete it and run again")

@@ -150,11 +150,12 @@ def read_receipt(directory: Path) -> Receipt:
     remedy = f"delete {path} and run again"
     try:
         values = artifacts.read_json(path)
+        artifacts.check_not_newer(path, values, kind=FORMAT, version=FORMAT_VERSION)
         if values["format"] != FORMAT or values["format_version"] != FORMAT_VERSION:
             raise ValueError(f"format {values['format']} {values['format_version']}")
         files = tuple(Fetched(**file) for file in values["files"])
         return Receipt(files=files, params=values["params"], revision=values["revision"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a download's receipt ({error}); {remedy}") from error
 
 

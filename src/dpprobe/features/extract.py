@@ -151,7 +151,7 @@ def _is_same(twin: Path, header: ShardHeader) -> bool:
     try:
         record = verify_shard(twin, header)
         precision = read_header(twin).precision
-    except StoreError:
+    except (StoreError, DataError):
         return False
     return dict(record.versions) == dict(header.versions) and precision == header.precision
 

@@ -120,7 +120,9 @@ class ShardHeader:
 
         Raises:
           StoreError: when they are not those of a shard, or are damaged.
+          DataError: for a shard of a newer dpprobe.
         """
+        artifacts.check_not_newer(name, attributes, kind=FORMAT, version=FORMAT_VERSION)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise StoreError(
                 f"{name}: not a feature shard of format {FORMAT} {FORMAT_VERSION}; {REMEDY}"

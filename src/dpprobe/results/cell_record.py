@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dpprobe.artifacts import check_not_newer, write_json
+from dpprobe.artifacts import check_not_newer, read_json, write_json
 from dpprobe.data.options import Headline
 from dpprobe.differences import Difference, first_difference
 from dpprobe.errors import DataError
@@ -273,6 +273,18 @@ def read_cell(path: Path) -> CellRecord:
         raise DataError(f"{path.parent}: {error}") from None
     except ValueError as error:
         raise DataError(f"{path}: {error}; delete it and run the cell again") from None
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """Reads a cell's `privacy.json`.
+
+    Raises:
+      DataError: when it is missing or damaged.
+    """
+    try:
+        return dict(read_json(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); delete it and run again") from None
 
 
 def parse_cell(text: bytes) -> CellRecord:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dpprobe.artifacts import write_table
+from dpprobe.artifacts import read_table, write_table
 from dpprobe.errors import DataError
 from dpprobe.privacy.limits import ABOVE_MARK, delta_above
 from dpprobe.results.cell_record import (
@@ -154,11 +153,11 @@ def read_summaries(paths: Sequence[Path]) -> pa.Table:
     """Reads summaries written by `summarise_cells` as one table.
 
     Raises:
-      DataError: when one has other columns.
+      DataError: when one has other columns, or is damaged.
     """
     tables = []
     for path in paths:
-        table = pq.read_table(path)
+        table = read_table(path)
         if not table.schema.equals(SCHEMA, check_metadata=False):
             raise DataError(f"{path}: not a summary of this version; delete it and run again")
         tables.append(table)

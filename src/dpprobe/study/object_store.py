@@ -7,13 +7,16 @@ store's prefix. Free of boto3 and Snakemake; the workflow's side is workflow/rul
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from dpprobe.artifacts import atomic_path
+from dpprobe.artifacts import atomic_path, check_not_newer, read_json
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.launch import STORE_ADDRESS, store_address_fault
@@ -36,20 +39,35 @@ ON_DISK = frozenset({"logs", "benchmarks", "tracking", RELEASES})
 SHOWN = frozenset({"summary", "tables", "figures", "report.html"})
 SECRETS = ("access_key", "secret_key", "token")
 PROVIDER_OPTION, PREFIX_OPTION = "--default-storage-provider", "--default-storage-prefix"
+_MARK = (STORE_MARK_FORMAT, STORE_MARK_FORMAT_VERSION)
+_NO_PATH = re.compile(r"[#?{}<>\r\n\t]")
 _REMEDY = "take it out of the study, or run without --default-storage-provider"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """The two folders of a study, relative to the working directory."""
+    """The two folders of a study, relative to the working directory.
+
+    Attributes:
+      named: a person's files that the study names by path, which may lie in them.
+    """
 
     data: PurePosixPath
     results: PurePosixPath
+    named: frozenset[PurePosixPath] = frozenset()
 
     @classmethod
     def of(cls, study: Study) -> Folders:
-        """Takes the folders of a study."""
-        return cls(data=PurePosixPath(study.data_dir), results=PurePosixPath(study.results_dir))
+        """Takes the folders of a study, and the files that it names."""
+        tables = (each.input_files() for each in study.all_datasets().values())
+        weights = (each.input_files() for each in study.backbones.values())
+        return cls(
+            data=PurePosixPath(study.data_dir),
+            results=PurePosixPath(study.results_dir),
+            named=frozenset(
+                PurePosixPath(os.path.normpath(file)) for file in chain(*tables, *weights)
+            ),
+        )
 
     def stays(self, path: str) -> bool:
         """Returns True for a file that is read and written on the disk alone.
@@ -58,7 +76,7 @@ class Folders:
         and `ON_DISK`.
         """
         inner = self._inner(path)
-        if inner is None:
+        if inner is None or PurePosixPath(path) in self.named:
             return True
         folder, first = inner
         return first == DOWNLOADS if folder == self.data else first in ON_DISK
@@ -121,6 +139,16 @@ def store_faults(
     ]
 
 
+def prefix_alone(prefix: str) -> str | None:
+    """Returns what is wrong with a prefix that no provider goes with: it would have no effect."""
+    if not prefix:
+        return None
+    return (
+        f"{PREFIX_OPTION} {prefix}: without {PROVIDER_OPTION} {PROVIDER} the run would be on this "
+        "disk alone; give both, or neither"
+    )
+
+
 def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str]) -> Iterator[str]:
     if provider != PROVIDER:
         yield f"{PROVIDER_OPTION} {provider}: only {PROVIDER} works; see docs/storage.md"
@@ -135,6 +163,12 @@ def _call_faults(provider: str, version: str, prefix: str, given: Iterable[str])
         yield (
             f"{PREFIX_OPTION} {prefix or '(none)'}: not a folder in a bucket; write "
             "one, such as s3://BUCKET/FOLDER"
+        )
+    elif set(folder.split("/")) & {"", ".", ".."} or _NO_PATH.search(folder):
+        # the plugin and Snakemake would read it as another folder, or as none
+        yield (
+            f"{PREFIX_OPTION} {prefix}: a folder without doubled slashes, . and .. between them, "
+            "and the signs # ? { } < > and line ends; write another"
         )
     for name in sorted(set(given) & set(SECRETS)):
         # Snakemake would write it into the command of each job
@@ -194,7 +228,7 @@ def check_marks(study: Study, prefix: str | None) -> None:
         needed any more, and for copies, which a run on disk would take for the whole.
     """
     for key, folder in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
-        marked = _marked(Path(folder))
+        marked = _marked(Path(folder), key)
         if marked == prefix:
             continue
         remedy = f"name another {key}"
@@ -211,11 +245,7 @@ def check_marks(study: Study, prefix: str | None) -> None:
 
 def write_marks(study: Study, prefix: str) -> None:
     """Notes in a study's folders which store their files are copies of."""
-    mark = {
-        "format": STORE_MARK_FORMAT,
-        "format_version": STORE_MARK_FORMAT_VERSION,
-        "prefix": prefix,
-    }
+    mark = {"format": _MARK[0], "format_version": _MARK[1], "prefix": prefix}
     for folder in (study.results_dir, study.data_dir):
         path = Path(folder) / STORE_MARK
         if not path.exists():
@@ -223,14 +253,20 @@ def write_marks(study: Study, prefix: str) -> None:
                 temporary.write_text(json.dumps(mark) + "\n")
 
 
-def _marked(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / STORE_MARK).read_text())["prefix"])
-    except FileNotFoundError:
+def _marked(folder: Path, key: str) -> str | None:
+    path = folder / STORE_MARK
+    if not path.exists():
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    try:
+        record = read_json(path)
+        check_not_newer(path, record, kind=STORE_MARK_FORMAT, version=STORE_MARK_FORMAT_VERSION)
+        if (written := (record["format"], record["format_version"])) != _MARK:
+            raise ValueError(f"{written[0]} {written[1]}, not {_MARK[0]} {_MARK[1]}")
+        return str(record["prefix"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{folder / STORE_MARK}: cannot be read ({error}); delete {folder}"
+            f"{path}: cannot be read ({error}), so that nobody knows which store the files "
+            f"beside it are copies of; name another {key}"
         ) from None
 
 

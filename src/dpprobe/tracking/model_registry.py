@@ -23,9 +23,8 @@ from mlflow.models import Model, ModelSignature
 from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.types import Schema, TensorSpec
 
-from dpprobe.artifacts import read_json
 from dpprobe.results.best_private import best_private_cells
-from dpprobe.results.cell_record import STATEMENT_FILE, CellRecord
+from dpprobe.results.cell_record import STATEMENT_FILE, CellRecord, read_statement
 from dpprobe.tracking import served_model
 from dpprobe.tracking.runs import CellFile
 from dpprobe.tracking.store import search_all
@@ -163,7 +162,7 @@ def describe(cell: Path, record: CellRecord) -> str:
     Args:
       cell: the cell's folder.
     """
-    statement = read_json(cell / STATEMENT_FILE)
+    statement = read_statement(cell / STATEMENT_FILE)
     backbone, dimension = record.cell.backbone, record.dimension
     return (
         f"**{statement['release']}**\n\n{statement['promise']}\n\n"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from mlflow.entities import Dataset, DatasetInput
 
-from dpprobe.artifacts import fingerprint, read_json, sha256_file
+from dpprobe.artifacts import fingerprint, sha256_file
 from dpprobe.audit.record import AuditRecord
 from dpprobe.data.table import DatasetInfo, read_info
 from dpprobe.errors import TrackingError
@@ -34,6 +34,7 @@ from dpprobe.results.cell_record import (
     STATEMENT_FILE,
     CellName,
     CellRecord,
+    read_statement,
 )
 from dpprobe.results.headline import least_class
 from dpprobe.results.metrics import THRESHOLDS
@@ -155,7 +156,7 @@ def cell_run(
         record.class_names[index]
         for index in sorted({i for seed in record.seeds for i in seed.get("never_predicted", ())})
     )[:TAG_LENGTH]
-    statement = read_json(path.with_name(STATEMENT_FILE))
+    statement = read_statement(path.with_name(STATEMENT_FILE))
     drawn_names = _drawn_names(record)
     gaps = _fairness_metrics(fairness, cell) if fairness else []
     return RunContents(

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.private_mark import marked
-from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord
+from dpprobe.results.cell_record import STATEMENT_FILE, WEIGHTS_FILE, CellRecord, read_statement
 
 if TYPE_CHECKING:
     from dpprobe.heads.fitted import Heads
@@ -56,7 +56,7 @@ def write_head(folder: Path, cell: Path, record: CellRecord, *, seed_index: int 
     chosen = {name: np.ascontiguousarray(values[seed_index]) for name, values in tensors.items()}
     metadata = marked(record.cell.model_dump(), record.options)
     (folder / HEAD_FILE).write_bytes(save(chosen, metadata=metadata))
-    statement = read_json(cell / STATEMENT_FILE)
+    statement = read_statement(cell / STATEMENT_FILE)
     write_json(
         folder / FACTS_FILE,
         {

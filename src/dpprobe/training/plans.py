@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import fingerprint, read_json, write_json
+from dpprobe.artifacts import check_not_newer, fingerprint, read_json, write_json
 from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.privacy import accountants
@@ -194,9 +194,11 @@ def read_plans(path: Path) -> Plans:
 
     Raises:
       PrivacyError: when the file is not one of its, or was edited since.
+      DataError: for a file of a newer dpprobe.
     """
     try:
         record = read_json(path)
+        check_not_newer(path, record, kind=FORMAT, version=FORMAT_VERSION)
         written = record.pop("sha256")
         if (record["format"], record["format_version"]) != (FORMAT, FORMAT_VERSION):
             raise ValueError(f"format {record['format']!r} {record['format_version']!r}")

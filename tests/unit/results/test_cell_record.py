@@ -8,7 +8,7 @@ import pytest
 
 from dpprobe.artifacts import read_json, write_json
 from dpprobe.errors import DataError
-from dpprobe.results.cell_record import read_cell, record_paths
+from dpprobe.results.cell_record import read_cell, read_statement, record_paths
 from tests.support.cell_files import write_cell
 
 
@@ -40,3 +40,12 @@ def test_the_records_of_cells_are_where_cells_lie(tmp_path: Path) -> None:
     record = write_cell(tmp_path, epsilon="0.5")
     paths = record_paths(tmp_path, names)
     assert paths == [record, tmp_path / "cells/digits/pixels/ceiling/eps-inf/metrics.json"]
+
+
+@pytest.mark.parametrize("text", ['{"release": "no', "[1]", None])
+def test_a_statement_that_cannot_be_read_is_named(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "privacy.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match=r"privacy\.json: cannot be read .*; delete it and run"):
+        read_statement(path)

@@ -146,6 +146,14 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
         read_summaries([path])
 
 
+def test_a_summary_that_is_cut_short_is_told_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "digits.parquet"
+    pq.write_table(SCHEMA.empty_table(), path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"digits\.parquet: cannot be read .*; delete it and run"):
+        read_summaries([path])
+
+
 NAMES = ("round", "even", "absent")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DpprobeError
 from dpprobe.study.load import load_study
 from dpprobe.study.object_store import (
     PLUGIN_VERSION,
@@ -18,6 +18,7 @@ from dpprobe.study.object_store import (
     changed_objects,
     check_marks,
     plain_address,
+    prefix_alone,
     store_faults,
     store_words,
     write_marks,
@@ -56,6 +57,21 @@ def test_what_stays_on_the_disk(path: str, stays: bool) -> None:
     assert PLACES.stays(path) is stays
 
 
+def test_files_that_the_study_names_stay_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data/labels.csv").write_text("file,label\n" + "".join(f"{i}.png,a\n" for i in range(9)))
+    source = {
+        "source": "csv", "root": "./data", "train": "labels.csv", "path_column": "file",
+        "label_column": "label", "class_names": ["a", "b"], "test_fraction": 0.5,
+    }  # fmt: skip
+    places = Folders.of(load_study(changed("datasets", {"lesions": source})))
+    assert places.stays("data/labels.csv")
+    assert not places.stays("data/lesions/train.parquet")
+
+
 def test_a_folder_of_data_within_the_results_is_one_of_data() -> None:
     nested = Folders(data=PurePosixPath("results/data"), results=PurePosixPath("results"))
     assert nested.stays("results/data/downloads/x/receipt.json")
@@ -80,6 +96,10 @@ def test_a_plain_study_has_no_faults() -> None:
         ({"version": "0.4.0"}, f"0.4.0: dpprobe replaces parts of {PLUGIN_VERSION}"),
         ({"prefix": ""}, "--default-storage-prefix (none)"),
         ({"prefix": "s3://bucket"}, "not a folder in a bucket"),
+        ({"prefix": "s3://bucket//folder"}, "s3://bucket//folder: a folder without doubled"),
+        ({"prefix": "s3://bucket/a/../b"}, "s3://bucket/a/../b: a folder without"),
+        ({"prefix": "s3://bucket/run#1"}, "s3://bucket/run#1: a folder without"),
+        ({"prefix": "s3://bucket/{run}"}, "s3://bucket/{run}: a folder without"),
         ({"given": ["secret_key"]}, "--storage-s3-secret-key: credentials come from"),
         ({"address": "htp://x"}, "--storage-s3-endpoint-url htp://x: no address of a server"),
     ],
@@ -87,6 +107,17 @@ def test_a_plain_study_has_no_faults() -> None:
 def test_a_call_that_cannot_work_is_told(changes: dict[str, Any], told: str) -> None:
     (line,) = faults(STUDY, **changes)
     assert told in line
+
+
+def test_a_folder_may_have_spaces_and_other_letters() -> None:
+    assert faults(STUDY, prefix="s3://bucket/Ärzte 2026/a%20b+c") == []
+
+
+def test_a_prefix_without_a_provider_is_told() -> None:
+    assert prefix_alone("") is None
+    assert "s3://bucket/x: without --default-storage-provider s3" in str(
+        prefix_alone("s3://bucket/x")
+    )
 
 
 @dataclass
@@ -160,6 +191,25 @@ def test_copies_of_another_store_or_of_none_are_refused(study: Study) -> None:
     for other in (None, "s3://bucket/other"):
         with pytest.raises(ConfigError, match=f"copies from {PREFIX}; run with"):
             check_marks(study, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"format": "dpprobe-object-store", "format_version": 2}', "newer than this dpprobe's 1"),
+        ('{"format": "other", "format_version": 1}', "cannot be read .other 1, not"),
+        ('{"format": "dpprobe-obj', "cannot be read .* name another data_dir"),
+        ("[]", "cannot be read"),
+    ],
+)
+def test_a_note_of_a_store_that_cannot_be_read_deletes_no_ledger(
+    study: Study, text: str, told: str
+) -> None:
+    write_marks(study, PREFIX)
+    Path("data/.object_store.json").write_text(text)
+    with pytest.raises(DpprobeError, match=told) as raised:
+        check_marks(study, PREFIX)
+    assert "delete" not in str(raised.value)
 
 
 @pytest.mark.parametrize("made", ["results/cells", "data/digits/dataset.json"])

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpprobe.artifacts import canonical_json, read_json
+from dpprobe.artifacts import canonical_json
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting.report.exhibits import relative_path
+from dpprobe.results.cell_record import read_statement
 
 STATEMENTS_SHOWN = 400
 
@@ -38,7 +39,7 @@ def read_statements(paths: Iterable[Path], *, order: Sequence[str]) -> list[Stat
     groups: dict[str, tuple[dict[str, Any], list[tuple[str, Path]]]] = {}
     for path in paths:
         dataset, backbone, _, epsilon = path.parts[-5:-1]
-        record = read_json(path)
+        record = read_statement(path)
         content = {k: v for k, v in record.items() if k not in ("seeds", "public_data")}
         content["dataset"], content["epsilon"] = dataset, epsilon.removeprefix("eps-")
         content["assumption"] = record.get("public_data", {}).get("assumption")
@@ -103,7 +104,7 @@ def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
     for item in statements:
         for backbone, path in item.cells:
             if (item.dataset, backbone) not in assumed:
-                public = read_json(path).get("public_data", {})
+                public = read_statement(path).get("public_data", {})
                 assumed[item.dataset, backbone] = {
                     "dataset": item.dataset,
                     "backbone": backbone,
