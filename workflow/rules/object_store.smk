@@ -28,7 +28,8 @@ from dpprobe.study.object_store import (
 from dpprobe.study.written import STORE_MARK
 
 STORE_PREFIX = workflow.storage_settings.default_storage_prefix.rstrip("/")
-STORE_PLACES = Folders.of(STUDY)
+# Lists a person's files: a walk through their folders, which no job without a store is to wait for.
+STORE_PLACES = Folders.of(STUDY) if IN_STORE else None
 FETCHES = 16  # at a time
 STORED_SIZES = {}  # in bytes, by the path of the copy
 
