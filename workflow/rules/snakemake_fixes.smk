@@ -127,7 +127,7 @@ def with_quoted_commands(prepare):
     return prepare_quoted
 
 
-# `--profile "/path/with a space/slurm"`: each job would fail with `/bin/sh: /path/with: not found`.
+# `--profile "my profiles/slurm"`: each job would fail with `/bin/sh: my: not found`.
 # Upstream: no thread is known; snakemake-executor-plugin-cluster-generic 1.0.9 has it, in run_job and job_status.
 # Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
 Executor.__post_init__ = with_quoted_commands(Executor.__post_init__)
