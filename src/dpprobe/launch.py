@@ -26,6 +26,8 @@ STUDY = "config.yaml"  # the default study
 # Each says how much may run at once, or names a profile that does.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
+ALL_CORES = ("--cores", "all")
+NO_PROFILE = "none"  # to Snakemake, as the name of one
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 # Of an object store. Snakemake has a traceback for what is none, before it reads any rule.
 STORE_ADDRESS = "--storage-s3-endpoint-url"
@@ -89,7 +91,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     before = ["--snakefile", str(root / "Snakefile")]
     sized = any(_SIZES.match(word) for word in words) or os.environ.get("SNAKEMAKE_PROFILE")
     if not sized:
-        before += ["--cores", "all"]
+        before += ALL_CORES
     chosen = any(word.partition("=")[0] in _FILES for word in words)
     if not chosen and not (_directory(words, here) / STUDY).exists():
         # last, for it takes every word that follows
@@ -189,15 +191,36 @@ def store_address_fault(address: str) -> str | None:
     )
 
 
-def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:
+def profile_words(words: Sequence[str]) -> list[str]:
+    """Returns the options among Snakemake's words that name profiles, which say where jobs run.
+
+    Returns:
+      No words where the environment names one; all cores of this machine where nobody does.
+    """
+    named: list[str] = []
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        if option == "--profile":
+            named.append(value if equals else following)
+    if named == [NO_PROFILE]:
+        return [*ALL_CORES]
+    if named:
+        return [word for name in named for word in ("--profile", name)]
+    return [] if os.environ.get("SNAKEMAKE_PROFILE") else [*ALL_CORES]
+
+
+def run_words(
+    *targets: str, call: Sequence[str] = (), where: Sequence[str] = ALL_CORES
+) -> list[str]:
     """Returns the words that run a study from the working directory.
 
     Args:
       targets: files or named targets; all where there are none.
       call: the options of Snakemake that select the study, as Snakemake was given them.
+      where: the options that say where jobs run, or how many.
     """
     if clone_root() is not None:
-        return ["snakemake", *targets, "--cores", "all", *call]
+        return ["snakemake", *targets, *where, *call]
     installed = project_root()
     options = list(call)
     for option, file in (("--snakefile", "Snakefile"), ("--configfile", STUDY)):
@@ -205,7 +228,7 @@ def run_words(*targets: str, call: Sequence[str] = ()) -> list[str]:
             place = options.index(option)
             if Path(options[place + 1]).resolve() == installed / file:
                 del options[place : place + 2]
-    return ["dpprobe", "run", *targets, "--cores", "all", *options]
+    return ["dpprobe", "run", *targets, *where, *options]
 
 
 def run_command(*call: str, targets: Sequence[str] = ()) -> str:

@@ -580,7 +580,7 @@ def test_a_failed_job_leaves_finished_cells_alone(clone: Workspace) -> None:
     }
     write = (clone.directory / "config.yaml").write_text
     write(yaml.safe_dump(study))
-    clone.run("heads")
+    assert "next: snakemake --profile slurm\n" in clone.run("heads")
     cells = {path: state for path, (_, state) in states(clone, "results/cells").items()}
     kept = {path for path in cells if "/sgd/" in path}
     assert len(kept) == 5

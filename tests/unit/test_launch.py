@@ -16,6 +16,7 @@ from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
 from dpprobe.launch import (
     environment,
+    profile_words,
     run_command,
     run_words,
     snakemake_words,
@@ -238,6 +239,27 @@ def test_the_line_to_copy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_command(*installed[:2], "--configfile", "mine.yaml") == (
         "dpprobe run --cores all --configfile mine.yaml"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "named", "where"),
+    [
+        ([], "", ["--cores", "all"]),
+        (["--cores", "2", "data"], "", ["--cores", "all"]),
+        (["--profile", "my profiles/slurm", "data"], "", ["--profile", "my profiles/slurm"]),
+        (["--profile=slurm"], "other", ["--profile", "slurm"]),
+        (["--profile", "a", "--profile=b"], "", ["--profile", "a", "--profile", "b"]),
+        (["--profile", "none"], "slurm", ["--cores", "all"]),
+        (["data"], "slurm", []),
+    ],
+)
+def test_the_next_command_runs_where_the_last_one_did(
+    monkeypatch: pytest.MonkeyPatch, typed: list[str], named: str, where: list[str]
+) -> None:
+    """Jobs of a cluster would be a login node's."""
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", named)
+    assert profile_words(["snakemake", *typed]) == where
+    assert run_words("heads", where=where) == ["snakemake", "heads", *where]
 
 
 def test_the_version_is_told(

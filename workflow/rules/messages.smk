@@ -7,7 +7,7 @@ from snakemake.logging import DefaultFilter, LogEvent, get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake.workflow import NOTHING_TO_BE_DONE_MSG
 
-from dpprobe.launch import run_words
+from dpprobe.launch import profile_words, run_words
 from dpprobe.logs import BRIEF
 
 PROGRESS_SECONDS = 10  # at least, between two lines that say how many jobs are done
@@ -101,7 +101,8 @@ def last_lines(directory):
     for name in releases:
         print(f"next: dpprobe verify {STUDY.results_dir}/releases/{name}")
     if not releases:
-        print("done; next:", shlex.join(run_words(call=CALL)))
+        following = run_words(call=CALL, where=profile_words(sys.argv))
+        print("done; next:", shlex.join(following))
 
 
 def is_plain(record):
