@@ -160,6 +160,14 @@ class DatasetOptions(Options, ABC):
         values = with_paths(self, lambda path, *_: str(resolve_path(path).resolve()))
         return _without(values, _OF_THE_SAME_IMAGES)
 
+    def image_files(self) -> tuple[str, ...]:
+        """Returns the files of which every image is the dataset's, but for a `limit`.
+
+        Datasets that have one in common have images in common. Empty where rows are chosen by their
+        values, and where only a download tells.
+        """
+        return ()
+
     def text_params(self) -> dict[str, Any]:
         """Returns the options that decide the sentences for a text encoder, JSON-compatible."""
         return self.model_dump(mode="json", include={"prompts", "prompt_names"})

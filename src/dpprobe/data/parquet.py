@@ -188,6 +188,9 @@ class Options(ColumnOptions):
             files.append(str(resolve_path(self.accepted_labels.file)))
         return tuple(files)
 
+    def image_files(self) -> tuple[str, ...]:
+        return tuple(str(path.resolve()) for name in self._splits() for path in self._files(name))
+
     def _splits(self) -> tuple[SplitName, ...]:
         return ("train",) if self.test is None else ("train", "test")
 

@@ -178,6 +178,11 @@ class Options(DatasetOptions):
         layout = self._layout().image_params()
         return {**super().image_params(), "files": files, "layout": layout}
 
+    def image_files(self) -> tuple[str, ...]:
+        if self.layout["source"] not in ("parquet", "webdataset"):
+            return ()
+        return tuple(f"sha256 {file.sha256}" for file in self.files if not self.unpacked_into(file))
+
     def row_limit(self) -> Limit:
         return self._layout().row_limit()
 

@@ -130,6 +130,9 @@ class ShardOptions(UnitOptions):
     def input_files(self) -> tuple[str, ...]:
         return tuple(str(path) for name in self.splits() for path in self.shards(name))
 
+    def image_files(self) -> tuple[str, ...]:
+        return tuple(str(path.resolve()) for name in self.splits() for path in self.shards(name))
+
     def side_options(self, *, own_test: bool) -> set[str]:
         if own_test:
             return {"train", "test"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,11 +138,10 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"dataset {release.dataset}: {fault}")
     if unit == "image" and (fault := dataset.images_fault()):
         faults.append(f"dataset {release.dataset}: {fault}")
-    images = dataset.image_params()
     for other, options in study.datasets.items():
-        if other != release.dataset and options.image_params() == images:
+        if other != release.dataset and (shared := _shared_images(dataset, options)):
             faults.append(
-                f"dataset {release.dataset}: its images are those of {other} too, and each has a "
+                f"dataset {release.dataset}: {shared} are those of {other} too, and each has a "
                 "ledger: their releases would not be added up; keep one of the two"
             )
     if release.evaluate:
@@ -198,15 +197,25 @@ def _check_public(study: Study, name: str, dataset: DatasetOptions, report: _Rep
 
 
 def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list[str]:
-    """Lists private datasets of the images that are declared public, split otherwise or not."""
-    images = public.image_params()
+    """Lists private datasets of images that are declared public, split otherwise or not."""
     return [
-        f"config: public_datasets.{name}: the images of the private dataset {other}, however they "
+        f"config: public_datasets.{name}: {shared} of the private dataset {other}, however they "
         "are split, limited or labelled; remove one of the two, or write a source of other, public "
         "images"
         for other, private in study.datasets.items()
-        if private.image_params() == images
+        if (shared := _shared_images(public, private))
     ]
+
+
+def _shared_images(dataset: DatasetOptions, other: DatasetOptions) -> str | None:
+    """Returns words for the images that two datasets have in common; None where none are known."""
+    if dataset.image_params() == other.image_params():
+        return "the images"
+    with suppress(ConfigError):  # of a file that is missing, which the check of its dataset tells
+        files = sorted(set(dataset.image_files()) & set(other.image_files()))
+        if files:
+            return f"the images in {files[0]}"
+    return None
 
 
 def _check_sizes(

@@ -63,7 +63,7 @@ def test_a_release_of_a_part_would_not_be_added_up() -> None:
     methods = {"exact": {"head": "least_squares"}}
     release = {"dataset": "digits_3_0p5", "backbone": "pixels", "method": "exact", "epsilon": 1}
     loaded = study(methods=methods, releases={"mine": release})
-    with pytest.raises(ConfigError, match="its images are those of digits too"):
+    with pytest.raises(ConfigError, match="the images are those of digits too"):
         check_study(loaded)
 
 

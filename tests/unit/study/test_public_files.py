@@ -10,6 +10,7 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
 from dpprobe.study.load import load_study
+from tests.support.shards import CLASSES, pack, samples
 from tests.support.small_study import STUDY, changed
 
 DIGITS = {"source": "sklearn", "name": "digits"}
@@ -230,3 +231,54 @@ def test_a_public_dataset_of_other_images_is_not(
     private: dict[str, Any], differing: dict[str, Any]
 ) -> None:
     assert "the images of the private" not in errors(private, private | differing)
+
+
+SHARDS = {"source": "webdataset", "class_names": CLASSES}
+NAMED = {"class_names": ["no", "yes"]}
+
+
+def fetched(layout: dict[str, Any], *digits: str, name: str = "a.tar") -> dict[str, Any]:
+    files = [{"url": f"http://h/{digit}/{digit}{name}", "sha256": digit * 64} for digit in digits]
+    return {"source": "url", "files": files, "layout": layout}
+
+
+@pytest.mark.parametrize(
+    ("private", "public", "shared"),
+    [
+        ({"train": "s"}, {"train": "s/*.tar"}, "s/0.tar"),
+        ({"train": ["s/0.tar", "s/1.tar"]}, {"train": "s/../s/1.tar"}, "s/1.tar"),
+        ({"train": "s/0.tar", "test": "s/1.tar"}, {"train": "s/1.tar"}, "s/1.tar"),
+        ({"train": "s"}, {"train": "link.tar"}, "s/0.tar"),
+        ({"train": "s/0.tar"}, {"train": "s/1.tar"}, None),
+        ({"train": "s/0.tar"}, {"train": "absent.tar"}, None),
+    ],
+)
+def test_a_file_that_two_datasets_read_is_of_both(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    private: dict[str, Any],
+    public: dict[str, Any],
+    shared: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        pack(tmp_path / f"s/{number}.tar", samples(8 * number, 8))
+    Path("link.tar").symlink_to("s/0.tar")
+    told = errors(SHARDS | private, SHARDS | public)
+    if shared is None:
+        assert "of the private dataset" not in told
+    else:
+        assert f"the images in {tmp_path / shared} of the private dataset digits" in told
+
+
+def test_a_file_that_two_datasets_fetch_is_of_both() -> None:
+    parquet = {"source": "parquet", "train": "*.parquet", **NAMED}
+    shards = {**SHARDS, "train": "*.tar"}
+    told = errors(fetched(shards, "1", "2"), fetched(shards, "3", "2"))
+    assert f"the images in sha256 {'2' * 64} of the private dataset digits" in told
+    assert "of the private" not in errors(fetched(shards, "1"), fetched(shards, "2"))
+    told = errors(*(fetched(parquet, *each, name=".parquet") for each in ("12", "1")))
+    assert f"the images in sha256 {'1' * 64} of the private dataset digits" in told
+    # of an archive each may read another folder
+    folders = [{**shards, "train": f"{name}/*.tar"} for name in "xy"]
+    assert "of the private" not in errors(*(fetched(each, "1", name=".zip") for each in folders))
