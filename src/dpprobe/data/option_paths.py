@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dpprobe.data.options import DatasetOptions
+from collections.abc import Callable, Mapping
+from typing import Any
 
 # (path, key, "moves" or "stays") -> path
 Change = Callable[[str, str, str], str]
 
 
-def with_paths(options: DatasetOptions, change: Change) -> dict[str, Any]:
-    """Returns a source's options, JSON-compatible, with its paths changed."""
-    values = options.model_dump(mode="json")
-    for key, fate in options.paths.items():
+def with_paths(
+    options: Mapping[str, Any], paths: Mapping[str, str], change: Change
+) -> dict[str, Any]:
+    """Returns a source's options with its paths changed.
+
+    Args:
+      options: JSON-compatible.
+      paths: the options that are paths, such as "joins.*.file", each "moves" or "stays".
+      change: is given a path, its key and which of the two it does.
+    """
+    values = dict(options)
+    for key, fate in paths.items():
         first, *inner = key.split(".")
         values[first] = _changed(values[first], inner, key=first, fate=fate, change=change)
     return values

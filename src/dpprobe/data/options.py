@@ -157,7 +157,8 @@ class DatasetOptions(Options, ABC):
 
         Equal for paths that lead to one place, however they are written.
         """
-        values = with_paths(self, lambda path, *_: str(resolve_path(path).resolve()))
+        options = self.model_dump(mode="json")
+        values = with_paths(options, self.paths, lambda path, *_: str(resolve_path(path).resolve()))
         return _without(values, _OF_THE_SAME_IMAGES)
 
     def image_files(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ class Options(DatasetOptions):
             options = dataset_options(value)
         except ConfigError as error:
             raise ValueError("; ".join(str(error).splitlines())) from None
-        with_paths(options, _inside)
+        with_paths(options.model_dump(mode="json"), options.paths, _inside)
         return value
 
     @model_validator(mode="after")
@@ -258,7 +258,8 @@ class Options(DatasetOptions):
         def move(path: str, _: str, fate: str) -> str:
             return str(downloaded / path) if fate == "moves" else path
 
-        return dataset_options(with_paths(self._layout(), move))
+        layout = self._layout()
+        return dataset_options(with_paths(layout.model_dump(mode="json"), layout.paths, move))
 
 
 def _check_keys(layout: dict[str, Any]) -> None:
