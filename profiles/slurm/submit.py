@@ -290,12 +290,18 @@ def overlapping(job: Job, notes: dict[str, dict[str, Any]]) -> dict[str, str]:
 
     Snakemake groups jobs as it finds them: those of two runs are seldom the same.
     """
-    wanted = {*(job.properties["output"] or ()), *targets(job.script)}
-    kind = job.properties["type"]
+    kind, outputs, rules = job.properties["type"], job.properties["output"], targets(job.script)
+
+    def overlaps(record: dict[str, Any]) -> bool:
+        # Snakemake lists a hundred outputs at most; of more there are the rules alone
+        known = bool(outputs and record.get("outputs"))
+        ours, theirs = (outputs, record["outputs"]) if known else (rules, record.get("rules"))
+        return not set(ours).isdisjoint(theirs or ())
+
     return {
         identifier: str(record["name"])
         for identifier, record in notes.items()
-        if "group" in (kind, record.get("type")) and not wanted.isdisjoint(record.get("makes", ()))
+        if "group" in (kind, record.get("type")) and overlaps(record)
     }
 
 
@@ -512,10 +518,12 @@ def require_room() -> None:
 def note_down(submitted: Submitted, job: Job) -> None:
     """Notes down what status.py, and a later run, must know of a job."""
     record = {name: job.properties["resources"].get(name) for name in ("mem_mb", "runtime")}
-    makes = job.properties["output"] or targets(job.script)  # Snakemake lists a hundred at most
+    outputs, kind = job.properties["output"], job.properties["type"]
     record.update(
-        type=job.properties["type"],
-        makes=makes if job.properties["type"] == "group" else makes[:1],
+        type=kind,
+        # of a job alone one tells it
+        outputs=outputs if kind == "group" or not outputs else outputs[:1],
+        rules=targets(job.script),
         name=job.name,
         log=job.log.replace("%j", submitted.job),
         comment=str(submitted.comment),

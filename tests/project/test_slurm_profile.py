@@ -483,6 +483,26 @@ def test_a_group_left_behind_is_cancelled_where_its_jobs_are_grouped_anew(
     assert (slurm.state / "18.json").exists() is not cancelled
 
 
+@pytest.mark.parametrize("outputs", [(["out/a"], None), (None, ["out/a"]), (None, None)])
+def test_a_group_of_too_many_outputs_to_list_is_known_by_its_rules(
+    slurm: Slurm, outputs: tuple[list[str] | None, list[str] | None]
+) -> None:
+    """Snakemake lists none of more than a hundred; the next run may group fewer jobs."""
+    slurm.says("sbatch", "18")
+    group: dict[str, Any] = {"type": "group", "groupid": "small"}
+    old, new = (
+        {**group, "jobid": f"{name}0000000", "output": each}
+        for name, each in zip("ab", outputs, strict=True)
+    )
+    submitted(slurm, script(slurm, folder="tmp.old", **old))
+    comment = comment_of(slurm.calls("sbatch")[0])
+    slurm.says("squeue", f"18|RUNNING|{int(time.time())}|dpprobe.small.a0000000|None|{comment}")
+    (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
+    slurm.says("sbatch", "19")
+    assert submitted(slurm, script(slurm, **new)).stdout == "19\n"
+    assert slurm.calls("scancel") == ["scancel 18"]
+
+
 def test_groups_of_two_studies_in_one_folder_are_left_alone(slurm: Slurm) -> None:
     group = {"type": "group", "groupid": "small", "jobid": "fab0e4d6-754e"}
     slurm.says("sbatch", "18")
