@@ -9,8 +9,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from dpprobe.artifacts import git_commit
 from dpprobe.resources import clone_root
@@ -50,7 +49,7 @@ def _is_installed(folder: Path) -> bool:
 
     try:
         origin = json.loads(distribution("dpprobe").read_text("direct_url.json") or "{}")
-        return Path(url2pathname(urlsplit(origin["url"]).path)).resolve() == folder
+        return Path(unquote(urlsplit(origin["url"]).path)).resolve() == folder
     except (PackageNotFoundError, ValueError, KeyError):
         return False
 

@@ -29,6 +29,7 @@ _FILES = ("--configfile", "--configfiles")
 ALL_CORES = ("--cores", "all")
 NO_PROFILE = "none"  # to Snakemake, as the name of one
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
+_PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
 # Of an object store. Snakemake has a traceback for what is none, before it reads any rule.
 STORE_ADDRESS = "--storage-s3-endpoint-url"
 _STORE_VARIABLE = "SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"
@@ -101,11 +102,13 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
 
 def _directory(words: Sequence[str], here: Path) -> Path:
     """Returns the folder that Snakemake will work in, whose study is the default one."""
-    folder = here
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        if option := _DIRECTORY.fullmatch(word):
-            folder = here / (option[1] or following)
-    return folder
+    return here.joinpath(*_single_values(words, _DIRECTORY)[-1:])
+
+
+def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
+    """Returns the values of an option that takes one, in its word or as the next."""
+    pairs = zip_longest(words, words[1:], fillvalue="")
+    return [found[1] or following for word, following in pairs if (found := option.fullmatch(word))]
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
@@ -197,11 +200,7 @@ def profile_words(words: Sequence[str]) -> list[str]:
     Returns:
       No words where the environment names one; all cores of this machine where nobody does.
     """
-    named: list[str] = []
-    for word, following in zip_longest(words, words[1:], fillvalue=""):
-        option, equals, value = word.partition("=")
-        if option == "--profile":
-            named.append(value if equals else following)
+    named = _single_values(words, _PROFILE)
     if named == [NO_PROFILE]:
         return [*ALL_CORES]
     if named:

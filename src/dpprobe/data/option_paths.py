@@ -1,9 +1,12 @@
-"""The paths in a source's options, found by its `paths` and changed all in one way."""
+"""The paths in a source's options: changed all in one way, and the files that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from dpprobe.errors import ConfigError
 
 # (path, key, "moves" or "stays") -> path
 Change = Callable[[str, str, str], str]
@@ -43,3 +46,11 @@ def _changed(value: Any, inner: list[str], *, key: str, fate: str, change: Chang
         ]
     name, *rest = inner
     return {**value, name: go(value[name], rest, f"{key}.{name}")}
+
+
+def each_once(key: str, files: list[Path]) -> list[Path]:
+    """Returns the files; raises ConfigError for one that an option names twice."""
+    if len(set(files)) != len(files):
+        twice = next(path for path in files if files.count(path) > 1)
+        raise ConfigError(f"{key}: {twice} is named twice; remove one")
+    return files

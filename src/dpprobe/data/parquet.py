@@ -23,6 +23,7 @@ from pydantic import Field, field_validator
 
 from dpprobe.data import split, units
 from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import DatasetOptions, Limit
 from dpprobe.data.spelling import text_of
 from dpprobe.data.units import UnitOptions
@@ -204,10 +205,7 @@ class Options(ColumnOptions):
             if not matches:
                 raise ConfigError(f"{name}: no file {pattern}; correct it or put the file there")
             files.extend(matches)
-        if len(set(files)) != len(files):
-            twice = next(path for path in files if files.count(path) > 1)
-            raise ConfigError(f"{name}: {twice} is named twice; remove one")
-        return files
+        return each_once(name, files)
 
 
 def check_splits(limit: Limit, *, test: bool, accepted: bool) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from dpprobe.data import tar_shards
 from dpprobe.data.groups import check_groups, group_column
 from dpprobe.data.image_files import EXTENSIONS
+from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
 from dpprobe.data.spelling import alike, in_words
 from dpprobe.data.units import UnitOptions
@@ -164,10 +165,7 @@ class ShardOptions(UnitOptions):
                     "compressed (gunzip), or name the shards alone (*.tar)"
                 )
             shards.extend(matches)
-        if len(set(shards)) != len(shards):
-            twice = next(path for path in shards if shards.count(path) > 1)
-            raise ConfigError(f"{name}: {twice} is named twice; remove one")
-        return shards
+        return each_once(name, shards)
 
     def is_image(self, extension: str) -> bool:
         """Returns True for the extension of a member that is a sample's image."""

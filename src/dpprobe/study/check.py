@@ -138,12 +138,12 @@ def _check_release(study: Study, name: str) -> list[str]:
         faults.append(f"dataset {release.dataset}: {fault}")
     if unit == "image" and (fault := dataset.images_fault()):
         faults.append(f"dataset {release.dataset}: {fault}")
-    for other, options in study.datasets.items():
-        if other != release.dataset and (shared := _shared_images(dataset, options)):
-            faults.append(
-                f"dataset {release.dataset}: {shared} are those of {other} too, and each has a "
-                "ledger: their releases would not be added up; keep one of the two"
-            )
+    faults += [
+        f"dataset {release.dataset}: {shared} are those of {other} too, and each has a ledger: "
+        "their releases would not be added up; keep one of the two"
+        for other, shared in _shared_images(dataset, study)
+        if other != release.dataset
+    ]
     if release.evaluate:
         classes = dataset.count_classes() if release.evaluate.metric == "auc" else None
         try:
@@ -202,20 +202,25 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
         f"config: public_datasets.{name}: {shared} of the private dataset {other}, however they "
         "are split, limited or labelled; remove one of the two, or write a source of other, public "
         "images"
-        for other, private in study.datasets.items()
-        if (shared := _shared_images(public, private))
+        for other, shared in _shared_images(public, study)
     ]
 
 
-def _shared_images(dataset: DatasetOptions, other: DatasetOptions) -> str | None:
-    """Returns words for the images that two datasets have in common; None where none are known."""
-    if dataset.image_params() == other.image_params():
-        return "the images"
-    with suppress(ConfigError):  # of a file that is missing, which the check of its dataset tells
-        files = sorted(set(dataset.image_files()) & set(other.image_files()))
-        if files:
-            return f"the images in {files[0]}"
-    return None
+def _shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
+    """Yields the private datasets that have images of a dataset, with words for these images."""
+    params, files = dataset.image_params(), _image_files(dataset)
+    for name, other in study.datasets.items():
+        if other.image_params() == params:
+            yield name, "the images"
+        elif shared := files & _image_files(other):
+            yield name, f"the images in {min(shared)}"
+
+
+def _image_files(dataset: DatasetOptions) -> set[str]:
+    """Returns a dataset's files of images; none where one is missing, which its check tells."""
+    with suppress(ConfigError):
+        return set(dataset.image_files())
+    return set()
 
 
 def _check_sizes(
