@@ -108,7 +108,7 @@ def _directory(words: Sequence[str], here: Path) -> Path:
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
     """Returns the values of an option that takes one, in its word or as the next."""
     pairs = zip_longest(words, words[1:], fillvalue="")
-    return [found[1] or following for word, following in pairs if (found := option.fullmatch(word))]
+    return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
 
 def _check_files(words: Sequence[str], here: Path) -> None:
