@@ -1,0 +1,230 @@
+"""Shows that the tests notice faults: puts each of `tests/mutants.yaml` into a copy of the code.
+
+    python bench/mutants.py                          # every fault, about fifteen minutes
+    python bench/mutants.py --only rounding-down     # some, by their ids
+
+The copy holds the working tree's files that git knows, in a temporary folder. The named test files
+run once without a fault and must pass; then they run with each fault, and one of them must fail.
+Prints a line per fault. Exits with 1 if a fault survives, or if its text does not stand once in the
+code: name the text anew in that case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+FAULTS = ROOT / "tests" / "mutants.yaml"
+# pytest's exit statuses.
+PASSED, FAILED = 0, 1
+LIMIT_SECONDS = 900
+
+
+class MutantError(Exception):
+    """A fault that cannot be tried."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A text of the code, and the one that takes its place."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: its edits, and the ends of the paths of the tests that notice it."""
+
+    id: str
+    fault: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+    room: str = ""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Mutant:
+        edits = values.get("edits") or [{"old": values["old"], "new": values["new"]}]
+        return cls(
+            id=values["id"],
+            fault=values["fault"],
+            edits=tuple(Edit(**edit) for edit in edits),
+            tests=tuple(values["tests"]),
+            room=values.get("in", ""),
+        )
+
+
+def read_mutants(path: Path = FAULTS) -> list[Mutant]:
+    """Reads the faults.
+
+    Raises:
+      MutantError: if two have one id.
+    """
+    mutants = [Mutant.of(values) for values in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    ids = [mutant.id for mutant in mutants]
+    if twice := {each for each in ids if ids.count(each) > 1}:
+        raise MutantError(f"{path}: {', '.join(sorted(twice))} stands twice")
+    return mutants
+
+
+def read_modules(root: Path) -> dict[Path, str]:
+    """Reads the package's modules."""
+    paths = sorted((root / "src" / "dpprobe").rglob("*.py"))
+    return {path: path.read_text(encoding="utf-8") for path in paths}
+
+
+def find_place(mutant: Mutant, edit: Edit, modules: Mapping[Path, str]) -> Path:
+    """Returns the module whose text an edit replaces.
+
+    Raises:
+      MutantError: unless the text stands exactly once in the package, or in the fault's room.
+    """
+    places = [
+        path
+        for path, text in modules.items()
+        if not mutant.room or mutant.room in path.parts
+        for _ in range(text.count(edit.old))
+    ]
+    if len(places) != 1:
+        names = ", ".join(path.name for path in places) or "no module"
+        raise MutantError(f"{mutant.id}: its text does not stand once but in {names}: {edit.old!r}")
+    return places[0]
+
+
+def find_tests(mutant: Mutant, root: Path) -> list[str]:
+    """Returns the test files of a fault, relative to the root.
+
+    Raises:
+      MutantError: if one is not found.
+    """
+    files = sorted((root / "tests").rglob("test_*.py"))
+    found = []
+    for end in mutant.tests:
+        ends = [path for path in files if str(path).endswith(f"/{end}")]
+        ends = ends or [path for path in files if path.name == Path(end).name]
+        if not ends:
+            raise MutantError(f"{mutant.id}: no test file {end}")
+        found += [str(path.relative_to(root)) for path in ends]
+    return found
+
+
+@contextmanager
+def copied_tree() -> Iterator[Path]:
+    """Makes a copy of the working tree, beside which the shared data is."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        root = Path(folder) / "tree"
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT, check=True, capture_output=True, text=True,
+        ).stdout.split("\0")  # fmt: skip
+        for name in filter(None, listed):
+            source = ROOT / name
+            if source.is_file():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, root / name, follow_symlinks=False)
+        shared = ROOT.parent / "shared"
+        if shared.is_dir():
+            (root.parent / "shared").symlink_to(shared.resolve())
+        yield root
+
+
+@contextmanager
+def mutated(mutant: Mutant, root: Path) -> Iterator[None]:
+    """Puts a fault into a tree, and takes it out again."""
+    modules = read_modules(root)
+    changed: dict[Path, str] = {}
+    for edit in mutant.edits:
+        path = find_place(mutant, edit, modules)
+        changed[path] = changed.get(path, modules[path]).replace(edit.old, edit.new)
+    try:
+        for path, text in changed.items():
+            _write(path, text)
+        yield
+    finally:
+        for path in changed:
+            _write(path, modules[path])
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a module, and removes its bytecode: it is told apart by size and second alone."""
+    path.write_text(text, encoding="utf-8")
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def run_tests(tests: Sequence[str], root: Path) -> tuple[int, str]:
+    """Runs test files until one fails; returns pytest's exit status and the first failure."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    run = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return run.returncode, failed[0].split(" - ")[0] if failed else run.stdout[-2000:]
+
+
+def _try(mutant: Mutant, root: Path) -> tuple[str, str]:
+    """Returns the verdict on one fault, and its detail."""
+    try:
+        tests = find_tests(mutant, root)
+        with mutated(mutant, root):
+            status, detail = run_tests(tests, root)
+    except MutantError as error:
+        return "error", str(error)
+    except subprocess.TimeoutExpired:
+        return "error", f"its tests take more than {LIMIT_SECONDS} s"
+    if status == FAILED:
+        return "killed", detail.split("::", 1)[-1]
+    return ("SURVIVED", "") if status == PASSED else ("error", detail)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="ID", help="the faults to try")
+    parser.add_argument("--list", action="store_true", help="list the faults, run nothing")
+    asked = parser.parse_args()
+    mutants = [each for each in read_mutants() if not asked.only or each.id in asked.only]
+    if unknown := set(asked.only or ()) - {each.id for each in mutants}:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such fault in {FAULTS}")
+    if asked.list:
+        for mutant in mutants:
+            print(f"{mutant.id:36} {mutant.fault}")
+        return 0
+    verdicts: dict[str, str] = {}
+    with copied_tree() as root:
+        known = {test for mutant in mutants for test in _known(mutant, root)}
+        status, detail = run_tests(sorted(known), root)
+        if status != PASSED:
+            raise SystemExit(f"the tests fail without a fault: {detail}")
+        for mutant in mutants:
+            started = time.monotonic()
+            verdicts[mutant.id], detail = _try(mutant, root)
+            seconds = time.monotonic() - started
+            print(f"{mutant.id:36} {verdicts[mutant.id]:9} {seconds:5.0f} s  {detail}", flush=True)
+    killed = list(verdicts.values()).count("killed")
+    print(f"{killed} of {len(mutants)} killed")
+    return 0 if killed == len(mutants) else 1
+
+
+def _known(mutant: Mutant, root: Path) -> list[str]:
+    try:
+        return find_tests(mutant, root)
+    except MutantError:
+        return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
