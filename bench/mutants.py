@@ -4,7 +4,7 @@
     python bench/mutants.py --only rounding-down     # some, by their ids
 
 The copy holds the working tree's files that git knows, in a temporary folder. The named test files
-run once without a fault and must pass; then they run with each fault, and one of them must fail.
+run with each fault until a test fails; in the end these tests run without a fault, and must pass.
 Prints a line per fault. Exits with 1 if a fault survives, or if its text does not stand once in the
 code: name the text anew in that case.
 """
@@ -165,30 +165,51 @@ def _write(path: Path, text: str) -> None:
         compiled.unlink()
 
 
-def run_tests(tests: Sequence[str], root: Path) -> tuple[int, str]:
-    """Runs test files until one fails; returns pytest's exit status and the first failure."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def run_tests(tests: Sequence[str], root: Path, *words: str) -> tuple[int, list[str], str]:
+    """Runs tests; returns pytest's exit status, the tests that failed, and its last output."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, *tests]
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     run = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
-    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return run.returncode, failed[0].split(" - ")[0] if failed else run.stdout[-2000:]
+    begun = ("FAILED ", "ERROR ")
+    failed = [line for line in run.stdout.splitlines() if line.startswith(begun)]
+    tests = [line.split(" ", 1)[1].split(" - ")[0] for line in failed]
+    return run.returncode, tests, run.stdout[-2000:]
 
 
-def _try(mutant: Mutant, root: Path) -> tuple[str, str]:
-    """Returns the verdict on one fault, and its detail."""
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a fault: "killed" by a test, "SURVIVED", or an "error" with its reason."""
+
+    word: str
+    detail: str
+
+
+def try_mutant(mutant: Mutant, root: Path) -> Verdict:
+    """Runs the tests of a fault with it."""
     try:
         tests = find_tests(mutant, root)
         with mutated(mutant, root):
-            status, detail = run_tests(tests, root)
+            status, failed, output = run_tests(tests, root, "-x")
     except MutantError as error:
-        return "error", str(error)
+        return Verdict("error", str(error))
     except subprocess.TimeoutExpired:
-        return "error", f"its tests take more than {LIMIT_SECONDS} s"
-    if status == FAILED:
-        return "killed", detail.split("::", 1)[-1]
-    return ("SURVIVED", "") if status == PASSED else ("error", detail)
+        return Verdict("error", f"its tests take more than {LIMIT_SECONDS} s")
+    if status == FAILED and failed:
+        return Verdict("killed", failed[0])
+    return Verdict("SURVIVED", "") if status == PASSED else Verdict("error", output)
+
+
+def find_false(verdicts: Mapping[str, Verdict], root: Path) -> list[str]:
+    """Lists the faults whose test fails without them too."""
+    killers = {verdict.detail for verdict in verdicts.values() if verdict.word == "killed"}
+    if not killers:
+        return []
+    status, failed, output = run_tests(sorted(killers), root)
+    if status not in (PASSED, FAILED):
+        raise SystemExit(f"the tests do not run without a fault: {output}")
+    return [each for each, verdict in verdicts.items() if verdict.detail in failed]
 
 
 def main() -> int:
@@ -203,27 +224,22 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.id:36} {mutant.fault}")
         return 0
-    verdicts: dict[str, str] = {}
+    verdicts: dict[str, Verdict] = {}
     with copied_tree() as root:
-        known = {test for mutant in mutants for test in _known(mutant, root)}
-        status, detail = run_tests(sorted(known), root)
-        if status != PASSED:
-            raise SystemExit(f"the tests fail without a fault: {detail}")
         for mutant in mutants:
             started = time.monotonic()
-            verdicts[mutant.id], detail = _try(mutant, root)
+            verdict = verdicts[mutant.id] = try_mutant(mutant, root)
+            shown = (
+                verdict.detail.split("::", 1)[-1] if verdict.word == "killed" else verdict.detail
+            )
             seconds = time.monotonic() - started
-            print(f"{mutant.id:36} {verdicts[mutant.id]:9} {seconds:5.0f} s  {detail}", flush=True)
-    killed = list(verdicts.values()).count("killed")
+            print(f"{mutant.id:36} {verdict.word:9} {seconds:5.0f} s  {shown}", flush=True)
+        false = find_false(verdicts, root)
+    if false:
+        print(f"no kills, for their tests fail without them: {', '.join(false)}")
+    killed = sum(verdict.word == "killed" for verdict in verdicts.values()) - len(false)
     print(f"{killed} of {len(mutants)} killed")
     return 0 if killed == len(mutants) else 1
-
-
-def _known(mutant: Mutant, root: Path) -> list[str]:
-    try:
-        return find_tests(mutant, root)
-    except MutantError:
-        return []
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,12 +11,21 @@ import pytest
 # Processes of the tests fill the processors; threads that wait for each other would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Modules and tests stay to the end: looking for garbage among them is a quarter of collection.
+gc.disable()
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts real runs first: a long file that begins last leaves the other processors idle."""
     items.sort(key=lambda item: item.path.is_relative_to(REPOSITORY / "tests/unit"))
+
+
+def pytest_collection_finish() -> None:
+    """Looks for garbage again, but no longer among what was imported and collected."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

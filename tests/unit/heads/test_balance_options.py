@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.errors import ConfigError, PrivacyError
+from dpprobe.errors import PrivacyError
 from dpprobe.heads.balance import count_classes
 from dpprobe.heads.balance_options import (
     CLASS_COUNTS,
@@ -265,54 +265,11 @@ def test_counts_below_two_deviations_of_their_noise_count_as_those(
     assert released_priors(counts, deviation) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"class_priors": "counted"}, "class_priors"),
-        ({"prior_share": 0}, "greater than 0"),
-        ({"prior_share": 1}, "less than 1"),
-        ({"loss": "sigmoid"}, "for loss: softmax"),
-        ({"class_priors": [1, 2], "prior_share": 0.1}, "write that, or remove it"),
-    ],
-)
-def test_options_that_make_no_sense(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        options("momentum", **values)
-
-
 def test_rows_of_several_labels_are_refused() -> None:
     fault = options("momentum").class_fault(4, multi_label=True)
     assert fault is not None
     assert "one label" in fault
     assert options("momentum").class_fault(30, multi_label=False) is None
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        (
-            {
-                "head": "tuned", "base": {"head": "sgd", "class_priors": "released"},
-                "search": {"learning_rate": [0.1, 1.0]},
-            },
-            "not for a search",
-        ),
-        (
-            {"head": "fine_tune", "tune": "head", "steps": 2, "class_priors": "released"},
-            "for linear heads",
-        ),
-        (
-            {
-                "head": "fine_tune", "tune": "head", "steps": 2,
-                "probe": {"method": {"head": "momentum", "class_priors": "released"}},
-            },
-            "for linear heads",
-        ),
-    ],
-)  # fmt: skip
-def test_methods_that_would_not_release_them(method: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        method_options(method)
 
 
 @pytest.mark.parametrize("name", HEADS)

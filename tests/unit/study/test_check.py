@@ -128,36 +128,6 @@ def test_a_release_never_takes_the_metric_of_its_dataset(
     check_study(load_study(study))
 
 
-def test_a_batch_larger_than_the_dataset_is_refused_before_any_job() -> None:
-    study = load_study(changed("methods.sgd.batch_size", 100_000))
-    with pytest.raises(ConfigError, match="methods.sgd on datasets.digits"):
-        check_study(study)
-
-
-def test_more_shards_than_the_smaller_split_has_rows_are_refused() -> None:
-    dataset = load_study(STUDY).datasets["digits"]
-    counted = dataset.count_rows()
-    assert counted is not None
-    train, test = counted
-    assert dataset.count_rows() == (train, test) == (1438, 359)
-    assert check_study(load_study(STUDY | {"features": {"shards": test}})) == []
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(STUDY | {"features": {"shards": test + 1}}))
-    assert str(caught.value) == (
-        "config: features.shards: 360 is above the 359 test rows of digits; write at most 359"
-    )
-
-
-def test_an_empty_part_is_told_with_the_fraction_that_gives_it_rows() -> None:
-    few = {"test_fraction": 0.0001, "split_by": "id"}
-    dataset = load_study(STUDY).datasets["digits"].model_dump(mode="json")
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(changed("datasets.digits", dataset | few)))
-    start = "config: datasets.digits: its test part is empty: test_fraction 0.0001 leaves it none; "
-    assert str(caught.value).startswith(f"{start}write 0.01, which makes 1,7")
-    assert len(str(caught.value).splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("method", "cure"),
     [
@@ -180,32 +150,6 @@ def test_a_head_of_one_label_is_told_what_lets_it_take_several(
     fixed = {"head": "sgd", "loss": "sigmoid"}
     mended = {**method, "base": fixed} if "base" in method else {**method, "loss": "sigmoid"}
     check_study(load_study(changed("methods.sgd", mended)))
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        {"head": "sgd", "class_weights": [1, 0.5, 0.5]},
-        {
-            "head": "tuned",
-            "base": {"head": "momentum", "class_weights": [1, 0.5, 0.5]},
-            "search": {"learning_rate": [0.1, 1]},
-        },
-    ],
-)
-@pytest.mark.parametrize("part", [None, {"fractions": {"3": 0.5}}])
-def test_numbers_for_other_classes_are_refused_before_any_job(
-    method: dict[str, Any], part: dict[str, Any] | None
-) -> None:
-    """Also where n is not known, as of a part by fractions."""
-    values = changed("methods.sgd", method)
-    values["datasets"]["digits"]["subsample"] = part
-    with pytest.raises(ConfigError) as caught:
-        check_study(load_study(values))
-    assert str(caught.value) == (
-        "config: methods.sgd on datasets.digits: class_weights has 3 numbers, and there are 10 "
-        "classes; write one for each, in their order"
-    )
 
 
 def test_balance_of_classes_is_refused_for_rows_of_several_labels(
@@ -257,13 +201,6 @@ def test_checking_a_study_imports_nothing_heavy(repository: Path) -> None:
         [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
-
-
-def test_public_datasets_must_fill_their_shards_too() -> None:
-    seen = {"source": "sklearn", "test_fraction": 0.01}
-    study = STUDY | {"public_datasets": {"seen": seen}, "features": {"shards": 30}}
-    with pytest.raises(ConfigError, match="30 is above the 20 test rows of seen"):
-        check_study(load_study(study))
 
 
 def test_a_text_encoder_that_cannot_run_is_warned_of() -> None:

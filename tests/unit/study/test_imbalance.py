@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import pytest
-
-from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import load_study
@@ -57,50 +53,3 @@ def test_published_results_are_those_of_whole_datasets() -> None:
         "cifar10": "cifar10",
         "cifar10_cat_0p5": "cifar10_cat_0p5",
     }
-
-
-def test_a_release_of_a_part_would_not_be_added_up() -> None:
-    methods = {"exact": {"head": "least_squares"}}
-    release = {"dataset": "digits_3_0p5", "backbone": "pixels", "method": "exact", "epsilon": 1}
-    loaded = study(methods=methods, releases={"mine": release})
-    with pytest.raises(ConfigError, match="the images are those of digits too"):
-        check_study(loaded)
-
-
-@pytest.mark.parametrize(
-    ("block", "changes", "message"),
-    [
-        ({**BLOCK, "datasets": ["mnist"]}, {}, "imbalance.datasets: 'mnist' is not in this study"),
-        ({**BLOCK, "classes": []}, {}, "imbalance.classes"),
-        (
-            {**BLOCK, "fractions": [1.5]},
-            {},
-            "imbalance.fractions.0: 1.5: input should be less than",
-        ),
-        ({**BLOCK, "fractions": [1]}, {}, "imbalance: fractions: none is below 1"),
-        ({**BLOCK, "fractions": [0.5, 0.5]}, {}, "fractions: 0.5 stands twice"),
-        ({**BLOCK, "classes": ["3", 3]}, {}, "classes: 3 stands twice"),
-        ({**BLOCK, "classes": ["A b", "a-b"]}, {}, "digits_a_b_0p5 would be the name of two"),
-        (
-            BLOCK,
-            {"datasets": {**STUDY["datasets"], "digits_8_0p5": {"source": "sklearn"}}},
-            "digits_8_0p5 would be the name of two datasets; rename a dataset",
-        ),
-        (
-            BLOCK,
-            {"datasets": {"digits": {"source": "sklearn", "subsample": {"per_class": 9}}}},
-            "imbalance.datasets: digits has a subsample already",
-        ),
-    ],
-)
-def test_a_faulty_block_is_one_clear_error(
-    block: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        study(block, **changes)
-
-
-def test_a_class_that_is_not_there_stops_planning_where_classes_are_known() -> None:
-    loaded = study({**BLOCK, "classes": ["cat"]})
-    with pytest.raises(ConfigError, match="datasets.digits_cat_0p5: .*'cat' is no class of it"):
-        check_study(loaded)

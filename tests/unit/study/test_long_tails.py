@@ -54,20 +54,3 @@ def test_long_tails_that_cannot_be_measured_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"config: long_tail: {re.escape(message)}"):
         check_study(_study(tmp_path, options, only=only))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clusters": [5, 5]}, "5 stands twice"),
-        ({"clusters": [1]}, "clusters"),
-        ({"clusters": []}, "clusters"),
-        ({"memorisation": {"heads": 10}}, "heads"),
-        ({"datasets": []}, "datasets"),
-    ],
-)
-def test_options_out_of_range_are_refused(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        _study(tmp_path, options)

@@ -52,14 +52,6 @@ def test_without_removal_nothing_has_a_second_name() -> None:
     }  # fmt: skip
 
 
-def test_an_unknown_backbone_and_a_taken_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"overlap\.remove: 'vit' is not in this study"):
-        study(remove="vit")
-    datasets = {"digits": STUDY["datasets"]["digits"], "digits_all_rows": SEEN["seen"]}
-    with pytest.raises(ConfigError, match="digits_all_rows would be the name of all rows of digi"):
-        study(datasets=datasets)
-
-
 def test_delta_is_held_against_n_by_the_job_that_counts_it(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

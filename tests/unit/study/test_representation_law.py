@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import method_options
 from dpprobe.study.load import load_study
 from dpprobe.study.representation_law import (
@@ -55,39 +53,6 @@ def test_without_the_key_nothing_is_measured() -> None:
     assert not law_backbones(study)
     assert not law_datasets(study)
     assert list(law_faults(study)) == []
-
-
-@pytest.mark.parametrize(
-    ("law", "values", "message"),
-    [
-        ({"methods": ["three"]}, {}, "methods: three is not in this study; write some of sgd"),
-        ({"methods": ["sgd"]}, {}, "methods: sgd: head sgd tunes no network; remove it"),
-        ({"epsilons": [2]}, {}, "epsilons: 2 is not in this study"),
-        (
-            {},
-            {"backbones": {"pixels": {"family": "pixels"}}, "methods": {"sgd": METHODS["sgd"]}},
-            "no backbone is a network",
-        ),
-    ],
-)
-def test_laws_that_cannot_be_measured_are_named(
-    law: dict[str, Any], values: dict[str, Any], message: str
-) -> None:
-    assert any(fault.startswith(message) for fault in law_faults(_study(law, **values)))
-
-
-@pytest.mark.parametrize(
-    ("law", "message"),
-    [
-        ({"methods": ["one", "one"]}, "one stands twice"),
-        ({"rows": 2}, "rows"),
-        ({"token": "mean"}, "token"),
-        ({"shuffles": 0}, "shuffles"),
-    ],
-)
-def test_options_out_of_range_are_refused(law: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        _study(law)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dpprobe.errors import ConfigError
@@ -30,29 +28,6 @@ def test_non_private_methods_train_once_also_where_inf_is_not_listed() -> None:
     study = load_study(changed("epsilons", [1]))
     assert study.job_epsilons() == ("1", "inf")
     assert study.job_methods("inf") == ("ceiling",)
-
-
-def test_on_a_server_a_study_has_a_name_of_its_own() -> None:
-    unnamed = {key: value for key, value in STUDY.items() if key != "study"}
-    load_study(unnamed)
-    with pytest.raises(ConfigError, match="study: 'study' is every unnamed study's name"):
-        load_study(unnamed | {"tracking": {"uri": "http://server:5000"}})
-
-
-@pytest.mark.parametrize(
-    ("block", "value", "where"),
-    [
-        ("papers", {"datasets": {"nowhere": "cifar10"}}, r"papers\.datasets: 'nowhere'"),
-        ("papers", {"methods": ["sgd", "sgdd"]}, r"papers\.methods: 'sgdd'"),
-        ("papers", {"base": "sgdd"}, r"papers\.base: 'sgdd'"),
-        ("few_shot", {"backbones": ["clip"]}, r"few_shot\.backbones: 'clip'"),
-        ("few_shot", {"shots": [1, 1]}, r"few_shot\.shots: 1 stands twice"),
-        ("few_shot", {"shots": [0]}, r"few_shot\.shots"),
-    ],
-)
-def test_blocks_that_name_other_parts_are_checked(block: str, value: Any, where: str) -> None:
-    with pytest.raises(ConfigError, match=where):
-        load_study(STUDY | {block: value})
 
 
 def test_published_results_know_a_dataset_by_its_catalog_name_unless_told() -> None:

@@ -1,0 +1,54 @@
+"""Tables of what is refused: changes of something valid, and the lines of the error."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
+    """Reads a table: a case for each line, of the changed base and the lines of the error.
+
+    A case that is accepted has no lines.
+    """
+    cases = []
+    for group, table in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+        valid = {**copy.deepcopy(dict(base)), **table.get("study", {})}
+        rows = [(each["change"], each["says"]) for each in table["cases"]]
+        rows += [(change, []) for change in table.get("accepted", ())]
+        for number, (change, says) in enumerate(rows, start=1):
+            lines = [says] if isinstance(says, str) else says
+            name = f"{group} {number}: {', '.join(map(str, change))}"
+            cases.append(pytest.param(change_values(valid, change), lines, id=name))
+    return cases
+
+
+def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of nested values with some set by their dotted paths."""
+    changed = copy.deepcopy(dict(values))
+    for path, value in change.items():
+        *parents, last = path.split(".")
+        place = changed
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return changed
+
+
+def check_lines(text: str, says: Sequence[str], *, start: str) -> None:
+    """Asserts that a text has as many lines, each beginning as said.
+
+    " ... " stands for any text, and "$" at the end for the end of the line.
+    """
+    lines = text.splitlines()
+    assert len(lines) == len(says), text
+    for line, said in zip(lines, says, strict=True):
+        parts = [re.escape(part) for part in f"{start}{said.removesuffix('$')}".split(" ... ")]
+        pattern = ".*".join(parts) + "$" * said.endswith("$")
+        assert re.match(pattern, line), f"{line!r} does not say {said!r}"

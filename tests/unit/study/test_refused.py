@@ -1,0 +1,28 @@
+"""The table of studies that are refused, one case a line; see `refused.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.errors import ConfigError
+from dpprobe.study.check import check_study
+from dpprobe.study.load import load_study
+from tests.support.refusals import check_lines, read_refusals
+from tests.support.small_study import STUDY
+
+TABLE = Path(__file__).with_name("refused.yaml")
+
+
+@pytest.mark.parametrize(("study", "says"), read_refusals(TABLE, STUDY))
+def test_a_study_is_refused_with_these_lines_or_accepted(
+    study: dict[str, Any], says: list[str]
+) -> None:
+    if not says:
+        check_study(load_study(study))
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_study(load_study(study))
+    check_lines(str(caught.value), says, start="config: ")
