@@ -25,7 +25,7 @@ from dpprobe.heads.balance_options import released_priors
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.privacy.gaussian import gaussian_mu
+from dpprobe.privacy.gaussian_mu import gaussian_mu
 from pairs import PAIRS, Pair, add_files, chosen, of_classes
 from pairs_rows import Features, Files
 from pairs_scores import DELTA, Fit, Scores, macro, planned, run

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpprobe import artifacts
-from dpprobe.planner.predict import Setting, predict
+from dpprobe.planner.predicted_accuracy import Setting, predict
 from pairs import PAIRS, Pair
 from pairs_rows import CHECKPOINT, CIFAR10, Files
 from pairs_scores import DELTA, Fit, Scores, planned

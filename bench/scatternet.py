@@ -35,7 +35,7 @@ from dpprobe.privacy import accountants
 from dpprobe.privacy.plan import Mechanism, Plan
 from dpprobe.study.load import load_study
 from dpprobe.study.study import Cell, Study
-from dpprobe.training import plans
+from dpprobe.training import plan_file
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "scatternet_cifar10.yaml"
@@ -103,7 +103,7 @@ def _row(study: Study, cell: Cell) -> str:
     folder = results / "cells" / cell.dataset / cell.backbone / cell.method / f"eps-{cell.epsilon}"
     summary = artifacts.read_json(folder / "metrics.json")["summary"]["accuracy"]
     path = results / "calibration" / cell.dataset / f"eps-{cell.epsilon}.json"
-    plan = plans.read_plans(path).plans[cell.method]
+    plan = plan_file.read_plans(path).plans[cell.method]
     noise = {item.name: f"{item.noise_multiplier:.3f}" for item in plan.mechanisms}
     accuracy = f"{100 * summary['mean']:.2f}"
     if summary["std"]:  # what has no noise has the same head for every seed

@@ -1,9 +1,8 @@
 """Measures what a search of each head's default space brings, on public features.
 
 Features are those of bench/defaults.py and `pixels`, scikit-learn's digits as they are; no private
-dataset is looked at. For each (features, head,
-epsilon): the head as it is, and `tuned` of it with the space of heads/search_spaces.py, for several
-numbers of trials.
+dataset is looked at. For each (features, head, epsilon): the head as it is, and `tuned` of it with
+the space of heads/default_search_spaces.py, for several numbers of trials.
 
 A search's result varies with the number of its trials. So every combination of options is fitted
 with the noise that a trial of this search has, several times over; from these fits searches are
@@ -36,17 +35,17 @@ from sklearn.datasets import load_digits
 from defaults import DELTA, accuracy, all_features
 from dpprobe import artifacts
 from dpprobe.heads.balance import fit_balanced
+from dpprobe.heads.default_search_spaces import SPACES
 from dpprobe.heads.normalised_rows import normalise
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import products
-from dpprobe.heads.search_spaces import SPACES
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.heads.tuned import SCORE, Options, score, trial_plan
 from dpprobe.privacy.calibration import calibrate
 from dpprobe.privacy.plan import Plan
+from dpprobe.privacy.random_run_count import draw_runs
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.releases import Releases
-from dpprobe.privacy.selection import draw_runs
 from pairs_rows import CHECKPOINT, Features
 
 BASES: dict[str, dict[str, Any]] = {head: {"head": head} for head in SPACES} | {

@@ -23,9 +23,9 @@ from scipy.special import ndtr
 
 from dpprobe import artifacts
 from dpprobe.privacy import accountants
+from dpprobe.privacy.best_of_runs_price import best_bound
 from dpprobe.privacy.plan import Mechanism, Selection
-from dpprobe.privacy.selection import stopping_probability
-from dpprobe.privacy.selection_price import best_bound
+from dpprobe.privacy.random_run_count import stopping_probability
 
 RESULTS = Path(__file__).resolve().parent / "results" / "selection_gap.md"
 DELTA = 1e-5

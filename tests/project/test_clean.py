@@ -28,7 +28,7 @@ from dpprobe.results.search_record import SEARCHES
 from dpprobe.study.load import load_study
 from dpprobe.study.object_store import write_marks
 from dpprobe.study.written import STORE_MARK, STORE_MARK_FORMAT, WRITTEN
-from dpprobe.training import plans
+from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
 CELL = f'{{"format": "{CELL_FORMAT}"}}'
@@ -263,6 +263,6 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
     assert set(clean.MARKS.values()) == {
-        CELL_FORMAT, MANIFEST_FORMAT, plans.FORMAT, calibration.FORMAT, STORE_MARK_FORMAT,
+        CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT, STORE_MARK_FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")

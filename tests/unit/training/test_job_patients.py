@@ -21,9 +21,9 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy import accountants
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.plan import Mechanism, Patients
-from dpprobe.training.features import units_of
-from dpprobe.training.job import train_job
-from dpprobe.training.plans import write_plans
+from dpprobe.training.head_job import train_job
+from dpprobe.training.job_features import units_of
+from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 
 CLASSES, DIMENSION = 3, 6
