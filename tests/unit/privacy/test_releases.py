@@ -55,6 +55,12 @@ def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_releas
     taken.check()
 
 
+def test_noise_is_not_smaller_by_a_percent_than_priced() -> None:
+    """The estimate's own error is 1 / sqrt(2 * 2^20), 0.07%."""
+    drawn = releases(mechanism("a"), seeds=(1,)).gaussian("a", zero(1, 2**20))
+    assert float(drawn.std()) == pytest.approx(1.0, rel=0.003)
+
+
 def test_symmetric_noise_is_isometric() -> None:
     noise = releases(mechanism("a")).symmetric("a", zero(2, 300, 300))
     assert torch.equal(noise, noise.mT)

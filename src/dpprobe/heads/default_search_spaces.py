@@ -1,0 +1,62 @@
+"""The options of each head that `tuned` searches where a study names none.
+
+Only options that change nothing that is priced: lengths of steps, and norms that rows or gradients
+are clipped to, which the noise follows. Steps, batches and shares of budgets cannot be searched,
+and options that go by a rule (a null learning rate, lambda) have nothing to search around.
+
+Numbers are public, fixed before any private data is seen; bench/results/search_spaces.md has what
+they bring on public features. They are short lists, not ranges: a search of few trials cannot tell
+more values apart, and trials of equal options are fitted together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpprobe.heads.options import MethodOptions
+
+
+@dataclass(frozen=True)
+class Times:
+    """Factors on the number that the base has."""
+
+    factors: tuple[float, ...]
+
+    def around(self, number: float) -> tuple[float, ...]:
+        """Returns the products, to six digits."""
+        return tuple(float(f"{factor * number:.6g}") for factor in self.factors)
+
+
+_Space = dict[str, Times | tuple[float, ...]]
+_STEPS: _Space = {"step": Times((0.5, 1, 1.6)), "max_grad_norm": Times((0.5, 1))}
+_CLIPPED = Times((0.4, 1))
+
+# By head and option: factors on the base's number, or numbers that stand beside it.
+SPACES: dict[str, _Space] = {
+    "sgd": {"learning_rate": Times((0.3, 1, 3, 10, 30, 100))},
+    "momentum": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
+    "adam": {"learning_rate": Times((0.3, 1, 3)), "max_grad_norm": _CLIPPED},
+    "lamb": {"learning_rate": Times((0.3, 1, 3, 10)), "max_grad_norm": _CLIPPED},
+    "feature_covariance": _STEPS,
+    "newton": _STEPS,
+    "least_squares": {"intercept": (0.0, 1.0)},
+    "prototypes": {"intercept": (0.0, 1.0)},
+}
+
+
+def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
+    """Returns what is searched of a base: the options of its head's space that it does not write.
+
+    Empty for a head without a space, and where nothing of it is left.
+    """
+    space = {}
+    for name, values in SPACES.get(base.head, {}).items():
+        number: Any = getattr(base, name)
+        if name in base.model_fields_set or number is None:
+            continue
+        if isinstance(values, Times):
+            space[name] = values.around(number)
+        else:
+            space[name] = tuple(sorted({*values, float(number)}))
+    return space
