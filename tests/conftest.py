@@ -23,8 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Looks for garbage again, but no longer among what was imported and collected."""
-    gc.freeze()
+    """Looks for garbage again."""
     gc.enable()
 
 
