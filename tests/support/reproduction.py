@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from dpprobe.reporting import published
-from dpprobe.reporting.published import Published
-from dpprobe.reporting.reproduction import facts
-from dpprobe.reporting.reproduction.compare import Comparison, compare_all
-from dpprobe.reporting.reproduction.facts import Facts
-from dpprobe.reporting.reproduction.record import Result
+from dpprobe.exhibits import published
+from dpprobe.exhibits.published import Published
+from reproduction import facts
+from reproduction.compare import Comparison, compare_all
+from reproduction.facts import Facts
+from reproduction.record import Result
 
 PAPER: dict[str, Any] = {
     "short": "A et al. 2020",

@@ -1,0 +1,235 @@
+"""Puts ours beside a published number, and lists all in which it is not like for like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dpprobe.exhibits.published import Number, Published
+from dpprobe.reporting.paper_tables.common import TITLES
+from dpprobe.results.cell_results import difference
+from dpprobe.study import catalog
+from reproduction.facts import Entry, Facts, Ours, Weights, place
+from reproduction.record import Result
+
+CHANGE = "accuracy change"
+# The metric of a cell that stands beside a published one; cells hold no throughput.
+METRICS = {"accuracy": "accuracy", CHANGE: "accuracy", "auc": "auc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A published number and, where something was run beside it, ours.
+
+    Attributes:
+      result: the cell that stands beside it, None where nothing was run.
+      value, ends: ours in the number's unit, and its 95 % interval; a change has Welch's.
+      gap: ours minus the published value; None where the paper writes words.
+      unlike: what is not as published; none of it is like for like.
+      silent: what the paper does not state, so that nothing can be held against it.
+    """
+
+    number: Number
+    entry: Entry
+    result: Result | None = None
+    value: float | None = None
+    ends: tuple[float, float] | None = None
+    gap: float | None = None
+    unlike: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+    @property
+    def like_for_like(self) -> bool:
+        """True if ours was run as published, as far as the paper says how."""
+        return self.result is not None and not self.unlike
+
+
+def compare_all(published: Published, facts: Facts, results: Sequence[Result]) -> list[Comparison]:
+    """Compares every published number, in the order of the papers' tables.
+
+    Raises:
+      ConfigError: when a number is in no entry or in several.
+    """
+    entries = facts.by_number(published)
+    # what is missing of the whole is found by its training images
+    named = [replace(r, dataset=facts.parts.get(r.dataset, r.dataset)) for r in results]
+    return [_compared(number, entries[place(number)], facts, named) for number in published.numbers]
+
+
+def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Result]) -> Comparison:
+    """Puts the first choice of an entry that was run beside a number."""
+    weights = facts.weights[entry.weights] if entry.weights else None
+    for ours in entry.ours:
+        beside = _candidates(number, ours, results)
+        chosen = _chosen(beside, ours.methods, ours.take)
+        base = _chosen(beside, (ours.base,), ours.take) if ours.base else None
+        if chosen is None or (number.metric == CHANGE and base is None):
+            continue
+        value, ends = _value(number, chosen, base)
+        return Comparison(
+            number=number,
+            entry=entry,
+            result=chosen,
+            value=value,
+            ends=ends,
+            gap=None if math.isnan(number.value) else value - number.value,
+            unlike=tuple(_unlike(number, entry, weights, chosen)),
+            silent=tuple(_silent(number, weights)),
+        )
+    return Comparison(number=number, entry=entry)
+
+
+def _chosen(beside: Sequence[Result], methods: Sequence[str], take: str) -> Result | None:
+    """Returns the result of these methods that stands beside a number, None where none does."""
+    named = [r for pattern in methods for r in beside if fnmatchcase(r.method, pattern)]
+    if take != "first":
+        named.sort(key=lambda result: result.mean, reverse=take == "highest")
+    return named[0] if named else None
+
+
+def _candidates(number: Number, ours: Ours, results: Sequence[Result]) -> list[Result]:
+    """Lists the results of a study at the number's dataset, epsilon and metric."""
+    metric = METRICS.get(number.metric)
+    return [
+        result
+        for result in results
+        if result.study == ours.study
+        and result.dataset == (ours.dataset or number.dataset)
+        and (ours.backbone is None or result.backbone == ours.backbone)
+        and _beside(result.epsilon, ours.epsilon or number.epsilon)
+        and result.metric == metric
+        # on another dataset a batch of the same rows would be another part of it
+        and (ours.dataset or number.batch_size in (None, _batch(result)))
+    ]
+
+
+def _batch(result: Result) -> int | None:
+    """Returns the expected rows of a step; None where a method takes no batches."""
+    size = result.options.get("base", result.options).get("batch_size")
+    return result.train_rows if size == "full" else size
+
+
+def _beside(epsilon: float, wanted: Any) -> bool:
+    """Returns True if an epsilon is the one wanted, or within the range wanted."""
+    if wanted is None:
+        return False
+    if isinstance(wanted, tuple):
+        return bool(wanted[0] <= epsilon <= wanted[1])
+    return bool(epsilon == wanted)
+
+
+def _value(
+    number: Number, result: Result, base: Result | None
+) -> tuple[float, tuple[float, float] | None]:
+    """Returns ours in the unit of the published number, and the ends of its interval."""
+    if number.metric == CHANGE and base is not None:
+        gap, half = difference(base.values, result.values)
+        return 100 * gap, None if half is None else (100 * (gap - half), 100 * (gap + half))
+    scale = 1 if number.metric == "auc" else 100
+    if result.low is None or result.high is None:
+        return scale * result.mean, None
+    return scale * result.mean, (scale * result.low, scale * result.high)
+
+
+def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Result) -> list[str]:
+    """Lists what is not as published, the weightiest first."""
+    parts = []
+    if number.dataset is not None and result.dataset != number.dataset:
+        parts.append(f"{title(result.dataset)}, not {title(number.dataset)}")
+    elif (rows := published_rows(number)) and rows != result.train_rows:
+        parts.append(f"{result.train_rows:,} training images, not {rows:,}")
+    if weights is not None and not _same_backbone(weights, result.backbone_options):
+        parts.append(f"{_model(result)}, not {weights.title}")
+    if result.network != (number.tuning in ("full", "blocks", "from scratch")):
+        parts.append("a network tuned" if result.network else "the head alone trained")
+    elif blocks := _other_blocks(number, result):
+        parts.append(blocks)
+    if number.batch_size not in (None, _batch(result)):
+        parts.append(f"batches of {_batch(result) or 'all'}, not {number.batch_size}")
+    if isinstance(number.epsilon, float) and result.epsilon != number.epsilon:
+        parts.append(f"ε {result.epsilon:g}, not {number.epsilon:g}")
+    if None not in (number.delta, result.delta) and number.delta != result.delta:
+        parts.append(f"δ {result.delta:g}, not {number.delta:g}")
+    options = {**result.options, "epochs": _epochs(result)}
+    parts += [
+        f"{name} {_brief(options.get(name))}, not {_brief(value)}"
+        for name, value in entry.recipe.items()
+        if options.get(name) != value
+    ]
+    searched = math.isfinite(result.epsilon) and not result.private
+    if searched and number.learning_rate != "tuned":
+        parts.append("its options searched on the private images at no price")
+    return parts
+
+
+def _other_blocks(number: Number, result: Result) -> str:
+    """Says how many blocks were tuned where the paper tuned another number; nothing else."""
+    wanted = number.blocks
+    if wanted is None:
+        return ""
+    low, high = wanted if isinstance(wanted, tuple) else (wanted, wanted)
+    tune = result.options.get("tune")
+    tuned = tune.get("blocks") if isinstance(tune, Mapping) else None
+    if tuned is not None and low <= tuned <= high:
+        return ""
+    span = f"{low}" if low == high else f"{low} to {high}"
+    number_tuned = {"head": "none", "all": "all"}.get(str(tune), str(tuned))
+    return f"{number_tuned} of its blocks tuned, not {span}"
+
+
+def _epochs(result: Result) -> float | None:
+    """Returns the passes over the data, to the nearest tenth: batches need not divide the rows."""
+    return None if result.passes is None else round(result.passes, 1)
+
+
+def _silent(number: Number, weights: Weights | None) -> list[str]:
+    """Lists what the paper does not state."""
+    parts = []
+    if weights is not None and not weights.stated:
+        parts.append("its weights")
+    if number.epsilon is None or "epsilon" in number.inferred:
+        parts.append("ε")
+    elif number.delta is None and number.epsilon != math.inf:
+        parts.append("δ")
+    if number.learning_rate == "tuned":
+        parts.append("a price of its search")
+    return parts
+
+
+def published_rows(number: Number) -> int | None:
+    """Returns the training images of a number's dataset, or of the part that the paper took."""
+    if number.train_rows is not None:
+        return number.train_rows
+    if number.dataset not in catalog.dataset_names():
+        return None
+    return catalog.dataset_entry(number.dataset).sizes.train
+
+
+def _same_backbone(weights: Weights, options: Mapping[str, Any]) -> bool:
+    return bool(weights.backbone) and all(
+        options.get(name) == value for name, value in weights.backbone.items()
+    )
+
+
+def _model(result: Result) -> str:
+    """Writes a backbone with its model, where the study's name of it does not say it."""
+    model = result.backbone_options.get("model")
+    return f"{result.backbone} ({model})" if model and model != result.backbone else result.backbone
+
+
+def title(dataset: str) -> str:
+    """Writes a dataset's title, as the papers' tables do where they have it."""
+    if dataset in TITLES or dataset not in catalog.dataset_names():
+        return TITLES.get(dataset, dataset)
+    return catalog.dataset_entry(dataset).title
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return str(value.get("kind", "other"))
+    return "absent" if value is None else str(value)

@@ -1,0 +1,242 @@
+"""Facts of each published number: the command, weights, recipe and cost of its run.
+
+`reproduction.yaml` beside this module has it, reviewed by hand; here it is checked against the
+published numbers, each of which it must name exactly once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from dpprobe.errors import ConfigError
+from dpprobe.exhibits.published import Key, Number, Published, Text
+from dpprobe.messages import validated
+from dpprobe.options import Options
+
+FILE = "reproduction.yaml"
+PATH = Path(__file__).with_name(FILE)
+Place = tuple[str, str, str, str]  # paper, table, row, column
+Unit = Literal["TPUv4 core", "CPU core", "GPU"]
+
+
+class PublishedRate(Options):
+    """The place of a published throughput."""
+
+    paper: Key
+    table: Text
+    row: Text
+    column: Key
+
+
+class Rate(Options):
+    """Images a second through a network, on one unit of a device: published or measured."""
+
+    what: Text = Field(description="The network, the size of its images and what passes through.")
+    unit: Unit
+    published: PublishedRate | None = None
+    measured: Text | None = Field(None, description="The name of a rate in the record.")
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Rate:
+        if (self.published is None) == (self.measured is None):
+            raise ValueError("write one of published and measured: no rate is without its place")
+        return self
+
+
+class Cost(Options):
+    """Images that pass through a network for one run of an entry."""
+
+    rate: Key
+    passes: float = Field(gt=0, description="Over the training images.")
+    test: bool = Field(True, description="True if the test images pass once, too.")
+    note: Text | None = None
+
+
+class Weights(Options):
+    """The weights that the published numbers were made with.
+
+    Attributes:
+      stated: False where the paper does not say which weights it took.
+      backbone: options that a backbone of the same weights has.
+      nearest: the backbone of the catalog that comes nearest where they are not public.
+    """
+
+    title: Text
+    access: Literal["public", "private", "none needed"]
+    stated: bool = True
+    backbone: dict[str, Any] = Field({})
+    nearest: Text | None = None
+
+    @model_validator(mode="after")
+    def _check_access(self) -> Weights:
+        if self.access == "private" and self.backbone:
+            raise ValueError("backbone: weights that are not public match none; write nearest")
+        return self
+
+
+class Ours(Options):
+    """The cells of one study that may stand beside numbers.
+
+    Attributes:
+      methods: names or patterns, in the order of choice.
+      dataset: as published results name it; the number's where None.
+      epsilon: where the number has none, or another is to stand beside it.
+      take: of several methods, the first there is, or the lowest or highest result.
+      base: the name or pattern of what a change is measured from, taken in the same way.
+    """
+
+    study: Text
+    methods: tuple[Text, ...] = Field(min_length=1)
+    backbone: Text | None = None
+    dataset: Key | None = None
+    epsilon: float | None = Field(None, gt=0)
+    take: Literal["first", "lowest", "highest"] = "first"
+    base: Text | None = None
+
+
+class Entry(Options):
+    """Numbers of one table that one run makes.
+
+    Attributes:
+      columns: of these rows; all that they have where empty.
+      study: the file that runs them; None where none of the project does, and `missing` says why.
+      target: of the workflow, before `--configfile`.
+      recipe: options of the published method.
+      reasons: for the difference between the published number and ours.
+      missing: what else it takes, or why nothing here runs it.
+    """
+
+    paper: Key
+    table: Text
+    rows: tuple[Text, ...] = Field(min_length=1)
+    columns: tuple[Key, ...] = ()
+    study: Text | None = None
+    target: Text | None = None
+    weights: Key | None = None
+    recipe: dict[str, Any] = Field({})
+    ours: tuple[Ours, ...] = ()
+    reasons: tuple[Text, ...] = ()
+    missing: Text | None = None
+    costs: tuple[Cost, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_command(self) -> Entry:
+        if self.study is None and self.missing is None:
+            raise ValueError("missing: absent; without a study say why nothing runs it")
+        return self
+
+    def covers(self, number: Number) -> bool:
+        """Returns True if a number is one of this entry's."""
+        return (
+            (number.paper, number.table) == (self.paper, self.table)
+            and number.row in self.rows
+            and (not self.columns or number.column in self.columns)
+        )
+
+
+class Kept(Options):
+    """A result whose cells are no longer at hand, as a page of `bench/results` keeps it.
+
+    Attributes:
+      mean, deviation: percent, as printed there; the standard deviation is over seeds.
+      page: the file, which has both numbers.
+    """
+
+    study: Text
+    dataset: Key
+    backbone: Text
+    backbone_options: dict[str, Any]
+    method: Text
+    head: Text
+    options: dict[str, Any]
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    train_rows: int = Field(ge=1)
+    mean: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    deviation: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    seeds: int = Field(ge=2)
+    page: Text
+
+
+class Facts(Options):
+    """The whole file.
+
+    Attributes:
+      notes: by study, what in its run is not as published, whatever the number.
+      parts: by the name of a dataset in studies, the published one that it is a part of.
+    """
+
+    notes: dict[str, Text] = Field({})
+    parts: dict[str, Key] = Field({})
+    rates: dict[Key, Rate] = Field({})
+    weights: dict[Key, Weights] = Field({})
+    kept: tuple[Kept, ...] = ()
+    entries: tuple[Entry, ...]
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Facts:
+        for entry in self.entries:
+            where = f"{entry.paper}, table {entry.table}, {entry.rows[0]}"
+            if entry.weights is not None and entry.weights not in self.weights:
+                raise ValueError(f"{where}: no weights {entry.weights!r}; add them")
+            for cost in entry.costs:
+                if cost.rate not in self.rates:
+                    raise ValueError(f"{where}: no rate {cost.rate!r}; add it, measured")
+        return self
+
+    def by_number(self, published: Published) -> dict[Place, Entry]:
+        """Returns the entry of each published number.
+
+        Raises:
+          ConfigError: with a line for each number that no entry or more than one names, and for
+            each entry with a row or column that is not published.
+        """
+        faults = []
+        entries: dict[Place, Entry] = {}
+        for number in published.numbers:
+            covering = [entry for entry in self.entries if entry.covers(number)]
+            if len(covering) != 1:
+                count = f"in {len(covering)} entries" if covering else "in no entry"
+                faults.append(f"{FILE}: {', '.join(place(number))}: {count}; write it in one")
+            entries |= {place(number): entry for entry in covering}
+        for entry in self.entries:
+            faults += [f"{FILE}: {fault}" for fault in _unknown(entry, published)]
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return entries
+
+
+def _unknown(entry: Entry, published: Published) -> list[str]:
+    numbers = published.select(paper=entry.paper, table=entry.table)
+    where = f"{entry.paper}, {entry.table}"
+    rows, columns = {n.row for n in numbers}, {n.column for n in numbers}
+    return [
+        *(f"{where}: no published row {row!r}" for row in entry.rows if row not in rows),
+        *(f"{where}: no column {key!r}" for key in entry.columns if key not in columns),
+    ]
+
+
+def place(number: Number) -> Place:
+    """Returns the paper, table, row and column of a number."""
+    return number.paper, number.table, number.row, number.column
+
+
+def parse(values: Mapping[str, Any]) -> Facts:
+    """Checks the content of such a file.
+
+    Raises:
+      ConfigError: with a line for each thing that is wrong.
+    """
+    return validated(Facts, values, FILE)
+
+
+@functools.cache
+def read() -> Facts:
+    """Reads the facts that come with the project."""
+    return parse(yaml.safe_load(PATH.read_text(encoding="utf-8")))

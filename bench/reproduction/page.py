@@ -1,0 +1,352 @@
+"""Writes the reproduction page: every published number once, ours beside it or what it takes."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dpprobe.artifacts import canonical_json
+from dpprobe.exhibits.published import Number, PrintedTable, Published
+from dpprobe.exhibits.tables import TableCell, make_row, markdown, mean_cell
+from dpprobe.launch import run_command
+from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
+from dpprobe.study import catalog
+from dpprobe.study.ablations import unique
+from reproduction.compare import CHANGE, Comparison, compare_all, title
+from reproduction.facts import Entry, Facts, Weights
+from reproduction.hours import Estimate, estimate
+from reproduction.record import Record, all_results
+
+WIDTH = 118
+COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
+LIKE, STAND_IN, NOT_RUN = "like for like", "stand-in", "not run"
+INTRODUCTION = (
+    "Every number of [resources/published.yaml](../resources/published.yaml) stands here once. "
+    f"*{LIKE.capitalize()}*: the dataset, the weights, ε, δ and the method are the published ones, "
+    "as far as the paper says. "
+    f"*{STAND_IN.capitalize()}*: something else was run beside it, and the row says what; its "
+    "difference is no reproduction, neither a good one nor a bad one. "
+    f"*{NOT_RUN.capitalize()}*: the note that the row names has the command and what it needs.",
+    "Accuracies are in percent and differences in points, ours minus the published one; AUC is a "
+    "fraction, throughput is images a second and core, epochs are passes over the data. ± is half "
+    "of a 95 % interval, or its ends stand there: Student's t over seeds, over test images where "
+    "there is one seed, Welch's for a change. Where rates were swept, a change is from the best of "
+    "the base's sweep to the best of the other's, each chosen by its test result at no price.",
+)
+WRITTEN = (
+    "This page is written by a command from results that were run, from "
+    "[reproduced.json](../bench/reproduction/reproduced.json), which it keeps of them, and from "
+    "[reproduction.yaml](../bench/reproduction/reproduction.yaml), which says what each published "
+    "number takes. Do not edit it; without a folder it is written anew from the record:"
+)
+HOURS = (
+    "Images by the rate at which they pass: one run of one network on one dataset, training images "
+    "as often as the method visits them. Frozen features are extracted once, whatever the number "
+    "of heads, seeds and epsilons; the training of heads is not in these hours. No rate is "
+    "assumed: each was published or measured, on the device that is named, and no GPU was measured "
+    "here. A published rate is of a core among 64 of TPUv4."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Note:
+    """Entries that say the same, with their number on the page and their comparisons."""
+
+    label: int
+    entry: Entry
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def link(self) -> str:
+        """The number, linked to the note."""
+        return f"[{self.label}](#note-{self.label})"
+
+
+def reproduction_page(published: Published, facts: Facts, record: Record) -> str:
+    """Writes the page.
+
+    Raises:
+      ConfigError: when a published number is in no entry, or in several.
+      DataError: when a rate was not measured.
+    """
+    comparisons = compare_all(published, facts, all_results(record, facts.kept))
+    notes = _notes(comparisons)
+    parts = [
+        "# Reproduction: the published numbers and ours",
+        *map(_paragraph, INTRODUCTION),
+        _paragraph(WRITTEN),
+        f"    {COMMAND}",
+        _counts(published, comparisons),
+        "## What was run here",
+        _runs(facts, record),
+    ]
+    for paper in unique(table.paper for table in published.tables):
+        parts.append(f"## {_upper(published.citations[paper].short)}")
+        for printed in published.tables:
+            if printed.paper == paper:
+                parts += _section(printed, facts, comparisons, notes)
+    parts.append("## Notes")
+    parts += [part for note in notes for part in _note_parts(note, facts)]
+    parts += ["## Hours", _paragraph(HOURS), _hours(published, facts, record, notes)]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def state(comparison: Comparison) -> str:
+    """Returns the state of a published number."""
+    if comparison.result is None:
+        return NOT_RUN
+    return LIKE if comparison.like_for_like else STAND_IN
+
+
+def _notes(comparisons: Iterable[Comparison]) -> list[_Note]:
+    """Numbers the entries in the order of their first number, those that say the same as one."""
+    notes: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        notes.setdefault(_said(comparison.entry), []).append(comparison)
+    return [
+        _Note(label=label, entry=group[0].entry, comparisons=tuple(group))
+        for label, group in enumerate(notes.values(), start=1)
+    ]
+
+
+def _said(entry: Entry) -> str:
+    """Returns what an entry says of its numbers, without their places and what is run beside."""
+    return canonical_json(
+        entry.model_dump(
+            mode="json", exclude={"paper", "table", "rows", "columns", "recipe", "ours"}
+        )
+    )
+
+
+def _counts(published: Published, comparisons: Sequence[Comparison]) -> str:
+    """Makes the table of how many numbers of each paper were run."""
+    states = (LIKE, STAND_IN, NOT_RUN)
+    rows = []
+    for paper in unique(comparison.number.paper for comparison in comparisons):
+        of = [state(c) for c in comparisons if c.number.paper == paper]
+        counts = (str(of.count(name)) for name in states)
+        rows.append(make_row(_upper(published.citations[paper].short), str(len(of)), *counts))
+    total = [state(comparison) for comparison in comparisons]
+    rows.append(make_row("All", str(len(total)), *(str(total.count(name)) for name in states)))
+    columns = ("<Paper", "Numbers", *map(_upper, states))
+    return markdown(make_table("counts", "", columns, rows, []))
+
+
+def _runs(facts: Facts, record: Record) -> str:
+    """Makes the table of the studies that were run, and of what pages keep."""
+    rows = [
+        make_row(
+            name,
+            f"`{study['file']}`" if study["file"] else "not under config/",
+            ", ".join(
+                _data_title(name, facts) for name in unique(c["dataset"] for c in study["cells"])
+            ),
+            ", ".join(unique(cell["backbone"] for cell in study["cells"])),
+            str(len(study["cells"])),
+            facts.notes.get(name, ""),
+        )
+        for name, study in record.studies.items()
+    ]
+    rows += [
+        make_row(
+            kept.study, f"`config/{kept.study}.yaml`", title(kept.dataset), kept.backbone, "1",
+            f"[{kept.page}](../{kept.page}) keeps it. {facts.notes.get(kept.study, '')}".strip(),
+        )
+        for kept in facts.kept
+    ]  # fmt: skip
+    columns = ("<Study", "<File", "<Data", "<Backbone", "Cells", "<Not as published")
+    return markdown(make_table("runs", "", columns, rows, []))
+
+
+def _data_title(name: str, facts: Facts) -> str:
+    """Writes a dataset's title, of a part with its name in the study."""
+    whole = facts.parts.get(name)
+    return title(name) if whole is None else f"{title(whole)} ({name})"
+
+
+def _section(
+    printed: PrintedTable,
+    facts: Facts,
+    comparisons: Sequence[Comparison],
+    notes: Sequence[_Note],
+) -> list[str]:
+    """Writes a printed table, a row a number that was run; others of a row and note share one."""
+    place = (printed.paper, printed.table)
+    of = [c for c in comparisons if (c.number.paper, c.number.table) == place]
+    rows = []
+    for row in unique(comparison.number.row for comparison in of):
+        for note in notes:
+            group = [c for c in note.comparisons if c in of and c.number.row == row]
+            rows += [_run_row(c, printed, facts, note) for c in group if c.result is not None]
+            if left := [c.number for c in group if c.result is None]:
+                names = "; ".join(f"{_column(number, printed)} {number.text}" for number in left)
+                rows.append(make_row(row, *_privacy(left), names, "", "", NOT_RUN, note.link))
+    columns = ("<Row", "ε", "δ", "<Published", "<Ours", "Difference", "<State", "Note")
+    number = f"Table {printed.table}" if printed.table.isdecimal() else _upper(printed.table)
+    return [
+        f"### {number}: {printed.title}",
+        markdown(make_table("section", "", columns, rows, [])),
+    ]
+
+
+def _privacy(numbers: Sequence[Number]) -> tuple[str, str]:
+    """Writes the epsilons and the deltas of some numbers; nothing where the paper states none."""
+    epsilons = unique(
+        epsilon_cell(n.epsilon).text + (" (inferred)" if "epsilon" in n.inferred else "")
+        for n in numbers
+        if n.epsilon is not None
+    )
+    deltas = unique(f"{n.delta:g}" for n in numbers if n.delta is not None)
+    return ", ".join(epsilons), ", ".join(deltas)
+
+
+def _column(number: Number, printed: PrintedTable) -> str:
+    """Writes a column's title, with epsilon where columns of one title differ in it."""
+    if any(column.epsilon is not None for column in printed.columns.values()):
+        return f"{number.column_title}, ε {epsilon_cell(number.epsilon).text}:"
+    return number.column_title
+
+
+def _run_row(
+    comparison: Comparison, printed: PrintedTable, facts: Facts, note: _Note
+) -> tuple[TableCell, ...]:
+    """Makes the row of a number that ours stands beside."""
+    number, result = comparison.number, comparison.result
+    assert result is not None
+    words = [f"{state(comparison)} ({result.study}, {result.method})"]
+    if comparison.unlike:
+        words[0] += f": {'; '.join(comparison.unlike)}"
+    elif result.study in facts.notes:
+        words[0] += ", but for what is said [above](#what-was-run-here) of that study"
+    if comparison.silent:
+        words.append(f"The paper does not state {' and '.join(comparison.silent)}")
+    if number.metric == CHANGE:
+        words.append(_direction(comparison))
+    return make_row(
+        number.row, *_privacy([number]), f"{_column(number, printed)} {number.text}",
+        _ours(comparison), _gap(comparison), ". ".join(words), note.link,
+    )  # fmt: skip
+
+
+def _ours(comparison: Comparison) -> str:
+    """Writes our value with its interval and the number of seeds."""
+    number, result = comparison.number, comparison.result
+    assert result is not None
+    assert comparison.value is not None
+    seeds = f"{result.seeds} seeds" if result.seeds > 1 else "one seed"
+    if result.text is not None:
+        return f"{result.text}, {seeds}"
+    digits = 3 if number.metric == "auc" else 1
+    low, high = comparison.ends or (None, None)
+    text = mean_cell(comparison.value, low, high, scale=1.0, digits=digits).text
+    sign = "+" if number.metric == CHANGE and comparison.value > 0 else ""
+    return f"{sign}{text}, {seeds}"
+
+
+def _gap(comparison: Comparison) -> str:
+    """Writes ours minus the published value; nothing where the paper writes words."""
+    if comparison.gap is None:
+        return ""
+    return f"{comparison.gap:+.{3 if comparison.number.metric == 'auc' else 1}f}"
+
+
+def _direction(comparison: Comparison) -> str:
+    """Says whether a change goes the way that the paper's went."""
+    published = comparison.number.value
+    low, high = comparison.ends or (-math.inf, math.inf)
+    if low <= 0 <= high:
+        return "Its interval holds 0" + (", as published" if published == 0 else "")
+    if published == 0 or comparison.value is None:
+        return "The paper has no change"
+    same = (published > 0) == (comparison.value > 0)
+    return "In the published direction" if same else "Against the published direction"
+
+
+def _note_parts(note: _Note, facts: Facts) -> list[str]:
+    """Writes what an entry's numbers take, and why ours differ from them."""
+    entry, count = note.entry, len(note.comparisons)
+    sentences = [f"{count} {'numbers' if count > 1 else 'number'}."]
+    if entry.reasons and any(c.result is not None for c in note.comparisons):
+        sentences.append(f"Why ours differs: {' '.join(entry.reasons)}")
+    if entry.missing:
+        sentences.append(entry.missing)
+    if entry.weights:
+        sentences.append(_weights_text(facts.weights[entry.weights]))
+    if entry.study or entry.costs:
+        sentences += _data(note)
+        sentences.append(
+            "Hours: [below](#hours)." if entry.costs else "No rate of it was measured: no hours."
+        )
+    parts = [f"### Note {note.label}", _paragraph(" ".join(sentences))]
+    if entry.study:
+        targets = [entry.target] if entry.target else []
+        parts.append(f"    {run_command('--configfile', entry.study, targets=targets)}")
+    return parts
+
+
+def _weights_text(weights: Weights) -> str:
+    text = f"Weights: {weights.title}, {weights.access}"
+    if weights.nearest:
+        text += f"; the nearest public ones are `{weights.nearest}`"
+    if not weights.stated:
+        text += "; the paper does not say which it took"
+    return f"{text}."
+
+
+def _data(note: _Note) -> list[str]:
+    """Writes the access to each dataset of a note."""
+    by_access: dict[str, list[str]] = {}
+    for name in unique(c.number.dataset for c in note.comparisons if c.number.dataset):
+        known = name in catalog.dataset_names()
+        access = catalog.dataset_entry(name).access if known else "not in the catalog"
+        by_access.setdefault(access, []).append(title(name))
+    parts = [f"{', '.join(names)} ({access})" for access, names in by_access.items()]
+    return [f"Data: {'; '.join(parts)}."] if parts else []
+
+
+def _hours(published: Published, facts: Facts, record: Record, notes: Sequence[_Note]) -> str:
+    """Makes the table of hours, a row an estimate, with the notes that it is of."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for note in notes:
+        for cost in note.entry.costs:
+            numbers = {c.number.dataset: c.number for c in reversed(note.comparisons)}
+            for number in reversed(numbers.values()):
+                hours = estimate(
+                    cost, number, facts=facts, published=published, measured=record.rates
+                )
+                row = (
+                    title(number.dataset or ""), hours.rate.what, f"{hours.images:,.0f}",
+                    f"{hours.images_a_second:.3g}", _source(hours, published), _two(hours.hours),
+                    hours.rate.unit, cost.note or "",
+                )  # fmt: skip
+                rows.setdefault(row, []).append(note.link)
+    columns = (
+        "<Data", "<What passes", "Images", "Images/s", "<Rate from", "Hours", "<Of a", "<Remark",
+        "<Notes",
+    )  # fmt: skip
+    body = [make_row(*row, ", ".join(links)) for row, links in rows.items()]
+    return markdown(make_table("hours", "", columns, body, []))
+
+
+def _two(hours: float) -> str:
+    """Writes two significant digits."""
+    digits = max(0, 1 - math.floor(math.log10(hours)))
+    return f"{float(f'{hours:.2g}'):,.{digits}f}"
+
+
+def _source(hours: Estimate, published: Published) -> str:
+    rate = hours.rate
+    if rate.published is None:
+        return f"measured here ({rate.measured})"
+    short = published.citations[rate.published.paper].short
+    return f"{short}, table {rate.published.table}, {rate.published.row}, {rate.published.column}"
+
+
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

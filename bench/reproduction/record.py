@@ -1,0 +1,266 @@
+"""The record of what was run here, small enough for git: results of studies, measured rates.
+
+Results folders are not in the repository, so the page is made from this file, which the command
+writes from them. It holds no date and no place of a machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpprobe.artifacts import read_json, read_record, write_json
+from dpprobe.errors import DataError
+from dpprobe.heads.registry import NETWORKS
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.reporting.paper_tables.common import Run
+from dpprobe.results.cell_results import CellResult
+from dpprobe.study.study import Study
+from reproduction.facts import Kept
+
+FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
+FILE = Path(__file__).with_name("reproduced.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One cell that was run, as the page takes it.
+
+    Attributes:
+      dataset: its name in `resources/published.yaml`.
+      backbone_options, options: of the backbone and of the method.
+      metric: the headline's name; values, mean, low and high are fractions of it.
+      network: True if a part of the backbone was trained.
+      passes: over the training images, of a head of gradient steps; None where not known.
+      page: the page of `bench/results` that keeps the result where its cells are gone.
+      text: the mean as that page prints it, with its standard deviation.
+    """
+
+    study: str
+    dataset: str
+    backbone: str
+    backbone_options: Mapping[str, Any]
+    method: str
+    head: str
+    options: Mapping[str, Any]
+    epsilon: float
+    delta: float | None
+    private: bool
+    network: bool
+    metric: str
+    values: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+    train_rows: int
+    seeds: int
+    passes: float | None = None
+    page: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRate:
+    """Images that passed through a network, and the processor time of it."""
+
+    images: int
+    core_seconds: float
+
+    @property
+    def images_a_second(self) -> float:
+        """Images a second of one core."""
+        return self.images / self.core_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """All that was run: by study its plain values, and rates by name."""
+
+    studies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rates: Mapping[str, MeasuredRate] = field(default_factory=dict)
+
+    def results(self) -> list[Result]:
+        """Returns the results of all cells, in the order of the record."""
+        return [
+            _result(name, study, cell)
+            for name, study in self.studies.items()
+            for cell in study["cells"]
+        ]
+
+    def with_parts(self, other: Record) -> Record:
+        """Returns this record, its studies and rates replaced by another's of the same name."""
+        return Record(
+            studies=dict(sorted({**self.studies, **other.studies}.items())),
+            rates=dict(sorted({**self.rates, **other.rates}.items())),
+        )
+
+    def write(self, path: Path) -> None:
+        """Writes the record as JSON."""
+        rates = {name: vars(rate) for name, rate in self.rates.items()}
+        values = {"studies": self.studies, "rates": rates}
+        write_json(path, {"format": FORMAT, "format_version": FORMAT_VERSION, **values})
+
+
+def read_reproduced(path: Path = FILE) -> Record:
+    """Reads a record; an empty one where there is no file yet.
+
+    Raises:
+      DataError: when it is not such a record.
+    """
+    if not path.exists():
+        return Record()
+    values = read_record(path, kind=FORMAT, version=FORMAT_VERSION)
+    try:
+        rates = {name: MeasuredRate(**rate) for name, rate in values["rates"].items()}
+        record = Record(studies=values["studies"], rates=rates)
+        record.results()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not a record of results ({error!r}); write it anew") from None
+    return record
+
+
+def record_study(study: Study, folder: Path, *, file: str | None) -> Record:
+    """Reads the results folder of a study.
+
+    Args:
+      file: the study's file as a reader of the page finds it; None where none is in the project.
+
+    Raises:
+      DataError: when the folder has no cell.
+    """
+    metrics = sorted(folder.glob("cells/*/*/*/eps-*/metrics.json"))
+    if not metrics:
+        raise DataError(f"{folder}: no cell of study {study.study}; run it first")
+    run = Run.of_study(study, metrics=metrics)
+    cells = sorted(run.cells, key=lambda c: (c.dataset, c.backbone, c.method, c.epsilon))
+    values = {
+        "file": file,
+        "backbones": {
+            name: run.backbones[name]
+            for name in sorted({cell.backbone for cell in cells})
+            if name in run.backbones
+        },
+        "methods": {cell.method: dict(cell.options) for cell in cells},
+        "cells": [_plain(run, cell) for cell in cells],
+    }
+    # processor time says nothing of a GPU
+    rates = {} if study.device == "cuda" else _rates(run.study, folder)
+    return Record(studies={run.study: values}, rates=rates)
+
+
+def _plain(run: Run, cell: CellResult) -> dict[str, Any]:
+    return {
+        "dataset": run.published_name(cell.dataset),
+        "backbone": cell.backbone,
+        "method": cell.method,
+        "head": cell.head,
+        "epsilon": f"{cell.epsilon:g}",
+        "delta": cell.delta,
+        "private": cell.private,
+        "metric": cell.measure.headline,
+        "values": list(cell.values),
+        "mean": cell.mean,
+        "low": cell.low,
+        "high": cell.high,
+        "train_rows": cell.train_rows,
+        "passes": None if cell.epochs is None else round(cell.epochs, 4),
+    }
+
+
+def _result(name: str, study: Mapping[str, Any], cell: Mapping[str, Any]) -> Result:
+    options = study["methods"][cell["method"]]
+    return Result(
+        **{
+            **cell,
+            "study": name,
+            "epsilon": epsilon_value(cell["epsilon"]),
+            "values": tuple(cell["values"]),
+            "seeds": len(cell["values"]),
+            "backbone_options": study["backbones"].get(cell["backbone"], {}),
+            "options": options,
+            "network": options["head"] in NETWORKS
+            or options.get("base", {}).get("head") in NETWORKS,
+        }
+    )
+
+
+def kept_result(kept: Kept) -> Result:
+    """Makes a result of what a page of `bench/results` keeps."""
+    return Result(
+        study=kept.study,
+        dataset=kept.dataset,
+        backbone=kept.backbone,
+        backbone_options=kept.backbone_options,
+        method=kept.method,
+        head=kept.head,
+        options={"head": kept.head, **kept.options},
+        epsilon=kept.epsilon,
+        delta=kept.delta,
+        private=math.isfinite(kept.epsilon),
+        network=False,
+        metric="accuracy",
+        values=(),
+        mean=float(kept.mean) / 100,
+        low=None,
+        high=None,
+        train_rows=kept.train_rows,
+        seeds=kept.seeds,
+        page=kept.page,
+        text=f"{kept.mean} (standard deviation {kept.deviation})",
+    )
+
+
+def _rates(study: str, folder: Path) -> dict[str, MeasuredRate]:
+    """Reads what extraction cost, by Snakemake's benchmarks; only where every shard has one."""
+    rates: dict[str, list[tuple[int, float]]] = {}
+    for split in sorted(folder.glob("features/*/*/*/manifest.json")):
+        dataset, backbone, name = split.parts[-4:-1]
+        manifest = read_json(split)
+        files = sorted(
+            folder.glob(f"benchmarks/extract_features/{dataset}/{backbone}/{name}/*.tsv")
+        )
+        if len(files) == len(manifest["shards"]):
+            seconds = sum(_core_seconds(path) for path in files)
+            rates.setdefault(backbone, []).append((manifest["rows"], seconds))
+    return {
+        f"{study}/{backbone}": MeasuredRate(
+            images=sum(images for images, _ in parts),
+            core_seconds=round(sum(seconds for _, seconds in parts), 1),
+        )
+        for backbone, parts in rates.items()
+    }
+
+
+def _core_seconds(path: Path) -> float:
+    """Returns the processor time in a benchmark, over its repetitions.
+
+    Raises:
+      DataError: when it is not a benchmark of Snakemake.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream, delimiter="\t"))
+        return sum(float(row["cpu_time"]) for row in rows) / len(rows)
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        raise DataError(f"{path}: not a benchmark ({error!r}); delete it and run again") from None
+
+
+def read_rates(path: Path) -> dict[str, MeasuredRate]:
+    """Reads the rates that `bench/rates.py` measured.
+
+    Raises:
+      DataError: when the file is not one of these.
+    """
+    try:
+        return {f"bench/{name}": MeasuredRate(**rate) for name, rate in read_json(path).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: unreadable ({error}); run bench/rates.py again") from None
+
+
+def all_results(record: Record, kept: Iterable[Kept]) -> Sequence[Result]:
+    """Returns the results of a record's cells, then those that pages keep."""
+    return [*record.results(), *(kept_result(item) for item in kept)]

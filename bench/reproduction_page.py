@@ -1,0 +1,98 @@
+"""Records what was run and writes docs/reproduction.md: every published number, with ours.
+
+    python bench/reproduction_page.py results/foundation_features
+
+Without a folder the page is written from the record alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpprobe.artifacts import write_text
+from dpprobe.errors import ConfigError, DataError, DpprobeError
+from dpprobe.exhibits import published
+from dpprobe.launch import run_command
+from dpprobe.resources import project_root
+from dpprobe.results.summary import read_summaries
+from dpprobe.study.load import load_study
+from reproduction import facts, record
+from reproduction.page import reproduction_page
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIG = project_root() / "config"
+PAGE = REPOSITORY / "docs" / "reproduction.md"
+RATES = REPOSITORY / "bench" / "results" / "rates.json"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="RESULTS_DIR", help="results folder of a study"
+    )
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page; %(default)s")
+    parser.add_argument(
+        "--record", type=Path, default=record.FILE, help="the kept results; %(default)s"
+    )
+    parser.add_argument(
+        "--study",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="the study of a folder, if it is not under config/; may be given several times",
+    )
+    parser.add_argument(
+        "--rates", type=Path, default=RATES, help="measured by bench/rates.py; %(default)s"
+    )
+    try:
+        write_page(parser.parse_args(words))
+    except DpprobeError as error:
+        sys.exit(str(error))
+
+
+def write_page(arguments: argparse.Namespace) -> None:
+    """Adds the folders' results to the record and writes the page."""
+    kept = record.read_reproduced(arguments.record)
+    for folder in arguments.folders:
+        file, values = find_study(folder, arguments.study)
+        known = file.resolve().is_relative_to(CONFIG)
+        name = f"config/{file.name}" if known else None
+        kept = kept.with_parts(record.record_study(load_study(values), folder, file=name))
+    if arguments.folders and arguments.rates.exists():
+        kept = kept.with_parts(record.Record(rates=record.read_rates(arguments.rates)))
+    page = reproduction_page(published.read(), facts.read(), kept)
+    if arguments.folders:
+        kept.write(arguments.record)
+    write_text(arguments.output, page)
+    print(f"page:    {arguments.output}")
+
+
+def find_study(folder: Path, files: Sequence[Path]) -> tuple[Path, Any]:
+    """Finds the file of the study whose results lie in a folder, by the name in its summaries.
+
+    Raises:
+      DataError: if the folder has no finished dataset.
+      ConfigError: if no file is of a study of that name.
+    """
+    summaries = sorted(folder.glob("summary/*.parquet"))
+    names = set(read_summaries(summaries)["study"].to_pylist())
+    if len(names) != 1:
+        known = ", ".join(sorted(names)) or f"no finished dataset; run `{run_command()}` first"
+        raise DataError(f"{folder}: {known}; a folder of one study is needed")
+    name = names.pop()
+    for file in [*files, *sorted(CONFIG.glob("*.yaml"))]:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if isinstance(values, dict) and values.get("study") == name:
+            return file, values
+    raise ConfigError(f"{folder}: no file of study {name!r} under {CONFIG}; name it by --study")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The record of what was run: read from results folders, written without dates and places."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpprobe.artifacts import write_json
+from dpprobe.errors import DataError
+from dpprobe.study.load import load_study
+from dpprobe.study.study import Study
+from reproduction import facts, record
+from tests.support.paper_tables import paper_cell
+from tests.support.small_study import STUDY
+
+SGD = {"head": "sgd", "batch_size": 32, "epochs": 2}
+
+
+def study(**changes: Any) -> Study:
+    return load_study(STUDY | {"study": "mine"} | changes)
+
+
+def test_a_cell_is_kept_with_its_options_and_the_published_name(tmp_path: Path) -> None:
+    paper_cell(tmp_path, epsilon="0.5", options=SGD)
+    of = study(papers={"datasets": {"digits": "cifar10"}})
+    (found,) = record.record_study(of, tmp_path, file="config/mine.yaml").results()
+    assert (found.study, found.dataset, found.backbone) == ("mine", "cifar10", "pixels")
+    assert (found.epsilon, found.private, found.seeds) == (0.5, True, 3)
+    assert found.options == SGD
+    assert found.backbone_options["family"] == "pixels"
+    assert found.mean == pytest.approx(sum(found.values) / 3)
+    assert found.passes == pytest.approx(2, rel=0.02)
+    assert not found.network
+
+
+def test_infinity_and_areas_survive_json(tmp_path: Path) -> None:
+    paper_cell(tmp_path, epsilon="inf", multi_label=True, headline="auc")
+    written = record.record_study(study(), tmp_path, file=None)
+    written.write(tmp_path / "record.json")
+    (found,) = record.read_reproduced(tmp_path / "record.json").results()
+    assert found == written.results()[0]
+    assert (found.epsilon, found.private, found.metric) == (math.inf, False, "auc")
+
+
+def test_a_study_replaces_itself_and_leaves_others(tmp_path: Path) -> None:
+    paper_cell(tmp_path / "a", epsilon="1")
+    paper_cell(tmp_path / "b", epsilon="2")
+    first = record.record_study(study(), tmp_path / "a", file=None)
+    other = record.record_study(study(study="other"), tmp_path / "a", file=None)
+    again = record.record_study(study(), tmp_path / "b", file=None)
+    both = first.with_parts(other).with_parts(again)
+    assert [(r.study, r.epsilon) for r in both.results()] == [("mine", 2.0), ("other", 1.0)]
+
+
+def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no cell of study mine; run it first"):
+        record.record_study(study(), tmp_path, file=None)
+
+
+def shards(root: Path, *, rows: int, count: int, seconds: tuple[float, ...]) -> None:
+    """Writes a manifest of so many shards, and benchmarks of as many as there are seconds."""
+    part = Path("digits", "pixels", "train")
+    write_json(root / "features" / part / "manifest.json", {"rows": rows, "shards": [{}] * count})
+    for number, value in enumerate(seconds):
+        path = root / "benchmarks" / "extract_features" / part / f"shard-{number}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"s\tcpu_time\n9.0\t{value}\n", encoding="utf-8")
+
+
+def test_a_rate_is_the_images_by_the_processor_time_of_all_shards(tmp_path: Path) -> None:
+    paper_cell(tmp_path)
+    shards(tmp_path, rows=600, count=2, seconds=(10.0, 20.0))
+    rates = record.record_study(study(), tmp_path, file=None).rates
+    assert rates == {"mine/pixels": record.MeasuredRate(images=600, core_seconds=30.0)}
+    assert rates["mine/pixels"].images_a_second == 20.0
+
+
+def test_a_rate_of_some_shards_is_none(tmp_path: Path) -> None:
+    paper_cell(tmp_path)
+    shards(tmp_path, rows=600, count=2, seconds=(10.0,))
+    assert record.record_study(study(), tmp_path, file=None).rates == {}
+
+
+def test_processor_time_is_no_rate_of_a_gpu(tmp_path: Path) -> None:
+    paper_cell(tmp_path)
+    shards(tmp_path, rows=600, count=1, seconds=(10.0,))
+    assert record.record_study(study(device="cuda"), tmp_path, file=None).rates == {}
+
+
+def test_a_damaged_benchmark_is_named(tmp_path: Path) -> None:
+    paper_cell(tmp_path)
+    shards(tmp_path, rows=600, count=1, seconds=(1.0,))
+    (path,) = tmp_path.glob("benchmarks/*/*/*/*/*.tsv")
+    path.write_text("s\n1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"shard-0\.tsv: not a benchmark"):
+        record.record_study(study(), tmp_path, file=None)
+
+
+def test_rates_of_the_benchmark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rates.json"
+    write_json(path, {"vit": {"images": 8, "core_seconds": 4.0}})
+    assert record.read_rates(path)["bench/vit"].images_a_second == 2.0
+    write_json(path, {"vit": 2.0})
+    with pytest.raises(DataError, match="unreadable"):
+        record.read_rates(path)
+
+
+@pytest.mark.parametrize("damage", [{"studies": {"mine": {}}}, {"rates": 3}])
+def test_a_damaged_record_is_named(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = tmp_path / "record.json"
+    record.Record().write(path)
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | damage)
+    with pytest.raises(DataError, match="not a record of results"):
+        record.read_reproduced(path)
+
+
+def test_without_a_file_nothing_was_run(tmp_path: Path) -> None:
+    assert record.read_reproduced(tmp_path / "none.json") == record.Record()
+
+
+def test_the_projects_record_has_no_place_of_a_machine() -> None:
+    text = record.FILE.read_text(encoding="utf-8")
+    assert "seconds" not in text.replace("core_seconds", "")
+    assert '"/' not in text
+
+
+def test_what_a_page_keeps_is_a_result() -> None:
+    (kept,) = facts.read().kept
+    found = record.kept_result(kept)
+    assert found.mean == pytest.approx(0.6627)
+    assert (found.seeds, found.low) == (3, None)
+    assert found.text == "66.27 (standard deviation 0.16)"
