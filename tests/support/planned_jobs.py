@@ -30,10 +30,10 @@ FIELDS = ("wildcards", "input", "output", "params", "log", "benchmark", "message
 
 
 def describe_files(files: Any) -> dict[str, Any]:
-    """Describes a job's inputs or outputs: their paths in order, and the names of groups."""
+    """Describes a job's inputs or outputs: their paths in order, and named groups with files."""
     return {
         "paths": [str(path) for path in files],
-        "names": {name: str(value).split() for name, value in sorted(files.items())},
+        "names": {name: str(value).split() for name, value in sorted(files.items()) if str(value)},
         "updated": sorted(str(path) for path in files if "update" in (path.flags or {})),
         "reported": {
             str(path): [
@@ -55,7 +55,10 @@ def describe_job(job: Any) -> Job:
         "wildcards": dict(job.wildcards_dict),
         "input": describe_files(job.input),
         "output": describe_files(job.output),
-        "params": {name: repr(value) for name, value in sorted(job.params.items())},
+        # `call` names the Snakefile by its place
+        "params": {
+            name: repr(value) for name, value in sorted(job.params.items()) if name != "call"
+        },
         "log": [str(path) for path in job.log],
         "benchmark": str(job.benchmark),
         "message": job.message,
