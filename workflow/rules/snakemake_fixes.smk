@@ -14,7 +14,7 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.disk import unwritable
+from dpprobe.artifacts import unwritable
 
 
 def make_no_backup(persistence, path):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from dpprobe.artifacts import atomic_path, check_not_newer, read_json
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.launch import STORE_ADDRESS, store_address_fault
+from dpprobe.study.run_command import STORE_ADDRESS, store_address_fault
 from dpprobe.study.study import Study
 from dpprobe.study.written import (
     DOWNLOADS,

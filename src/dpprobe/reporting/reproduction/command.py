@@ -9,8 +9,8 @@ from typing import Any
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError
-from dpprobe.launch import run_command
 from dpprobe.resources import project_root
+from dpprobe.study.run_command import run_command
 
 CONFIG = project_root() / "config"
 PAGE = Path("docs", "reproduction.md")

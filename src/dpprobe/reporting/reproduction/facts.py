@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from dpprobe import resources
 from dpprobe.errors import ConfigError
-from dpprobe.messages import validated
+from dpprobe.option_errors import validated
 from dpprobe.options import Options
 from dpprobe.reporting.published import Key, Number, Published, Text
 

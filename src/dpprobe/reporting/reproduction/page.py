@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dpprobe.artifacts import canonical_json
-from dpprobe.launch import run_command
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.reporting.published import Number, PrintedTable, Published
 from dpprobe.reporting.reproduction.compare import CHANGE, Comparison, compare_all, title
@@ -18,6 +17,7 @@ from dpprobe.reporting.reproduction.record import Record, all_results
 from dpprobe.reporting.tables import TableCell, make_row, markdown, mean_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import unique
+from dpprobe.study.run_command import run_command
 
 WIDTH = 118
 COMMAND = "python -m dpprobe reproduction RESULTS_DIR... --output docs/reproduction.md"
