@@ -17,7 +17,7 @@ import yaml
 
 from dpprobe.artifacts import write_text
 from dpprobe.errors import ConfigError, DataError, DpprobeError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.resources import project_root
 from dpprobe.results.summary import read_summaries
 from dpprobe.study.load import load_study
