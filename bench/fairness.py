@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.fairness_cells import write_grouped_cell
 
 from dpprobe import artifacts
-from dpprobe.fairness.comparison import comparisons
-from dpprobe.fairness.gaps import Groups, difference, interval
-from dpprobe.fairness.groups import TestRows, groupings
-from dpprobe.fairness.job import fairness_job
-from dpprobe.fairness.measures import Head, Resamples
-from dpprobe.fairness.record import Minimum
+from dpprobe.analyses.fairness.comparison import comparisons
+from dpprobe.analyses.fairness.fairness_record import Minimum
+from dpprobe.analyses.fairness.gaps import Groups, difference, interval
+from dpprobe.analyses.fairness.group_metrics import Head, Resamples
+from dpprobe.analyses.fairness.groupings import TestRows, groupings
+from dpprobe.analyses.fairness.measure import fairness_job
 from dpprobe.study.options import FairnessOptions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fairness.md"

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dpprobe.artifacts import write_text
-from dpprobe.errors import DataError
-from dpprobe.fairness.groups import NO_NAME, natural
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     ALL_LABELS,
     GROUP_METRICS,
     TABLE_SUFFIX,
@@ -25,6 +22,9 @@ from dpprobe.fairness.record import (
     Reference,
     left_out_in_words,
 )
+from dpprobe.analyses.fairness.groupings import NO_NAME, natural
+from dpprobe.artifacts import write_text
+from dpprobe.errors import DataError
 from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.reporting import tables
 from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpprobe.fairness.record import (
+from dpprobe.analyses.fairness.fairness_record import (
     TABLE_SUFFIX,
     Attribute,
     FairnessCell,
