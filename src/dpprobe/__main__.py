@@ -16,7 +16,6 @@ from dpprobe.launch import add_command as add_run
 from dpprobe.release.bundle import bundle_schema
 from dpprobe.release.commands import add_commands
 from dpprobe.reporting.plan_command import add_command as add_plan
-from dpprobe.reporting.reproduction.command import add_command as add_reproduction
 from dpprobe.reporting.results_command import add_command as add_results
 from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
@@ -43,7 +42,6 @@ def main() -> None:
     add_init(commands)
     add_plan(commands)
     add_results(commands)
-    add_reproduction(commands)
     arguments, words = parser.parse_known_args()
     arguments.words = words
     if words and arguments.command != "run":

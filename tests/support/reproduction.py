@@ -7,10 +7,10 @@ from typing import Any
 
 from dpprobe.reporting import published
 from dpprobe.reporting.published import Published
-from dpprobe.reporting.reproduction import facts
-from dpprobe.reporting.reproduction.compare import Comparison, compare_all
-from dpprobe.reporting.reproduction.facts import Facts
-from dpprobe.reporting.reproduction.record import Result
+from reproduction import facts
+from reproduction.compare import Comparison, compare_all
+from reproduction.facts import Facts
+from reproduction.record import Result
 
 PAPER: dict[str, Any] = {
     "short": "A et al. 2020",

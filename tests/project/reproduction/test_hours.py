@@ -8,9 +8,9 @@ import pytest
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.reporting import published
-from dpprobe.reporting.reproduction.facts import Cost
-from dpprobe.reporting.reproduction.hours import Estimate, estimate
-from dpprobe.reporting.reproduction.record import MeasuredRate
+from reproduction.facts import Cost
+from reproduction.hours import Estimate, estimate
+from reproduction.record import MeasuredRate
 from tests.support.reproduction import known, printed
 
 PUBLISHED_RATE = {"paper": "mehta_2022", "table": "8", "row": "ViT-B/16", "column": "full"}

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.reporting import published
-from dpprobe.reporting.reproduction import facts
 from dpprobe.study import catalog
+from reproduction import facts
 from tests.support.reproduction import known, printed
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
 def raw() -> Any:
-    return copy.deepcopy(resources.read_yaml(facts.FILE))
+    return yaml.safe_load(facts.PATH.read_text(encoding="utf-8"))
 
 
 def test_every_published_number_is_in_one_entry() -> None:

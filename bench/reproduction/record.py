@@ -18,13 +18,12 @@ from dpprobe.errors import DataError
 from dpprobe.heads.registry import NETWORKS
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.paper_tables.common import Run
-from dpprobe.reporting.reproduction.facts import Kept
-from dpprobe.resources import resource
 from dpprobe.results.cell_results import CellResult
 from dpprobe.study.study import Study
+from reproduction.facts import Kept
 
 FORMAT, FORMAT_VERSION = "dpprobe-reproduced", 1
-FILE = resource("reproduced.json")
+FILE = Path(__file__).with_name("reproduced.json")
 
 
 @dataclass(frozen=True, kw_only=True)

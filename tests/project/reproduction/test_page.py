@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dpprobe.reporting import published
-from dpprobe.reporting.reproduction import facts, page, record
-from dpprobe.reporting.reproduction.compare import compare_all
+from reproduction import facts, page, record
+from reproduction.compare import compare_all
 from tests.support.reproduction import known, printed, result
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def made(rows: list[dict[str, Any]], *entries: dict[str, Any], **changes: Any) -> str:

@@ -1,28 +1,28 @@
-"""The command `reproduction`: from results folders to the record and the page."""
+"""bench/reproduction_page.py: from results folders to the record and the page."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from dpprobe.__main__ import main
-from dpprobe.reporting.reproduction.record import FILE, read_reproduced
 from dpprobe.results.summary import summarise_cells
+from reproduction.record import FILE, read_reproduced
+from reproduction_page import main
 from tests.support.paper_tables import paper_cell
 from tests.support.small_study import STUDY
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> str:
-    """Runs the command; its error is returned, nothing where it ends well."""
-    monkeypatch.setattr(sys, "argv", ["dpprobe", "reproduction", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return str(stop.value.code or "")
+def run(*arguments: str | Path) -> str:
+    """Runs the script; returns its error, nothing if it succeeds."""
+    try:
+        main([*map(str, arguments)])
+    except SystemExit as stop:
+        return str(stop.code)
+    return ""
 
 
 @pytest.fixture
@@ -36,36 +36,30 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_results_are_added_to_the_record_and_the_page(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_added_to_the_record_and_the_page(folder: Path, tmp_path: Path) -> None:
     page, record = tmp_path / "page.md", tmp_path / "record.json"
     before = set(read_reproduced(record).studies)
     given = ("--output", page, "--record", record, "--study", tmp_path / "mine.yaml")
-    assert run(monkeypatch, folder, *given) == ""
+    assert run(folder, *given) == ""
     studies = read_reproduced(record).studies
     assert set(studies) == before | {"mine"}
     assert studies["mine"]["file"] is None
     first = page.read_text(encoding="utf-8")
     assert "| mine | not under config/ | CIFAR-10 | pixels | 1 |" in first
-    assert run(monkeypatch, "--output", page, "--record", record) == ""
+    assert run("--output", page, "--record", record) == ""
     assert page.read_text(encoding="utf-8") == first
 
 
-def test_nothing_of_the_folders_place_is_kept(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_the_folders_place_is_kept(folder: Path, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     given = ("--output", tmp_path / "page.md", "--record", record)
-    run(monkeypatch, folder, *given, "--study", tmp_path / "mine.yaml")
+    run(folder, *given, "--study", tmp_path / "mine.yaml")
     assert str(tmp_path) not in json.dumps(dict(read_reproduced(record).studies))
 
 
-def test_a_study_without_a_file_is_named(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_without_a_file_is_named(folder: Path, tmp_path: Path) -> None:
     given = ("--output", tmp_path / "page.md", "--record", tmp_path / "record.json")
-    error = run(monkeypatch, folder, *given)
+    error = run(folder, *given)
     assert "no file of study 'mine'" in error
     assert "--study" in error
     assert not (tmp_path / "page.md").exists()
@@ -73,7 +67,7 @@ def test_a_study_without_a_file_is_named(
 
 def test_a_folder_without_results_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("--output", tmp_path / "page.md", "--record", tmp_path / "record.json")
-    found = run(monkeypatch, tmp_path, *given)
+    found = run(tmp_path, *given)
     assert "no finished dataset; run `snakemake --cores all` first" in found
     monkeypatch.setattr("dpprobe.launch.clone_root", lambda: None)  # as a wheel is installed
-    assert "run `dpprobe run --cores all` first" in run(monkeypatch, tmp_path, *given)
+    assert "run `dpprobe run --cores all` first" in run(tmp_path, *given)

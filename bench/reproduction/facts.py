@@ -1,24 +1,26 @@
 """Facts of each published number: the command, weights, recipe and cost of its run.
 
-`resources/reproduction.yaml` has it, reviewed by hand; here it is checked against the published
-numbers, each of which it must name exactly once.
+`reproduction.yaml` beside this module has it, reviewed by hand; here it is checked against the
+published numbers, each of which it must name exactly once.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import Field, model_validator
 
-from dpprobe import resources
 from dpprobe.errors import ConfigError
 from dpprobe.messages import validated
 from dpprobe.options import Options
 from dpprobe.reporting.published import Key, Number, Published, Text
 
 FILE = "reproduction.yaml"
+PATH = Path(__file__).with_name(FILE)
 Place = tuple[str, str, str, str]  # paper, table, row, column
 Unit = Literal["TPUv4 core", "CPU core", "GPU"]
 
@@ -237,4 +239,4 @@ def parse(values: Mapping[str, Any]) -> Facts:
 @functools.cache
 def read() -> Facts:
     """Reads the facts that come with the project."""
-    return parse(resources.read_yaml(FILE))
+    return parse(yaml.safe_load(PATH.read_text(encoding="utf-8")))

@@ -10,10 +10,10 @@ from typing import Any
 
 from dpprobe.reporting.paper_tables.common import TITLES
 from dpprobe.reporting.published import Number, Published
-from dpprobe.reporting.reproduction.facts import Entry, Facts, Ours, Weights, place
-from dpprobe.reporting.reproduction.record import Result
 from dpprobe.results.cell_results import difference
 from dpprobe.study import catalog
+from reproduction.facts import Entry, Facts, Ours, Weights, place
+from reproduction.record import Result
 
 CHANGE = "accuracy change"
 # The metric of a cell that stands beside a published one; cells hold no throughput.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.reporting.published import Number, Published
-from dpprobe.reporting.reproduction.compare import published_rows
-from dpprobe.reporting.reproduction.facts import FILE, Cost, Facts, Rate
-from dpprobe.reporting.reproduction.record import MeasuredRate
 from dpprobe.study import catalog
+from reproduction.compare import published_rows
+from reproduction.facts import FILE, Cost, Facts, Rate
+from reproduction.record import MeasuredRate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,16 @@ from dpprobe.artifacts import canonical_json
 from dpprobe.launch import run_command
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.reporting.published import Number, PrintedTable, Published
-from dpprobe.reporting.reproduction.compare import CHANGE, Comparison, compare_all, title
-from dpprobe.reporting.reproduction.facts import Entry, Facts, Weights
-from dpprobe.reporting.reproduction.hours import Estimate, estimate
-from dpprobe.reporting.reproduction.record import Record, all_results
 from dpprobe.reporting.tables import TableCell, make_row, markdown, mean_cell
 from dpprobe.study import catalog
 from dpprobe.study.ablations import unique
+from reproduction.compare import CHANGE, Comparison, compare_all, title
+from reproduction.facts import Entry, Facts, Weights
+from reproduction.hours import Estimate, estimate
+from reproduction.record import Record, all_results
 
 WIDTH = 118
-COMMAND = "python -m dpprobe reproduction RESULTS_DIR... --output docs/reproduction.md"
+COMMAND = "python bench/reproduction_page.py RESULTS_DIR..."
 LIKE, STAND_IN, NOT_RUN = "like for like", "stand-in", "not run"
 INTRODUCTION = (
     "Every number of [resources/published.yaml](../resources/published.yaml) stands here once. "
@@ -37,8 +37,8 @@ INTRODUCTION = (
 )
 WRITTEN = (
     "This page is written by a command from results that were run, from "
-    "[resources/reproduced.json](../resources/reproduced.json), which it keeps of them, and from "
-    "[resources/reproduction.yaml](../resources/reproduction.yaml), which says what each published "
+    "[reproduced.json](../bench/reproduction/reproduced.json), which it keeps of them, and from "
+    "[reproduction.yaml](../bench/reproduction/reproduction.yaml), which says what each published "
     "number takes. Do not edit it; without a folder it is written anew from the record:"
 )
 HOURS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.reporting.reproduction.compare import compare_all
+from reproduction.compare import compare_all
 from tests.support.reproduction import compared, known, printed, result
 
 

@@ -1,0 +1,1 @@
+"""The reproduction page: every published number, ours beside it or what it takes."""

@@ -1,0 +1,205 @@
+"""The declaration of a table or figure: its files, its inputs, and the function that makes it.
+
+The workflow creates a rule for each exhibit. Every start of Snakemake reads the declarations: they
+import neither torch nor NumPy nor Matplotlib, and name the function that makes them as text.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dpprobe.results.study_files import StudyFiles
+    from dpprobe.study.study import Study
+
+# The wildcards of one job, such as {"dataset": "digits", "backbone": "pixels"}.
+Place = Mapping[str, str]
+# The name of an output by the ending of its file, where the two differ.
+OUTPUT_NAMES = {"md": "markdown"}
+# The ending of the files that Snakemake's report shows.
+REPORTED = {"figure": "png", "table": "csv", "page": "html"}
+# Paths below the results by the name of their group.
+Files = Mapping[str, str | tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One named output of a rule.
+
+    Attributes:
+      name: in the rule, and of the argument of `make`.
+      paths: below the results, with wildcards.
+      several: the output is a list of files, also where it has one alone.
+      caption: the file of its caption in Snakemake's report; None if it is not shown there.
+      labels: in Snakemake's report.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    several: bool
+    caption: str | None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Files that an exhibit is made from.
+
+    Attributes:
+      paths: names the files of a job; see `one`, `many` and `waits`.
+      many: `make` gets a list of paths; else one path, or None where there is no file.
+      read: `make` gets the files; else the job only waits for them.
+    """
+
+    paths: Callable[[StudyFiles, Place], Sequence[str]]
+    many: bool = True
+    read: bool = True
+
+
+def one(path: Callable[[StudyFiles, Place], str | None]) -> Need:
+    """Declares a single file, which may be missing from a study if `path` returns None."""
+
+    def named(files: StudyFiles, place: Place) -> list[str]:
+        name = path(files, place)
+        return [] if name is None else [name]
+
+    return Need(paths=named, many=False)
+
+
+def many(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
+    """Declares a list of files."""
+    return Need(paths=paths)
+
+
+def waits(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
+    """Declares files that must exist before the job starts, and that `make` does not get."""
+    return Need(paths=paths, read=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """One job that makes a table, figures or a page.
+
+    Paths and texts may hold wildcards: `{dataset}`, `{backbone}` or others that `per` names.
+
+    Attributes:
+      name: of the rule.
+      kind: what is made.
+      files: paths below the results, by a name for each group of files. A path without an ending is
+        made in each of `formats`: the group "" has outputs named after the endings, such as `svg`,
+        and a group "law" has `law_svg`. A path with an ending is one file, named after its group.
+        A tuple of paths makes a list of files. A function of the study may return all this.
+      formats: the endings of files.
+      per: the wildcards, in the order in which they stand in the log's path.
+      needs: the files that the exhibit is made from, by name.
+      make: the function that makes it, as "module:function". It gets keyword arguments: each need
+        that is read, and each output by its name. If it asks for them by name, it also gets params,
+        wildcards, `study`, and `results`, the folder.
+      words: the name of the job for a person, while it runs.
+      category: in Snakemake's report; None keeps the files out of it.
+      subcategory: below the category.
+      caption: the file below `resources/captions`, for all files or by the name of their group.
+      labels: in Snakemake's report.
+      group_labels: further labels by the name of the group of files.
+      params: all else that the files depend on. A function gets the study and the wildcards.
+      only: for a wildcard the values that the rule may be asked for.
+      places: lists the wildcards of each job that a study asks for; by default every combination
+        of the study's datasets and backbones.
+      memory_mb: MB of memory of a job.
+      memory_factor: MB of memory per MB of input.
+      minutes: of a job.
+      minutes_per_gb: minutes per GB of input.
+    """
+
+    name: str
+    kind: Literal["figure", "table", "page", "data"]
+    files: Files | Callable[[Study], Files]
+    formats: tuple[str, ...]
+    per: tuple[str, ...] = ()
+    needs: Mapping[str, Need]
+    make: str
+    words: str
+    category: str | None
+    subcategory: str | None = None
+    caption: str | Mapping[str, str] = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    group_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Callable[[Study], Sequence[str]]] = field(default_factory=dict)
+    places: Callable[[Study], Sequence[Place]] | None = None
+    memory_mb: int = 1000
+    memory_factor: float = 0.0
+    minutes: int = 10
+    minutes_per_gb: float = 0.0
+
+    def shown(self, study: Study) -> list[Place]:
+        """Lists the wildcards of each job that a study asks for; empty where it asks for none."""
+        if self.places is not None:
+            return list(self.places(study))
+        known = {"dataset": list(study.datasets), "backbone": list(study.backbones)}
+        combinations = itertools.product(*(known[name] for name in self.per))
+        return [dict(zip(self.per, values, strict=True)) for values in combinations]
+
+    def list_outputs(self, study: Study) -> list[Output]:
+        """Lists the outputs of the rule, with their wildcards."""
+        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
+        return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
+
+    def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
+        several = isinstance(paths, tuple)
+        stems = paths if isinstance(paths, tuple) else (paths,)
+        if PurePosixPath(stems[0]).suffix:
+            return [self._output(group, group, stems, several)]
+        outputs = []
+        for ending in self.formats:
+            name = "_".join(filter(None, (group, OUTPUT_NAMES.get(ending, ending))))
+            files = tuple(f"{stem}.{ending}" for stem in stems)
+            outputs.append(self._output(name, group, files, several))
+        return outputs
+
+    def _output(self, name: str, group: str, paths: tuple[str, ...], several: bool) -> Output:
+        ending = PurePosixPath(paths[0]).suffix.removeprefix(".")
+        reported = self.category is not None and REPORTED.get(self.kind) == ending
+        caption = self.caption if isinstance(self.caption, str) else self.caption.get(group, "")
+        labels = {**self.labels, **self.group_labels.get(group, {})}
+        return Output(
+            name=name, paths=paths, several=several, caption=caption if reported else None,
+            labels=labels if reported else {},
+        )  # fmt: skip
+
+    def list_files(self, study: Study, results: str, **chosen: str) -> list[str]:
+        """Lists the files of all jobs that a study asks for, or of those with the chosen wildcards.
+
+        Args:
+          results: the folder of results.
+          chosen: the values of wildcards, such as dataset="digits".
+        """
+        places = [
+            place
+            for place in self.shown(study)
+            if all(place.get(name) == value for name, value in chosen.items())
+        ]
+        if not places:
+            return []
+        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
+        stems = [
+            (group, stem)
+            for group, paths in groups.items()
+            for stem in (paths if isinstance(paths, tuple) else (paths,))
+        ]
+        return [
+            f"{results}/{path.format(**place)}"
+            for group, stem in stems
+            for place in places
+            for output in self._outputs(group, stem)
+            for path in output.paths
+        ]
+
+    def locate_log(self, folder: str, ending: str) -> str:
+        """Returns the path of a job's log or benchmark, with its wildcards."""
+        parts = [f"eps-{{{name}}}" if name == "epsilon" else f"{{{name}}}" for name in self.per]
+        return "/".join([folder, self.name, *parts]) + ending

@@ -1,1 +1,0 @@
-"""The reproduction page: every published number, ours beside it or what it would take."""

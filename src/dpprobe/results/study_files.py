@@ -1,0 +1,198 @@
+"""The files of a study's stages: where each lies, given the study and the folders.
+
+The rules and the exhibits name files by what stands here. Nothing here looks at the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpprobe.results.cell_record import CELL_FILES, CellName
+from dpprobe.results.network_record import NETWORK_FILES, NETWORKS_FOLDER, network_folder
+from dpprobe.results.search_record import SEARCHES, search_path
+from dpprobe.study.cuts import study_cuts
+from dpprobe.study.networks import searched_methods
+from dpprobe.study.study import Cell, Study
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class StudyFiles:
+    """The files of a study's stages.
+
+    Attributes:
+      study: whose files are named.
+      data: the folder of split tables.
+      results: the folder of everything else.
+      in_store: the files are in an object store, where a job has only what its inputs name.
+    """
+
+    study: Study
+    data: str = "<data>"
+    results: str = "<results>"
+    in_store: bool = False
+    _cells: dict[tuple[str, ...], list[Cell]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def list_study_cells(self, *datasets: str) -> list[Cell]:
+        """Lists the cells of some datasets, or of all; each list is computed once."""
+        if datasets not in self._cells:
+            self._cells[datasets] = self.study.cells(*datasets)
+        return self._cells[datasets]
+
+    def if_stored(self, paths: Iterable[str]) -> list[str]:
+        """Lists files that a job finds beside its inputs, where an object store must be asked."""
+        return list(paths) if self.in_store else []
+
+    def list_tables(self, dataset: str) -> list[str]:
+        """Lists the split tables of a dataset, with its description."""
+        names = ("train.parquet", "test.parquet", "dataset.json")
+        return [f"{self.data}/{dataset}/{name}" for name in names]
+
+    def locate_table(self, dataset: str, split: str) -> str:
+        """Returns the path of a split table."""
+        return f"{self.data}/{dataset}/{split}.parquet"
+
+    def locate_description(self, dataset: str) -> str:
+        """Returns the path of the description of a dataset's tables."""
+        return f"{self.data}/{dataset}/dataset.json"
+
+    def list_shard_names(self) -> list[str]:
+        """Lists the names of the shards of one split."""
+        shards = self.study.features.shards
+        return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
+
+    def list_shards(self, dataset: str, backbone: str, *splits: str) -> list[str]:
+        """Lists the feature shards of some splits, or of both."""
+        return [
+            f"{self.results}/features/{dataset}/{backbone}/{split}/{name}"
+            for split in splits or SPLITS
+            for name in self.list_shard_names()
+        ]
+
+    def locate_manifest(self, dataset: str, backbone: str, split: str) -> str:
+        """Returns the path of the manifest of a split's features."""
+        return f"{self.results}/features/{dataset}/{backbone}/{split}/manifest.json"
+
+    def list_features(self, dataset: str) -> list[str]:
+        """Lists the shards and manifests of a dataset on all backbones."""
+        return [
+            path
+            for backbone in self.study.backbones
+            for split in SPLITS
+            for path in (
+                *self.list_shards(dataset, backbone, split),
+                self.locate_manifest(dataset, backbone, split),
+            )
+        ]
+
+    def list_texts(self, dataset: str) -> list[str]:
+        """Lists the text embeddings of a dataset's class names."""
+        return [
+            f"{self.results}/features/{dataset}/{backbone}/text.safetensors"
+            for backbone in self.study.text_backbones()
+        ]
+
+    def list_overlaps(self, dataset: str) -> list[str]:
+        """Lists the near-duplicates of a dataset on all backbones."""
+        return [
+            f"{self.results}/overlap/{dataset}/{backbone}.{ending}"
+            for backbone in (self.study.backbones if self.study.overlap else ())
+            for ending in ("json", "parquet")
+        ]
+
+    def list_calibrations(self, dataset: str) -> list[str]:
+        """Lists the noise multipliers of a dataset."""
+        return [
+            f"{self.results}/calibration/{dataset}/eps-{epsilon}.json"
+            for epsilon in self.study.job_epsilons()
+        ]
+
+    def list_cuts(self, *datasets: str) -> list[str]:
+        """Lists the shards and manifests of the cuts of some datasets, or of all."""
+        return [
+            f"{self.results}/cuts/{cut.dataset}/{cut.backbone}/blocks-{cut.blocks}/{split}/{name}"
+            for cut in study_cuts(self.study, *datasets)
+            for split in SPLITS
+            for name in (*self.list_shard_names(), "manifest.json")
+        ]
+
+    def list_searches(self, cells: Iterable[Cell]) -> list[str]:
+        """Lists the searches that the networks of cells are trained from."""
+        return [
+            str(search_path(f"{self.results}/{SEARCHES}", CellName(**cell._asdict())))
+            for cell in cells
+            if cell.method in searched_methods(self.study)
+        ]
+
+    def list_networks(
+        self, cells: Iterable[Cell], names: Sequence[str] = NETWORK_FILES
+    ) -> list[str]:
+        """Lists files of the networks of cells, for each seed; none for cells of linear heads."""
+        return [
+            str(network_folder(f"{self.results}/{NETWORKS_FOLDER}", cell, index) / name)
+            for cell in cells
+            if self.study.methods[cell.method].tunes_network
+            for index in range(self.study.seeds)
+            for name in names
+        ]
+
+    def list_network_marks(self, cells: Iterable[Cell]) -> list[str]:
+        """Lists the marks of the jobs that train the networks of cells."""
+        folders = [Path(path).parent for path in self.list_networks(cells, NETWORK_FILES[:1])]
+        return [f"{folder.parent}/.{folder.name}.done" for folder in folders]
+
+    def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
+        """Lists files of cells: all that a cell has, or those named."""
+        return [
+            f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"
+            f"/eps-{cell.epsilon}/{name}"
+            for cell in cells
+            for name in names
+        ]
+
+    def list_marks(self, cells: Iterable[Cell]) -> list[str]:
+        """Lists the marks of the jobs that train cells."""
+        marks = set()
+        for cell in cells:
+            # networks have a job for each method
+            method = f"{cell.method}/" if self.study.methods[cell.method].tunes_network else ""
+            folder = f"{self.results}/cells/{cell.dataset}/{cell.backbone}"
+            marks.add(f"{folder}/{method}.eps-{cell.epsilon}.done")
+        return sorted(marks)
+
+    def list_zero_shot(self, dataset: str) -> list[str]:
+        """Lists the zero-shot results of a dataset."""
+        return [
+            f"{self.results}/zero_shot/{dataset}/{backbone}/{name}"
+            for backbone in self.study.text_backbones()
+            for name in ("metrics.json", "predictions.parquet")
+        ]
+
+    def list_few_shot(self, dataset: str) -> list[str]:
+        """Lists the few-shot results of a dataset."""
+        return [
+            f"{self.results}/few_shot/{dataset}/{backbone}.{ending}"
+            for backbone in self.study.few_shot_backbones()
+            for ending in ("parquet", "json")
+        ]
+
+    def locate_embedding(self, dataset: str, backbone: str) -> str:
+        """Returns the path of a t-SNE embedding."""
+        return f"{self.results}/embeddings/{dataset}/{backbone}/tsne.parquet"
+
+    def list_embeddings(self, dataset: str) -> list[str]:
+        """Lists the t-SNE embeddings of a dataset."""
+        return [self.locate_embedding(dataset, backbone) for backbone in self.study.backbones]
+
+    def locate_summary(self, dataset: str) -> str:
+        """Returns the path of the summary of a dataset's cells."""
+        return f"{self.results}/summary/{dataset}.parquet"
+
+    def list_summaries(self, datasets: Iterable[str] = ()) -> list[str]:
+        """Lists the summaries of some datasets, or of all."""
+        return [self.locate_summary(dataset) for dataset in datasets or self.study.datasets]
