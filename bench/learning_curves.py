@@ -6,7 +6,6 @@ on rows of the same number. Through the real code: calibration, `fit_heads`, `sc
 
     .venv/bin/python bench/learning_curves.py             # curves that are missing, then the law
     .venv/bin/python bench/learning_curves.py --law       # the law alone, from what is there
-    .venv/bin/python bench/learning_curves.py --coverage PAIR...   # the range beside scores
 
 The law joins them: the share of the non-private head's lead over chance that a private head keeps,
 as a rising function of one signal, log n + a log mu - b log d - c log K, with the range that a set
@@ -43,7 +42,6 @@ from dpprobe.versions import VERSIONS
 from learning_law import law_of
 from pairs import gaussians
 from pairs_rows import Features
-from planner_coverage import report_coverage
 
 CACHE = Path("data/bench_pairs")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -51,7 +49,7 @@ DELTA = 1e-5
 SEEDS = 3
 STEPS = {True: 8, False: 5}  # numbers of rows, by whether features are few
 FEW_FEATURES = 300
-# Of bench/pairs.py's group `chosen_on`, and Gaussians of bench/defaults.py. Held-out pairs are not
+# Of bench/pairs.py's group `chosen_on`, and Gaussians. Held-out pairs are not
 # among them: the range is judged by those. The first part of a name is the set of images.
 PAIRS = (
     "glyphs_stage",
@@ -93,13 +91,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no curve after")
     parser.add_argument("--law", action="store_true", help="fit the law again, measure nothing")
     parser.add_argument("--only", nargs="*", choices=PAIRS)
-    parser.add_argument(
-        "--coverage", nargs="+", metavar="PAIR", help="of bench/pairs.py, beside their scores"
-    )
     arguments = parser.parse_args()
-    if arguments.coverage:
-        print(report_coverage(arguments.cache, arguments.coverage))
-        return
     torch.set_num_threads(1)
     curves = artifacts.read_json(FILE)["curves"] if FILE.exists() else []
     if not arguments.law:

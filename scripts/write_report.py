@@ -8,8 +8,8 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):
         from dpprobe.code_version import clone_commit
         from dpprobe.reporting.paper_tables.common import Run
+        from dpprobe.reporting.report.shown_tables import study_tables
         from dpprobe.reporting.report.sources import Origin, Sources
-        from dpprobe.reporting.report.tables import study_tables
         from dpprobe.reporting.report.write import write_report
         from dpprobe.resources import resource
         from dpprobe.results.cell_record import STATEMENT_FILE, record_paths

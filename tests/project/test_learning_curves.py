@@ -1,4 +1,4 @@
-"""bench/learning_law.py and bench/planner_coverage.py: the law and its range, without training."""
+"""bench/learning_law.py: the law of learning curves and its range, without training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dpprobe.planner.curves import read_curves
 from dpprobe.privacy.gaussian import gaussian_mu
@@ -94,44 +93,3 @@ def test_the_range_holds_what_sets_found_that_took_no_part_in_it(load: Load) -> 
     assert set(parts) == set(stored.coverage)
     assert 0.76 < coverage(stored.widening) < 0.97
     assert coverage(0.3 * stored.widening) < 0.6, "a narrower one would not do"
-
-
-def test_scores_of_a_pair_are_held_against_the_range(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    coverage, pairs, scores = load("planner_coverage"), load("pairs"), load("pairs_scores")
-    rows = load("pairs_rows")
-    files = rows.Files(cache=tmp_path, checkpoint="", cifar10=Path(), features=None)
-    here, away = (
-        pairs.Pair(
-            name=name, title=name, group="held_out", n=3000, dimension=1280, classes=4,
-            epsilons=(1.0, 100.0), build=lambda *_: None,
-        )
-        for name in ("here", "away")
-    )  # fmt: skip
-    labels = torch.arange(40) % 4
-    made = rows.Features(
-        torch.zeros(3000, 1280), torch.arange(3000) % 4, torch.zeros(40, 2), labels
-    )
-    rows.store(here.path(files), made._asdict())
-    for head, epsilon, accuracies in (
-        ("nonprivate", math.inf, [82.0]),
-        ("auto", 100.0, [81.0, 5.0]),
-        ("adam", 1.0, [5.0, 5.0]),
-    ):
-        fit = scores.planned(here, head, {"head": head}, epsilon, files)
-        kept = [
-            scores.Score(key=fit.key, seed=seed, accuracy=value)
-            for seed, value in enumerate(accuracies)
-        ]
-        scores.Scores(tmp_path / "scores").add(fit, kept, 1.0)
-    (held,) = coverage.held_results(here, files, scores.Scores(tmp_path / "scores"))
-    assert (held.setting.n, held.setting.dimension, held.setting.classes) == (3000, 1280, 4)
-    assert held.setting.epsilon == 100, "at 1 another head was run"
-    assert held.accuracies == (0.81, 0.05)
-    assert held.inside == 0.5
-    monkeypatch.setattr(coverage, "RESULTS", tmp_path / "coverage.md")
-    monkeypatch.setattr(coverage, "PAIRS", {"here": here, "away": away})
-    text = coverage.report_coverage(tmp_path, ["here", "away"])
-    assert "Within the range: 50% of fits" in text
-    assert coverage.RESULTS.read_text() == text

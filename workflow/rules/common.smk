@@ -36,7 +36,7 @@ from dpprobe.analyses.imbalance.imbalance_record import (
     imbalance_path,
 )
 from dpprobe.privacy.limits import INFINITE, epsilon_token
-from dpprobe.reporting.published import (
+from dpprobe.exhibits.published import (
     PAPER_TABLES,
     published_datasets,
     published_digest,

@@ -24,7 +24,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-# bench/projection.py: wider ones were no better on public images.
+# Wider ones were no better on public images (docs/features.md).
 USUAL_WIDTH = 512
 
 

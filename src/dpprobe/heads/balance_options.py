@@ -25,7 +25,7 @@ Numbers = tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
 Released = Literal["released"]
 
 CLASS_COUNTS = "class_counts"
-# Both were chosen on public features (bench/balanced.py).
+# Both were chosen on public features (bench/results/balanced.md).
 DEFAULT_PRIOR_SHARE = 0.02
 # A count below so many standard deviations of its noise counts as that many: below it noise decides
 # which classes would be boosted, and without bound.

@@ -1,10 +1,10 @@
 """Options of the gradient heads whose defaults follow rules: momentum, adam, lamb.
 
-Defaults were chosen on public features (bench/first_order_defaults.py). Rows are centred unit rows,
-from a share of the budget. A small constant is appended to them, for biases: the usual 1 is as long
-as a unit row, so that biases take half of the squared length of a clipped gradient. Rules are
-functions of public quantities alone: n, d, the number of classes, and the noise, which the plan
-knows.
+Defaults were chosen on public features (bench/results/first_order_defaults.md). Rows are centred
+unit rows, from a share of the budget. A small constant is appended to them, for biases: the usual 1
+is as long as a unit row, so that biases take half of the squared length of a clipped gradient.
+Rules are functions of public quantities alone: n, d, the number of classes, and the noise, which
+the plan knows.
 """
 
 from __future__ import annotations

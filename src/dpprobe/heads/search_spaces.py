@@ -4,9 +4,9 @@ Only options that change nothing that is priced: lengths of steps, and norms tha
 are clipped to, which the noise follows. Steps, batches and shares of budgets cannot be searched,
 and options that go by a rule (a null learning rate, lambda) have nothing to search around.
 
-Numbers are public, fixed before any private data is seen; bench/search_spaces.py measures what they
-bring on public features. They are short lists, not ranges: a search of few trials cannot tell more
-values apart, and trials of equal options are fitted together.
+Numbers are public, fixed before any private data is seen; bench/results/search_spaces.md has what
+they bring on public features. They are short lists, not ranges: a search of few trials cannot tell
+more values apart, and trials of equal options are fitted together.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from dpprobe.privacy.releases import Releases
 
 # Rounding in float32: what is summed is shorter than its bound by this much.
 MARGIN = 4 * 2.0**-24
-# bench/defaults.py says how these were found.
+# How these were found: bench/results/defaults.md.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
 # See `floor_ridge`.
 _LEAST_RIDGE = 0.03
@@ -466,7 +466,7 @@ def rule_ridge(
     the mean of all gradients: the noise on the two sides of what is solved. Of a good classifier
     of unit rows the weights, before the scale of 1 / K that a class's frequency gives them, have a
     norm of some tens, over d directions: lambda is where noise and such weights balance. How the
-    numbers were found: bench/defaults.py.
+    numbers were found: bench/results/defaults.md.
 
     Args:
       columns, classes: d + 1, K.

@@ -26,7 +26,7 @@ outsider tells, is the bound with one point. A profile has two directions, from 
 to Q. With delta_Q the larger of the two at each epsilon, the bound holds in both.
 
 It is nearly tight: of Gaussian runs some order of the outputs attains 98 to 99.8 % of the epsilon
-(`bench/selection_gap.py`), so no price of Q's profile alone can be much lower.
+(`bench/results/selection_gap.md`), so no price of Q's profile alone can be much lower.
 
 **Outsiders.** For Poisson w(z) = E[K] exp(-E[K] z). Outcomes with z > z0 have probability at most
 exp(-E[K] z0) under A, which may be spent as part of delta, and F is then over z <= z0 only. The

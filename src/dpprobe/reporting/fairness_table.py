@@ -25,9 +25,9 @@ from dpprobe.analyses.fairness.fairness_record import (
 from dpprobe.analyses.fairness.groupings import NO_NAME, natural
 from dpprobe.artifacts import write_text
 from dpprobe.errors import DataError
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row, mean_cell
 from dpprobe.study.ablations import unique
 
 NAME = "fairness"

@@ -15,9 +15,9 @@ from dpprobe.analyses.imbalance.imbalance_record import (
 )
 from dpprobe.analyses.imbalance.rare_classes import best_methods, fit_law
 from dpprobe.artifacts import write_text
+from dpprobe.exhibits import tables
+from dpprobe.exhibits.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.privacy.limits import epsilon_value
-from dpprobe.reporting import tables
-from dpprobe.reporting.tables import BLANK, Column, Table, TableCell, make_row
 from dpprobe.study.ablations import unique
 
 NOTE = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from reproduction import facts, page, record
 from reproduction.compare import compare_all
 from tests.support.reproduction import known, printed, result

@@ -10,6 +10,7 @@ import pytest
 
 from dpprobe.analyses.fairness.fairness_record import FairnessRecord
 from dpprobe.errors import DataError
+from dpprobe.exhibits.tables import Table
 from dpprobe.reporting.fairness_table import (
     BY_ACCURACY,
     fairness_table,
@@ -17,7 +18,6 @@ from dpprobe.reporting.fairness_table import (
     shown_metric,
     write_fairness_table,
 )
-from dpprobe.reporting.tables import Table
 from tests.support.fairness_records import value, write_fairness
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpprobe.reporting.figures import curves, style
+from dpprobe.exhibits import style
+from dpprobe.reporting.figures import curves
 from dpprobe.results.best_private import best_private
 from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.cell_results import read_cell_results

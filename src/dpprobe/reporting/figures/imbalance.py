@@ -15,8 +15,8 @@ from scipy.special import expit
 from dpprobe.analyses.imbalance.imbalance_record import ImbalanceRecord, Law, RareCell
 from dpprobe.analyses.imbalance.rare_classes import least_reference, retained
 from dpprobe.errors import DataError
+from dpprobe.exhibits import style
 from dpprobe.privacy.limits import INFINITE, epsilon_value
-from dpprobe.reporting.figures import style
 from dpprobe.study.ablations import unique
 
 _COLOURS = "cividis"  # readable without colours too

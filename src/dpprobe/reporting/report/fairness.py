@@ -13,6 +13,7 @@ from dpprobe.analyses.fairness.fairness_record import (
     FairnessRecord,
     left_out_in_words,
 )
+from dpprobe.exhibits.tables import html, markdown
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.reporting.fairness_table import (
     METRIC_TITLES,
@@ -26,7 +27,6 @@ from dpprobe.reporting.fairness_table import (
     stands_apart,
 )
 from dpprobe.reporting.report.exhibits import TABLE_BYTES, relative_path
-from dpprobe.reporting.tables import html, markdown
 
 NOT_COVERED = (
     "labels and subgroups of test rows: results of groups are computed from them without noise, "

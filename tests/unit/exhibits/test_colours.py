@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from dpprobe.reporting.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
-from dpprobe.reporting.figures import style
+from dpprobe.exhibits import style
+from dpprobe.exhibits.colours import CIRCLES, CLASS_COLOURS, NAMED_CLASSES
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as seen.
 VISION = {

@@ -10,7 +10,7 @@ import pytest
 
 from dpprobe import resources
 from dpprobe.errors import ConfigError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.study.load import load_study
 from tests.support.small_study import changed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
 from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
 from dpprobe.reporting.figures.options import option_figure
 from dpprobe.reporting.figures.tsne import tsne_grid

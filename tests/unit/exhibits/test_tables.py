@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpprobe.reporting import tables
+from dpprobe.exhibits import tables
 
 
 def test_latex_prints_a_command_as_it_is_typed() -> None:

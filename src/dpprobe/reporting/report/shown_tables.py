@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dpprobe.analyses.representation_law.law_record import LAW_TABLES
 from dpprobe.errors import DataError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
+from dpprobe.exhibits.tables import Table
 from dpprobe.reporting.accuracy_table import NAME, accuracy_table
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.paper_tables.write import paper_tables
-from dpprobe.reporting.tables import Table
 from dpprobe.results.summary import read_grid
 
 # How the names of the tables end that stand in a section of their own.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dpprobe.errors import DataError
-from dpprobe.reporting import published
+from dpprobe.exhibits import published
+from dpprobe.exhibits.published import PAPER_TABLES
+from dpprobe.exhibits.tables import markdown
 from dpprobe.reporting.paper_tables.write import write_paper_tables
-from dpprobe.reporting.published import PAPER_TABLES
-from dpprobe.reporting.report.tables import study_tables
-from dpprobe.reporting.tables import markdown
+from dpprobe.reporting.report.shown_tables import study_tables
 from tests.support.paper_tables import paper_run
 from tests.support.report_page import Made
 
