@@ -9,13 +9,11 @@ import argparse
 import os
 import re
 import shlex
-import string
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 from dpprobe.errors import ConfigError
 from dpprobe.resources import clone_root, is_clone, project_root
@@ -30,9 +28,12 @@ ALL_CORES = ("--cores", "all")
 NO_PROFILE = "none"  # to Snakemake, as the name of one
 _DIRECTORY = re.compile(r"(?:--directory(?:=|$)|-d=?)(.*)", re.DOTALL)
 _PROFILE = re.compile(r"--profile(?:=|$)(.*)", re.DOTALL)
-# Of an object store. Snakemake has a traceback for what is none, before it reads any rule.
-STORE_ADDRESS = "--storage-s3-endpoint-url"
-_STORE_VARIABLE = "SNAKEMAKE_STORAGE_S3_ENDPOINT_URL"
+_STORE_OPTIONS = ("--default-storage-provider", "--default-storage-prefix")
+# Snakemake asks for a plugin to install before it reads any rule, which says this again.
+NO_OBJECT_STORE = (
+    "data and results must be on a file system; mount the bucket, and run in one of its folders "
+    "without this option: docs/storage.md"
+)
 
 
 def add_command(commands: Any) -> None:
@@ -61,13 +62,13 @@ def start(words: Sequence[str]) -> NoReturn:
     """Becomes Snakemake, with the words after `dpprobe run`; does not return.
 
     Raises:
-      ConfigError: where the files of the workflow are missing, and for a study's file or an object
-        store's address that is none.
+      ConfigError: where the files of the workflow are missing, for a study's file that is none, and
+        for an object store.
     """
     here = Path.cwd()
-    for address in _store_addresses(words):
-        if fault := store_address_fault(address):
-            raise ConfigError(fault)
+    for option in _STORE_OPTIONS:
+        if any(word.partition("=")[0] == option for word in words):
+            raise ConfigError(f"{option}: {NO_OBJECT_STORE}")
     root = workflow_root(here)
     if not (root / "Snakefile").is_file():
         raise ConfigError(
@@ -164,34 +165,6 @@ def environment(root: Path, variables: dict[str, str] | os._Environ[str]) -> dic
         places = [str(root / "src"), variables.get("PYTHONPATH", "")]
         result["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return result
-
-
-def _store_addresses(words: Sequence[str]) -> Iterator[str]:
-    """Yields the addresses of an object store that a person gave, the environment's included."""
-    yield from _values(words, STORE_ADDRESS)
-    if os.environ.get(_STORE_VARIABLE):
-        yield os.environ[_STORE_VARIABLE]
-
-
-def store_address_fault(address: str) -> str | None:
-    """Returns what is wrong with the address of an object store, with the remedy."""
-    if "@" in address:
-        # The address is not shown: it may hold a password.
-        return (
-            f"{STORE_ADDRESS}: a user or a password in it would be written into results; leave it "
-            "out, credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    try:
-        parts = urlsplit(address)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port, or an address of IPv6, that is none
-        valid = False
-    if valid and not set(string.whitespace) & set(address):
-        return None
-    return (
-        f"{STORE_ADDRESS} {address}: no address of a server; write one with https:// or http:// "
-        "before it and a port if it needs one, such as https://s3.example.org:9000"
-    )
 
 
 def profile_words(words: Sequence[str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -159,43 +158,18 @@ def test_the_process_becomes_snakemake(here: Path, started: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    "typed",
     [
-        ("https://s3.example.org", None),
-        ("http://127.0.0.1:9000/", None),
-        ("localhost:9000", "localhost:9000: no address of a server; write one with https://"),
-        ("ftp://host", "ftp://host: no address"),
-        ("https://", "https://: no address"),
-        ("http://host:99999", "99999: no address"),
-        ("http://[::1", "no address"),
-        ("http://ho st", "no address"),
-        ("https://me:hidden@host", "a user or a password in it would be written into results"),
+        ["--default-storage-provider", "s3"],
+        ["heads", "--default-storage-provider=s3"],
+        ["--default-storage-prefix", "s3://bucket/folder"],
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_the_address_of_a_store_is_looked_at_before_snakemake_does(
-    started: list[Any], monkeypatch: pytest.MonkeyPatch, address: str, told: str | None
-) -> None:
-    option = "--storage-s3-endpoint-url"
-    for typed, variable in (([option, address], ""), ([f"{option}={address}"], ""), ([], address)):
-        monkeypatch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", variable)
-        started.clear()
-        if told is None:
-            start(typed)
-        else:
-            with pytest.raises(ConfigError, match=re.escape(told)) as error:
-                start(typed)
-            assert "hidden" not in str(error.value)
-        assert bool(started) == (told is None)
-
-
-@pytest.mark.usefixtures("here")
-def test_a_target_that_an_address_swallows_is_told(started: list[Any]) -> None:
-    option = "--storage-s3-endpoint-url"
-    with pytest.raises(ConfigError, match="heads: no address of a server"):
-        start([option, "https://s3.example.org", "heads"])
-    start([f"{option}=https://s3.example.org", "heads"])
-    assert started
+def test_an_object_store_is_refused(started: list[Any], typed: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--default-storage-\w+: .*mount the bucket"):
+        start(typed)
+    assert not started
 
 
 def test_options_of_snakemake_reach_it(

@@ -18,7 +18,7 @@ import pytest
 
 from dpprobe.heads.kernels import fused_step
 from dpprobe.machine_code import MachineCode, processor
-from dpprobe.privacy import noise
+from dpprobe.privacy import gradient_noise
 from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
@@ -162,8 +162,8 @@ def test_other_errors_are_not_swallowed() -> None:
 def test_processor_and_kernels_have_names() -> None:
     assert processor().endswith(")")
     assert fused_step.MACHINE_CODE.name.startswith("fused_step-")
-    assert noise.MACHINE_CODE.name.startswith("noise-")
-    assert {fused_step.MACHINE_CODE.name, noise.MACHINE_CODE.name} <= MachineCode.ready
+    assert gradient_noise.MACHINE_CODE.name.startswith("gradient_noise-")
+    assert {fused_step.MACHINE_CODE.name, gradient_noise.MACHINE_CODE.name} <= MachineCode.ready
 
 
 def test_every_module_of_compiled_functions_is_compiled_beforehand_and_held_to_its_bits(

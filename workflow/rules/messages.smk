@@ -108,7 +108,6 @@ def last_lines(directory):
 def is_plain(record):
     """Has a run that finds nothing to do end as one that did it."""
     if record.msg == NOTHING_TO_BE_DONE_MSG and ends_with_results():
-        fetch_shown()
         atexit.register(last_lines, os.getcwd())
     return True
 
@@ -130,5 +129,4 @@ onstart:
 # Snakemake's last lines name its own log: the results come after them, when Python ends.
 onsuccess:
     if ends_with_results():
-        fetch_shown()
         atexit.register(last_lines, os.getcwd())

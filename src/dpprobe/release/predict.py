@@ -44,7 +44,7 @@ from dpprobe.heads.scoring import one_head, probabilities
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import Bundle, BundleFacts, read_bundle
 from dpprobe.release.image_sources import find_images, open_encoded
-from dpprobe.release.predictions import (
+from dpprobe.release.prediction_table import (
     Prediction,
     check_output,
     label_of,

@@ -25,8 +25,8 @@ from dpprobe.results.network_record import (
     network_folder,
     whole_network_record,
 )
-from dpprobe.training.cell import CellTask
-from dpprobe.training.search_choice import read_choice
+from dpprobe.results.search_record import read_searched_values
+from dpprobe.training.cell_task import CellTask
 from dpprobe.training.tasks import Job, OpenedJob, open_job
 from dpprobe.versions import VERSIONS
 
@@ -97,7 +97,9 @@ def keep_network(
     opened = open_network_job(
         job, files=files, plans=plans, cells=cells, tables=tables, overlap=None
     )
-    task = network_task(opened, files, device=identity_device(device), chosen=read_choice(choice))
+    task = network_task(
+        opened, files, device=identity_device(device), chosen=read_searched_values(choice)
+    )
     folder = network_folder(networks, task.name.key, index)
     record = whole_network_record(folder)
     if record is None or not is_of(record, task, index, folder):
