@@ -19,6 +19,11 @@ ROWS = {"train": 300, "test": 120}
 CLASSES, DIMENSION = ("a", "b", "c"), 6
 PROBE = {"sha256": "0" * 64, "norm": 1.0, "sample": [0.5]}
 
+OF_IMAGES = {"source": "sklearn", "name": "digits", "split_by": "id"}
+OF_PATIENTS = {
+    "source": "csv", "root": ".", "train": "rows.csv", "label_column": "kind",
+    "class_names": CLASSES, "unit_column": "who", "split_by": "id",
+}  # fmt: skip
 METHODS: dict[str, Any] = {
     "auto": {"head": "auto"},
     "balanced": {"head": "auto", "balanced": True},
@@ -40,13 +45,17 @@ METHODS: dict[str, Any] = {
 
 
 def study(folder: Path, **release: Any) -> Study:
-    """A study whose release `first` is of the method `covariance`, but for what is given."""
+    """A study whose release `first` is of the method `covariance`, but for what is given.
+
+    With `of_patients` the images are those of patients.
+    """
     named = release.pop("name", "first")
     limit = release.pop("max_epsilon", None)
+    of_patients = release.pop("of_patients", False)
     return load_study(
         {
             "study": "unit",
-            "datasets": {"toy": {"source": "sklearn", "name": "digits", "split_by": "id"}},
+            "datasets": {"toy": OF_PATIENTS if of_patients else OF_IMAGES},
             "backbones": {"pixels": {"family": "pixels"}},
             "methods": METHODS,
             "epsilons": [1],
@@ -69,11 +78,16 @@ def study(folder: Path, **release: Any) -> Study:
 
 
 def write_features(
-    folder: Path, *, shift: float = 0.0, copies: dict[str, dict[str, int]] | None = None
+    folder: Path,
+    *,
+    shift: float = 0.0,
+    copies: dict[str, dict[str, int]] | None = None,
+    images_per_patient: int | None = None,
 ) -> None:
     """Writes two small splits of three classes that can be told apart.
 
     Args:
+      images_per_patient: None for rows that name no patients.
       copies: among the training rows, as a manifest counts them.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
@@ -91,7 +105,12 @@ def write_features(
         )  # fmt: skip
         shard = folder / split / "shard-00000-of-00001.h5"
         ids = [f"secret-id-{split}-{row}" for row in range(rows)]
-        write_shard(shard, header, features=features, labels=labels, ids=ids, probe=PROBE)
+        units = None
+        if images_per_patient is not None:
+            units = [f"{split} {row // images_per_patient}" for row in range(rows)]
+        write_shard(
+            shard, header, features=features, labels=labels, ids=ids, probe=PROBE, units=units
+        )
         write_manifest(
             [shard], folder / split / "manifest.json", rows=rows,
             dataset_fingerprint="secret-fingerprint",

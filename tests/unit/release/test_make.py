@@ -64,6 +64,17 @@ def test_a_release_is_whole_verified_and_booked(folder: Path, method: str) -> No
     assert contents(kept) == contents(output), "a copy is kept, and nothing else"
 
 
+def test_the_units_of_a_release_are_patients_where_the_dataset_names_them(folder: Path) -> None:
+    write_features(folder, images_per_patient=3)
+    output = release(folder, study(folder, of_patients=True, evaluate={"epsilon": 1}))
+    stated = bundle.read_bundle(output).statement
+    assert stated["unit_of_privacy"].startswith("one patient")
+    assert (stated["n"], stated["evaluation"]["n"]) == (100, 40)
+    (entry,) = ledger(folder).entries()
+    assert (entry.booking.unit, entry.booking.column) == ("patient", "who")
+    assert verify(output).passed
+
+
 @pytest.mark.parametrize("metric", [None, "macro_accuracy", "auc"])
 def test_the_metric_of_a_dataset_is_in_no_bundle(folder: Path, metric: str | None) -> None:
     """It may follow from labels, and planning asks for words; here nobody planned."""
