@@ -120,6 +120,17 @@ def test_resamples_that_lack_a_group_are_left_out_of_it() -> None:
     assert 0 < low < 0.4 < high < 0.8
 
 
+def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
+    """Groups of the same patients go up and down together in resamples."""
+    shared, own = np.random.default_rng(0).normal(size=(2, 4000))
+    drawn = np.stack([shared + 0.1 * own, shared - 0.1 * own, 3 * own])
+    groups = Groups.of(np.zeros(3), drawn, least=np.zeros(3), excess=np.zeros(3))
+    for first in range(3):
+        wanted = (drawn[first] - drawn).std(axis=1)
+        np.testing.assert_allclose(groups.errors[first], wanted, rtol=1e-3, atol=1e-3)
+    assert groups.errors[0, 1] < 0.25 < 1 < groups.errors[0, 2]
+
+
 def test_a_small_group_s_calibration_error_is_not_taken_for_a_gap() -> None:
     seen = plain = 0
     for seed in range(60):
