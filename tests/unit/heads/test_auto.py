@@ -215,42 +215,6 @@ def test_a_new_rule_is_another_request_and_another_identity(
         method_options(asked).resolved(SMALL)
 
 
-@pytest.mark.parametrize(
-    ("values", "fault"),
-    [
-        ({"normalize": "l2"}, "auto chooses it"),
-        ({"steps": 3}, "steps: unknown key"),
-        ({"chosen": {"head": "sgd"}}, "by no rule"),
-        ({"rule": 1, "chosen": {"head": "auto"}}, "no rule chooses head auto"),
-        ({"rule": 1, "chosen": {"head": "nonprivate"}}, "no rule chooses head nonprivate"),
-        ({"rule": 1, "chosen": {"head": "sgd"}, "normalize": "l2"}, "it is the chosen head's"),
-        ({"balanced": True, "rule": 1, "chosen": {"head": "sgd"}}, "releases its classes' counts"),
-        ({"balanced": "yes please"}, "balanced"),
-    ],
-)
-def test_options_that_auto_does_not_have(values: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ConfigError, match=fault):
-        method_options(AUTO | values)
-
-
-@pytest.mark.parametrize(
-    ("method", "fault"),
-    [
-        (AUTO | {"rule": 1}, "head auto takes no options"),
-        (AUTO | {"rule": 1, "chosen": {"head": "prototypes"}}, "head auto takes no options"),
-        ({"head": "tuned", "base": AUTO, "search": {"x": [1, 2]}}, "write the head that is to be"),
-        (
-            {"head": "fine_tune", "tune": {"blocks": 1}, "steps": 2, "probe": {"method": AUTO}},
-            "probe: head auto cannot be a probe; write another",
-        ),
-    ],
-)
-def test_a_study_refuses_what_auto_is_not_for(method: dict[str, Any], fault: str) -> None:
-    assert load_study({**STUDY, "methods": {"auto": AUTO}}).methods["auto"].undecided
-    with pytest.raises(ConfigError, match=fault):
-        load_study({**STUDY, "methods": {"auto": method}})
-
-
 def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(120, 6, generator=generator)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
 from dpprobe.heads.default_search_spaces import SPACES, Times, default_space
 from dpprobe.heads.registry import HEADS, method_options
 from dpprobe.heads.tuned import Options
@@ -58,18 +57,3 @@ def test_an_option_that_goes_by_a_rule_is_not_searched(monkeypatch: pytest.Monke
     monkeypatch.setitem(SPACES, "newton", space)
     assert base.model_dump()["ridge"] is None
     assert default_space(base) == {"step": (0.3, 0.6)}
-
-
-@pytest.mark.parametrize(
-    ("base", "others", "message"),
-    [
-        ({"head": "prototypes", "intercept": 0.3}, {}, "of head prototypes .*write the options"),
-        ({"head": "prototypes"}, {"search": {}}, "search: {}: write one option or more"),
-        ({"head": "nonprivate"}, {}, "head nonprivate cannot be tuned"),
-    ],
-)
-def test_where_nothing_is_left_to_search_the_study_says_so(
-    base: dict[str, Any], others: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        tuned(base, **others)

@@ -81,41 +81,6 @@ def test_what_is_priced_cannot_be_searched(search: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"search": {"rate": [0.1, 1]}}, "search.rate: not an option of head sgd"),
-        ({"search": {"normalize": ["l2", "none"]}}, "search.normalize: not an option"),
-        ({"search": {"engine": ["opacus", "closed_form"]}}, "search.engine: not an option"),
-        ({"search": {"learning_rate": [0.1, -1]}}, "learning_rate -1: .*greater than 0"),
-        ({"search": {"learning_rate": {"low": 0, "high": 1}}}, "learning_rate 0.0: .*greater"),
-        ({"search": {"learning_rate": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
-        ({"search": {"learning_rate": {"low": 0, "high": 1, "log": True}}}, "no logarithm"),
-        ({"search": {"steps": {"low": 1, "high": 5}}}, "search: steps"),
-        ({"search": {"learning_rate": [0.1]}}, "learning_rate"),
-        ({"search": {}}, "search"),
-        ({"search": {"learning_rate": list(range(1, 5000))}}, "combinations of values"),
-        ({"base": {"head": "nonprivate"}}, "head nonprivate cannot be tuned"),
-        ({"base": {"head": "sgdd"}}, "unknown head 'sgdd'"),
-        ({"normalize": "l2"}, "it is the base's; write it there"),
-        ({"shape": 2.0}, "shape 2.0 with distribution geometric"),
-        ({"distribution": "negative_binomial"}, "shape None with distribution"),
-        ({"trials": 1}, "trials"),
-    ],
-)
-def test_a_search_that_cannot_run_is_refused_beforehand(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        tuned(**changes)
-
-
-def test_its_own_search_cannot_be_searched() -> None:
-    inner = tuned().model_dump(mode="json")
-    with pytest.raises(ConfigError, match="head tuned cannot be tuned"):
-        tuned(base=inner, search={"trials": [3, 4]})
-
-
-@pytest.mark.parametrize(
     ("distribution", "changes", "shape"),
     [
         ("geometric", {}, 1.0),
