@@ -58,6 +58,7 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.results.search_record import SEARCHES, search_path
+from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.check import check_study
@@ -110,6 +111,7 @@ except ConfigError as error:
     raise StudyError(str(error)) from None
 
 DATASETS = STUDY.all_datasets()
+FILES = StudyFiles(STUDY)
 # of each part of a dataset that the study has whole, the whole
 WHOLE = STUDY.wholes()
 # of each dataset whose near-duplicates are removed, the name under which all its rows stand

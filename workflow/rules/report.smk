@@ -52,38 +52,6 @@ rule write_report:
         "../../scripts/write_report.py"
 
 
-# Private, as the images are: made only where the study asks for them, and not marked for Snakemake's report.
-rule write_costly_images:
-    input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
-        ),
-        predictions=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [PREDICTIONS_FILE]
-        ),
-        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
-        images="<data>/{dataset}/test.parquet",
-    output:
-        "<results>/costly_images/{dataset}.json",
-    log:
-        "<logs>/write_costly_images/{dataset}.log",
-    benchmark:
-        "<benchmarks>/write_costly_images/{dataset}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(2000),
-        runtime=minutes(10, per_gb=10),
-    params:
-        shown=STUDY.report.costly_images,
-        version=VERSIONS["costly_images"],
-    message:
-        "test images of {wildcards.dataset} that privacy costs most"
-    script:
-        "../../scripts/write_costly_images.py"
-
-
 # Not called `report`, which in a rule file is Snakemake's own function.
 rule html_report:
     input:

@@ -97,8 +97,9 @@ class Exhibit:
       per: the wildcards, in the order in which they stand in the log's path.
       needs: the files that the exhibit is made from, by name.
       make: the function that makes it, as "module:function". It gets keyword arguments: each need
-        that is read, and each output by its name. If it asks for them by name, it also gets params,
-        wildcards, `study`, and `results`, the folder.
+        that is read, and each output by its name, or `folder`, where all outputs lie. If it asks
+        for them by name, it also gets params, wildcards, `study`, `results` (the folder) and
+        `published` (the published numbers).
       words: the name of the job for a person, while it runs.
       category: in Snakemake's report; None keeps the files out of it.
       subcategory: below the category.
@@ -144,10 +145,20 @@ class Exhibit:
         combinations = itertools.product(*(known[name] for name in self.per))
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 
-    def list_outputs(self, study: Study) -> list[Output]:
-        """Lists the outputs of the rule, with their wildcards."""
-        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
+    def list_outputs(self, study: Study | None) -> list[Output]:
+        """Lists the outputs of the rule, with their wildcards.
+
+        Args:
+          study: may be None for an exhibit whose files depend on no study.
+        """
+        groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
+
+    def _groups(self, study: Study | None) -> Files:
+        if isinstance(self.files, Mapping):
+            return self.files
+        assert study is not None
+        return self.files(study)
 
     def _outputs(self, group: str, paths: str | tuple[str, ...]) -> list[Output]:
         several = isinstance(paths, tuple)
@@ -185,10 +196,9 @@ class Exhibit:
         ]
         if not places:
             return []
-        groups = self.files if isinstance(self.files, Mapping) else self.files(study)
         stems = [
             (group, stem)
-            for group, paths in groups.items()
+            for group, paths in self._groups(study).items()
             for stem in (paths if isinstance(paths, tuple) else (paths,))
         ]
         return [

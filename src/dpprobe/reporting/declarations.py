@@ -1,0 +1,374 @@
+"""The exhibits of no analysis: figures over a study's cells, accuracy tables, the papers' tables.
+
+Every start of Snakemake reads this module: it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from dpprobe.exhibits.exhibit import Exhibit, Place, many, one, waits
+from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, published_digest
+from dpprobe.privacy.limits import INFINITE
+from dpprobe.results.cell_record import METRICS_FILE, PREDICTIONS_FILE
+from dpprobe.results.study_files import SPLITS, StudyFiles
+from dpprobe.study.ablations import VARIED, varied
+from dpprobe.study.comparisons import (
+    DATASET_COMPARISONS,
+    compared_datasets,
+    dataset_comparisons,
+    delta_groups,
+    study_comparisons,
+)
+from dpprobe.study.study import Cell, Study
+from dpprobe.versions import VERSIONS
+
+FIGURE_FORMATS = ("svg", "png")
+TABLE_FORMATS = ("csv", "md")
+
+
+def has_privacy(study: Study) -> bool:
+    """Returns True if a study has an epsilon that promises something."""
+    return set(study.job_epsilons()) != {INFINITE}
+
+
+def has_ceiling(study: Study) -> bool:
+    """Returns True if a study has private methods and a non-private one to compare them with."""
+    methods = study.methods.values()
+    promised = any(m.private and m.private_choices is None for m in methods)
+    return has_privacy(study) and promised and any(m.head == "nonprivate" for m in methods)
+
+
+def list_varied_options(study: Study) -> list[str]:
+    """Lists the options in which some methods of a study differ alone."""
+    options = {name: method.model_dump(mode="json") for name, method in study.methods.items()}
+    return [option for option in VARIED if varied(options, option)]
+
+
+def describe_backbones(study: Study) -> dict[str, Any]:
+    """Returns the options of each backbone."""
+    return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
+
+
+def list_overlap_splits(study: Study, dataset: str) -> list[tuple[str, str]]:
+    """Lists the splits that a near-duplicate check compares: the private ones, then the public."""
+    return [
+        (name, split)
+        for name in (dataset, *study.overlap.public)  # type: ignore[union-attr]
+        for split in SPLITS
+    ]
+
+
+def _each_dataset(study: Study) -> list[Place]:
+    return [{"dataset": dataset} for dataset in study.datasets]
+
+
+def _option_places(study: Study) -> list[Place]:
+    options = list_varied_options(study)
+    return [{"dataset": d, "option": option} for d in study.datasets for option in options]
+
+
+def _comparison_places(study: Study) -> list[Place]:
+    return [
+        {"dataset": dataset, "figure": figure}
+        for dataset in study.datasets
+        for figure in dataset_comparisons(study, dataset)
+    ]
+
+
+def _overlap_places(study: Study) -> list[Place]:
+    """Lists the checks of all datasets, and those of all rows that showed what to remove."""
+    if not study.overlap:
+        return []
+    removed = [
+        {"dataset": rows, "backbone": study.overlap.remove}
+        for rows in study.before_removal().values()
+        if study.overlap.remove
+    ]
+    checked = [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
+    return [*checked, *removed]
+
+
+def _paper_places(study: Study) -> list[Place]:
+    return [{}] if study.paper_names() & published_datasets() else []
+
+
+def _compared_cells(files: StudyFiles, place: Place) -> list[Cell]:
+    """Lists the cells of the datasets that a figure of all datasets shows."""
+    study = files.study
+    if place["figure"] == "deltas":
+        return files.list_study_cells(*itertools.chain.from_iterable(delta_groups(study)))
+    return files.list_study_cells(*compared_datasets(study))
+
+
+def _dataset_records(files: StudyFiles, place: Place) -> list[str]:
+    return files.list_cells(files.list_study_cells(place["dataset"]), [METRICS_FILE])
+
+
+def _dataset_marks(files: StudyFiles, place: Place) -> list[str]:
+    return files.list_marks(files.list_study_cells(place["dataset"]))
+
+
+def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
+    """Lists the manifests that tell at which size images entered, where a figure shows that."""
+    backbones: Sequence[str] = (
+        list(files.study.backbones) if place["figure"] == "by_resolution" else []
+    )
+    return [files.locate_manifest(place["dataset"], name, "train") for name in backbones]
+
+
+def _overlap_tables(files: StudyFiles, place: Place) -> list[str]:
+    splits = list_overlap_splits(files.study, place["dataset"])
+    return [files.locate_table(dataset, split) for dataset, split in splits]
+
+
+SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
+
+ACCURACY = Exhibit(
+    name="plot_accuracy",
+    kind="figure",
+    files={"": "figures/{dataset}/accuracy"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={"summary": SUMMARY},
+    make="dpprobe.reporting.figures.curves:epsilon_accuracy",
+    words="accuracy against epsilon, {dataset}",
+    category="Accuracy against epsilon",
+    caption="accuracy.rst",
+    labels={"dataset": "{dataset}"},
+    params={
+        "name": lambda study, place: study.published_names()[place["dataset"]],
+        "published": lambda _study, _place: published_digest(),
+        "version": VERSIONS["figures"],
+    },
+)
+
+METHODS = Exhibit(
+    name="plot_methods",
+    kind="figure",
+    files={"": "figures/{dataset}/methods"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={"summary": SUMMARY},
+    make="dpprobe.reporting.figures.curves:method_comparison",
+    words="methods over epsilon, {dataset}",
+    category="Methods",
+    caption="methods.rst",
+    labels={"dataset": "{dataset}"},
+    params={"figure": "method_comparison", "version": VERSIONS["figures"]},
+    places=lambda study: _each_dataset(study) if has_privacy(study) else [],
+)
+
+GAP = Exhibit(
+    name="plot_gap",
+    kind="figure",
+    files={"": "figures/{dataset}/gap"},
+    formats=FIGURE_FORMATS,
+    per=("dataset",),
+    needs={"summary": SUMMARY},
+    make="dpprobe.reporting.figures.curves:ceiling_gap",
+    words="gap to the non-private ceiling, {dataset}",
+    category="Gap to the non-private ceiling",
+    caption="gap.rst",
+    labels={"dataset": "{dataset}"},
+    params={"figure": "ceiling_gap", "version": VERSIONS["figures"]},
+    places=lambda study: _each_dataset(study) if has_ceiling(study) else [],
+)
+
+OPTION = Exhibit(
+    name="plot_option",
+    kind="figure",
+    files={"": "figures/{dataset}/by_{option}"},
+    formats=FIGURE_FORMATS,
+    per=("dataset", "option"),
+    needs={
+        "marks": waits(_dataset_marks),
+    },
+    make="dpprobe.reporting.figures.options:plot_option",
+    words="results of {dataset} by {option}",
+    category="Options",
+    subcategory="{option}",
+    caption="option.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["figures"]},
+    only={"option": list_varied_options},
+    places=_option_places,
+)
+
+COMPARISON = Exhibit(
+    name="plot_comparison",
+    kind="figure",
+    files={"": "figures/{dataset}/{figure}"},
+    formats=FIGURE_FORMATS,
+    per=("dataset", "figure"),
+    needs={
+        "marks": waits(_dataset_marks),
+        "manifests": many(_comparison_manifests),
+    },
+    make="dpprobe.reporting.figures.datasets:plot_comparison",
+    words="{figure} of {dataset}",
+    category="Backbones and labels",
+    subcategory="{figure}",
+    caption="comparison.rst",
+    labels={"dataset": "{dataset}"},
+    params={
+        "name": lambda study, place: study.published_names()[place["dataset"]],
+        "published": lambda _study, _place: published_digest(),
+        "backbones": lambda study, _place: describe_backbones(study),
+        "base": lambda study, _place: study.papers.base,
+        "version": VERSIONS["figures"],
+    },
+    only={"figure": lambda _study: DATASET_COMPARISONS},
+    places=_comparison_places,
+)
+
+DATASETS = Exhibit(
+    name="plot_datasets",
+    kind="figure",
+    files={"": "figures/{figure}"},
+    formats=FIGURE_FORMATS,
+    per=("figure",),
+    needs={
+        "metrics": many(
+            lambda files, place: files.list_cells(_compared_cells(files, place), [METRICS_FILE])
+        ),
+        "marks": waits(lambda files, place: files.list_marks(_compared_cells(files, place))),
+    },
+    make="dpprobe.reporting.figures.datasets:plot_datasets",
+    words="figure of all datasets: {figure}",
+    category="Datasets",
+    caption="datasets.rst",
+    labels={"figure": "{figure}"},
+    params={
+        "groups": lambda study, _place: delta_groups(study),
+        "version": VERSIONS["figures"],
+    },
+    only={"figure": study_comparisons},
+    places=lambda study: [{"figure": figure} for figure in study_comparisons(study)],
+)
+
+# Private photographs: not in Snakemake's report, which people send around.
+OVERLAP = Exhibit(
+    name="plot_overlap",
+    kind="figure",
+    files={"": "figures/{dataset}/overlap_{backbone}"},
+    formats=FIGURE_FORMATS,
+    per=("dataset", "backbone"),
+    needs={
+        "matches": one(
+            lambda files, place: (
+                f"{files.results}/overlap/{place['dataset']}/{place['backbone']}.parquet"
+            )
+        ),
+        "tables": many(_overlap_tables),
+    },
+    make="dpprobe.reporting.figures.near_duplicates:plot_overlap",
+    words="nearest public images of {dataset}, {backbone}",
+    category=None,
+    params={"version": VERSIONS["figures"]},
+    places=_overlap_places,
+    memory_mb=1500,
+)
+
+DATASET_TABLE = Exhibit(
+    name="write_dataset_table",
+    kind="table",
+    files={"": "tables/{dataset}_accuracy"},
+    formats=TABLE_FORMATS,
+    per=("dataset",),
+    needs={"summaries": many(lambda files, place: [files.locate_summary(place["dataset"])])},
+    make="dpprobe.reporting.accuracy_table:write_accuracy_table",
+    words="table of {dataset}",
+    category="Tables",
+    caption="table.rst",
+    labels={"dataset": "{dataset}"},
+    params={"version": VERSIONS["tables"]},
+)
+
+ACCURACY_TABLE = Exhibit(
+    name="write_tables",
+    kind="table",
+    files={"": "tables/accuracy"},
+    formats=TABLE_FORMATS,
+    needs={"summaries": many(lambda files, _place: files.list_summaries())},
+    make="dpprobe.reporting.accuracy_table:write_accuracy_table",
+    words="table of accuracies",
+    category="Tables",
+    caption="table.rst",
+    labels={"dataset": "all"},
+    params={"version": VERSIONS["tables"]},
+)
+
+PAPERS = Exhibit(
+    name="write_paper_tables",
+    kind="table",
+    files={
+        "": tuple(f"tables/papers/{name}" for name in PAPER_TABLES),
+        "references": "tables/papers/references.bib",
+    },
+    formats=("csv", "md", "tex"),
+    needs={
+        "metrics": many(
+            lambda files, _place: files.list_cells(files.list_study_cells(), [METRICS_FILE])
+        ),
+        "marks": waits(lambda files, _place: files.list_marks(files.list_study_cells())),
+        "zero_shot": many(
+            lambda files, _place: [
+                f"{files.results}/zero_shot/{dataset}/{backbone}/metrics.json"
+                for dataset in files.study.datasets
+                for backbone in files.study.text_backbones()
+            ]
+        ),
+        "few_shot": many(
+            lambda files, _place: [
+                f"{files.results}/few_shot/{dataset}/{backbone}.json"
+                for dataset in files.study.datasets
+                for backbone in files.study.few_shot_backbones()
+            ]
+        ),
+    },
+    make="dpprobe.reporting.paper_tables.write:write_study_tables",
+    words="the papers' tables",
+    category="Papers' tables",
+    caption="papers.rst",
+    params={
+        "study": lambda study, _place: study.study,
+        "names": lambda study, _place: study.published_names(),
+        "backbones": lambda study, _place: describe_backbones(study),
+        "papers": lambda study, _place: study.papers.model_dump(mode="json"),
+        "published": lambda _study, _place: published_digest(),
+        "version": VERSIONS["papers"],
+    },
+    places=_paper_places,
+)
+
+# Private, as the images are: made only where the study asks for them.
+COSTLY_IMAGES = Exhibit(
+    name="write_costly_images",
+    kind="data",
+    files={"record": "costly_images/{dataset}.json"},
+    formats=(),
+    per=("dataset",),
+    needs={
+        "metrics": many(_dataset_records),
+        "predictions": waits(
+            lambda files, place: files.list_cells(
+                files.list_study_cells(place["dataset"]), [PREDICTIONS_FILE]
+            )
+        ),
+        "marks": waits(_dataset_marks),
+        "images": one(lambda files, place: files.locate_table(place["dataset"], "test")),
+    },
+    make="dpprobe.reporting.costly_images:write_costly_images",
+    words="test images of {dataset} that privacy costs most",
+    category=None,
+    params={
+        "shown": lambda study, _place: study.report.costly_images,
+        "version": VERSIONS["costly_images"],
+    },
+    places=lambda study: _each_dataset(study) if study.report.costly_images > 0 else [],
+    memory_mb=2000,
+    minutes_per_gb=10,
+)
