@@ -29,33 +29,3 @@ rule summarise:
         "../../scripts/summarise.py"
 
 
-rule write_fairness_table:
-    input:
-        records=lambda wildcards: fairness_records(wildcards.dataset),
-        tables=lambda wildcards: fairness_files(wildcards.dataset),
-    output:
-        csv=report(
-            "<results>/tables/{dataset}_fairness.csv",
-            caption="../../resources/captions/fairness.rst",
-            category="Subgroups",
-            labels={"dataset": "{dataset}"},
-        ),
-        markdown="<results>/tables/{dataset}_fairness.md",
-    log:
-        "<logs>/write_fairness_table/{dataset}.log",
-    benchmark:
-        "<benchmarks>/write_fairness_table/{dataset}.tsv"
-    conda:
-        "../../envs/dpprobe.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory(1000, factor=8.0),
-        runtime=minutes(10),
-    params:
-        version=VERSIONS["tables"],
-    message:
-        "table of the subgroups of {wildcards.dataset}"
-    script:
-        "../../scripts/write_fairness_table.py"
-
-
