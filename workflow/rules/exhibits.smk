@@ -2,6 +2,85 @@
 
 from dpprobe.reporting.registry import EXHIBITS
 
+# What MLflow shows beside the cells of a dataset.
+TRACKED_FIGURES = (
+    "plot_accuracy",
+    "plot_methods",
+    "plot_gap",
+    "plot_option",
+    "plot_fairness",
+)
+# The tables that the report and MLflow have; others are parts of an analysis.
+SHOWN_TABLES = ("write_dataset_table", "write_fairness_table", "write_law_tables")
+
+
+@cache
+def exhibits_by_dataset(exhibit):
+    """Returns the files of an exhibit by dataset; under None those of all datasets."""
+    places = {}
+    for place in exhibit.shown(STUDY):
+        places.setdefault(place.get("dataset"), []).append(place)
+    return {
+        dataset: exhibit.list_files(STUDY, "<results>", each)
+        for dataset, each in places.items()
+    }
+
+
+def exhibit_paths(dataset, *, kind=None, names=None):
+    """The files of the exhibits of one dataset, or under None of all: of a kind, or of some names."""
+    return [
+        path
+        for exhibit in EXHIBITS
+        if exhibit.kind == kind or exhibit.name in (names or ())
+        for path in exhibits_by_dataset(exhibit).get(dataset, [])
+    ]
+
+
+def figure_paths(dataset):
+    """Every figure of one dataset, and those that show what was removed from it."""
+    # a dataset of which nothing is removed has no second name
+    every_row = ALL_ROWS.get(dataset, "")
+    of_exhibits = [
+        path
+        for name in (dataset, every_row)
+        for path in exhibit_paths(name, kind="figure")
+    ]
+    return [*of_exhibits, *long_tail_figures(dataset)]
+
+
+def page_paths(dataset):
+    """The interactive pages of one dataset."""
+    return exhibit_paths(dataset, kind="page")
+
+
+def study_figures():
+    """Every figure, interactive pages too."""
+    return [
+        *exhibit_paths(None, kind="figure"),
+        *long_tail_gap_figure(),
+        *of_all_datasets(figure_paths),
+        *of_all_datasets(page_paths),
+    ]
+
+
+def table_paths(dataset):
+    """The tables of one dataset."""
+    return exhibit_paths(dataset, names=SHOWN_TABLES)
+
+
+def study_tables():
+    """The tables that people read, with the summaries that they are made of; without the papers' tables."""
+    return [
+        *FILES.list_summaries(),
+        *exhibit_paths(None, names=("write_tables",)),
+        *of_all_datasets(table_paths),
+    ]
+
+
+def shown_paper_tables():
+    """The papers' tables where the study has a dataset of theirs."""
+    return exhibit_paths(None, names=("write_paper_tables",))
+
 
 # Factories: a loop's variable would hold its last value by the time that Snakemake asks for files.
 def exhibit_inputs(exhibit):

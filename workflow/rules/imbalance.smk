@@ -1,25 +1,55 @@
+IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
+
+
+def imbalance_outputs(dataset):
+    """All that is made of a dataset's rare classes."""
+    made = exhibit_paths(dataset, names=("write_imbalance_tables", "plot_imbalance"))
+    return [*imbalance_files(dataset), *made]
+
+
+def with_rare(dataset):
+    """A dataset and its copies in which one class is rare."""
+    return [dataset, *(rare.name for rare in rare_classes(STUDY.imbalance, dataset))]
+
+
+def rare_cells(dataset, backbone):
+    """The cells of a dataset and its copies on one backbone."""
+    return [
+        cell for cell in STUDY.cells(*with_rare(dataset)) if cell.backbone == backbone
+    ]
+
+
+def imbalance_files(dataset, suffixes=IMBALANCE_SUFFIXES):
+    """The comparisons of a dataset's rare classes, a backbone each."""
+    return [
+        str(imbalance_path(f"<results>/{IMBALANCE}", dataset, backbone, suffix))
+        for backbone in (STUDY.backbones if dataset in IMBALANCED else ())
+        for suffix in suffixes
+    ]
+
+
 # Copies of a dataset in which one class is rare: what is left of the class at each epsilon. Not private.
 rule compare_rare_classes:
     input:
-        cells=lambda wildcards: cell_paths(
+        cells=lambda wildcards: FILES.list_cells(
             rare_cells(wildcards.dataset, wildcards.backbone),
             [METRICS_FILE, PREDICTIONS_FILE],
         ),
-        marks=lambda wildcards: job_marks(
+        marks=lambda wildcards: FILES.list_marks(
             rare_cells(wildcards.dataset, wildcards.backbone)
         ),
         infos=lambda wildcards: expand(
             "<data>/{name}/dataset.json", name=with_rare(wildcards.dataset)
         ),
         manifests=lambda wildcards: [
-            manifest_path(name, wildcards.backbone, "train")
+            FILES.locate_manifest(name, wildcards.backbone, "train")
             for name in with_rare(wildcards.dataset)
         ],
         # rows whose gradients are looked at
         shards=lambda wildcards: [
             path
             for name in with_rare(wildcards.dataset)
-            for path in shard_paths(name, wildcards.backbone, "train")
+            for path in FILES.list_shards(name, wildcards.backbone, "train")
         ],
     output:
         record=f"<results>/{IMBALANCE}/{{dataset}}/{{backbone}}.json",

@@ -1,12 +1,22 @@
 # A dataset's cells as one tidy table, and the tables that people read.
 
 
+def metric_of(wildcards):
+    """Returns the words for what names a dataset's metric, where one is named."""
+    written = config["datasets"].get(wildcards.dataset)
+    if not isinstance(written, dict):
+        return "the study or the catalog"
+    return "the study" if written.get("metric") else "the catalog"
+
+
 rule summarise:
     input:
-        metrics=lambda wildcards: cell_paths(
-            dataset_cells(wildcards.dataset), [METRICS_FILE]
+        metrics=lambda wildcards: FILES.list_cells(
+            FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        marks=lambda wildcards: job_marks(dataset_cells(wildcards.dataset)),
+        marks=lambda wildcards: FILES.list_marks(
+            FILES.list_study_cells(wildcards.dataset)
+        ),
     output:
         "<results>/summary/{dataset}.parquet",
     log:
@@ -27,5 +37,3 @@ rule summarise:
         "summary of {wildcards.dataset}"
     script:
         "../../scripts/summarise.py"
-
-

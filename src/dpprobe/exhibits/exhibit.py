@@ -80,7 +80,7 @@ def waits(paths: Callable[[StudyFiles, Place], Sequence[str]]) -> Need:
     return Need(paths=paths, read=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Exhibit:
     """One job that makes a table, figures or a page.
 
@@ -182,20 +182,13 @@ class Exhibit:
             labels=labels if reported else {},
         )  # fmt: skip
 
-    def list_files(self, study: Study, results: str, **chosen: str) -> list[str]:
-        """Lists the files of all jobs that a study asks for, or of those with the chosen wildcards.
+    def list_files(self, study: Study, results: str, places: Sequence[Place]) -> list[str]:
+        """Lists the files of jobs, those of each stem together.
 
         Args:
           results: the folder of results.
-          chosen: the values of wildcards, such as dataset="digits".
+          places: the wildcards of each job, of those that `shown` lists.
         """
-        places = [
-            place
-            for place in self.shown(study)
-            if all(place.get(name) == value for name, value in chosen.items())
-        ]
-        if not places:
-            return []
         stems = [
             (group, stem)
             for group, paths in self._groups(study).items()

@@ -23,7 +23,7 @@ from dpprobe.fairness.imbalance_record import IMBALANCE, imbalance_path
 from dpprobe.fairness.record import FAIRNESS, FAIRNESS_SUFFIXES, fairness_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
-from dpprobe.results.study_files import SPLITS, StudyFiles
+from dpprobe.results.study_files import StudyFiles
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
 from dpprobe.study.comparisons import (
@@ -65,15 +65,6 @@ def describe_backbones(study: Study) -> dict[str, Any]:
     return {name: backbone.extraction_params() for name, backbone in study.backbones.items()}
 
 
-def list_overlap_splits(study: Study, dataset: str) -> list[tuple[str, str]]:
-    """Lists the splits that a near-duplicate check compares: the private ones, then the public."""
-    return [
-        (name, split)
-        for name in (dataset, *study.overlap.public)  # type: ignore[union-attr]
-        for split in SPLITS
-    ]
-
-
 def _each_dataset(study: Study) -> list[Place]:
     return [{"dataset": dataset} for dataset in study.datasets]
 
@@ -97,7 +88,7 @@ def _overlap_places(study: Study) -> list[Place]:
         return []
     removed = [
         {"dataset": rows, "backbone": study.overlap.remove}
-        for rows in study.before_removal().values()
+        for rows in dict.fromkeys(study.before_removal().values())
         if study.overlap.remove
     ]
     checked = [{"dataset": d, "backbone": b} for d in study.datasets for b in study.backbones]
@@ -133,7 +124,7 @@ def _comparison_manifests(files: StudyFiles, place: Place) -> list[str]:
 
 
 def _overlap_tables(files: StudyFiles, place: Place) -> list[str]:
-    splits = list_overlap_splits(files.study, place["dataset"])
+    splits = files.list_overlap_splits(place["dataset"])
     return [files.locate_table(dataset, split) for dataset, split in splits]
 
 

@@ -91,6 +91,11 @@ class StudyFiles:
             for backbone in self.study.text_backbones()
         ]
 
+    def list_overlap_splits(self, dataset: str) -> list[tuple[str, str]]:
+        """Lists the splits of a near-duplicate check: the private ones, then the public ones."""
+        public = self.study.overlap.public if self.study.overlap else ()
+        return [(name, split) for name in (dataset, *public) for split in SPLITS]
+
     def list_overlaps(self, dataset: str) -> list[str]:
         """Lists the near-duplicates of a dataset on all backbones."""
         return [
