@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
 from dpprobe.study.written import WRITTEN
-from dpprobe.training import plans
+from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
 CELL = f'{{"format": "{CELL_FORMAT}"}}'
@@ -247,6 +247,6 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
     assert set(clean.MARKS.values()) == {
-        CELL_FORMAT, MANIFEST_FORMAT, plans.FORMAT, calibration.FORMAT,
+        CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")
