@@ -10,15 +10,24 @@ from functools import cache, partial
 from pathlib import Path
 
 
-from dpprobe.analysis.law_record import LAW_SUFFIXES, LAYERS, law_path
-from dpprobe.analysis.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
-from dpprobe.analysis.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
+from dpprobe.analyses.representation_law.law_record import (
+    LAW_SUFFIXES,
+    LAYERS,
+    law_path,
+)
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
+from dpprobe.analyses.long_tail.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
-from dpprobe.audit.record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
+from dpprobe.analyses.audit.audit_record import (
+    AUDIT_SUFFIXES,
+    AUDITS,
+    RECORD_SUFFIX,
+    audit_path,
+)
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.fairness.record import FAIRNESS, TABLE_SUFFIX
-from dpprobe.fairness.imbalance_record import (
+from dpprobe.analyses.fairness.fairness_record import FAIRNESS, TABLE_SUFFIX
+from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,
     imbalance_path,

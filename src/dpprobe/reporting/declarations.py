@@ -9,18 +9,18 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from dpprobe.analysis.law_record import (
+from dpprobe.analyses.audit.audit_record import AUDITS, RECORD_SUFFIX, audit_path
+from dpprobe.analyses.fairness.fairness_record import FAIRNESS, FAIRNESS_SUFFIXES, fairness_path
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE, imbalance_path
+from dpprobe.analyses.representation_law.law_record import (
     ACCURACY_FIGURE,
     LAW_TABLES,
     LAYERS,
     MEASURE_FIGURES,
     law_path,
 )
-from dpprobe.audit.record import AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.exhibits.exhibit import Exhibit, Files, Place, many, one, waits
 from dpprobe.exhibits.published import PAPER_TABLES, published_datasets, published_digest
-from dpprobe.fairness.imbalance_record import IMBALANCE, imbalance_path
-from dpprobe.fairness.record import FAIRNESS, FAIRNESS_SUFFIXES, fairness_path
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.results.cell_record import CEILING_HEAD, METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.study_files import StudyFiles
