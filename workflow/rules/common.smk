@@ -60,7 +60,7 @@ from dpprobe.results.network_record import (
 from dpprobe.results.search_record import SEARCHES, search_path
 from dpprobe.study.ablations import VARIED, varied
 from dpprobe.study.audits import audit_cells
-from dpprobe.study.check import check_study
+from dpprobe.study.study_checks import check_study
 from dpprobe.study.comparisons import (
     DATASET_COMPARISONS,
     compared_datasets,
@@ -69,12 +69,12 @@ from dpprobe.study.comparisons import (
     study_comparisons,
 )
 from dpprobe.study.cuts import study_cuts
-from dpprobe.study.dimensions import check_dimensions
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.load import check_yaml, load_study
+from dpprobe.study.study_file import check_yaml, load_study
 from dpprobe.study.long_tails import long_tail_datasets
-from dpprobe.study.networks import (
+from dpprobe.study.network_methods import (
     head_methods,
     network_cells,
     network_methods,

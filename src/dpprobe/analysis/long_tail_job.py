@@ -30,7 +30,7 @@ from dpprobe.analysis.long_tail_record import (
 from dpprobe.analysis.memorisation import FEWEST_UNITS, SHARE, THRESHOLD, Memorisation, Scaling
 from dpprobe.artifacts import write_table
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.privacy.randomness import cell_seed, derived_seed, stream
 from dpprobe.progress import Progress
 from dpprobe.results.intervals import wilson

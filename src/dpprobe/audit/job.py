@@ -36,7 +36,7 @@ from dpprobe.audit.record import (
 )
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.accountants import gaussian_mu, is_gaussian

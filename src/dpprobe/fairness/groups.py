@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.data.groups import CLASSES, group_name
+from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.errors import DataError
 from dpprobe.fairness.record import Compared, Minimum
 

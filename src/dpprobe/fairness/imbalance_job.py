@@ -31,7 +31,7 @@ from dpprobe.fairness.imbalance_record import (
     TrainingSet,
     imbalance_path,
 )
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.balance_options import log_shifts
 from dpprobe.heads.first_order_options import FirstOrderOptions
 from dpprobe.heads.fitted import CLASS_PRIORS, Heads

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpprobe.artifacts import write_table
-from dpprobe.data.groups import GROUP_PREFIX
+from dpprobe.data.group_columns import GROUP_PREFIX
 from dpprobe.errors import DataError
 from dpprobe.fairness.comparison import (
     Comparison,
