@@ -14,7 +14,7 @@ from dpprobe.data.table import SPLITS, SplitTable, make_batch, read_info, write_
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.features.near_duplicate_removal import remove_near_duplicates
-from dpprobe.features.near_duplicates import DatasetSplit
+from dpprobe.features.near_duplicate_search import DatasetSplit
 from dpprobe.features.overlap_record import write_near_duplicates
 from tests.unit.features.test_extraction import extract
 from tests.unit.features.test_near_duplicates import png
