@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dpprobe.study.audits import audit_cells
-from dpprobe.study.check import check_study
-from dpprobe.study.load import load_study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 METHODS = {

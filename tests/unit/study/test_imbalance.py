@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpprobe.study.check import check_study
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 BLOCK = {"datasets": ["digits"], "classes": [3, "8"], "fractions": [0.05, 1, 0.5]}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dpprobe.heads.registry import method_options
-from dpprobe.study.load import load_study
 from dpprobe.study.representation_law import (
     law_backbones,
     law_datasets,
@@ -16,6 +15,7 @@ from dpprobe.study.representation_law import (
     tuning,
 )
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 METHODS = {

@@ -1,0 +1,50 @@
+"""Networks in a study: which methods train them, and what is refused before any job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpprobe.study.network_methods import (
+    head_methods,
+    network_cells,
+    network_methods,
+    searched_methods,
+)
+from dpprobe.study.study import Study
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.study_file import load_study
+
+VIT = {"family": "timm", "model": "test_vit", "pretrained": False}
+BLOCKS = {"head": "fine_tune", "tune": {"blocks": 1}, "steps": 2}
+SEARCH = {"space": {"learning_rate": [0.1, 1.0]}}
+
+
+def load(**changes: Any) -> Study:
+    study: dict[str, Any] = {
+        "study": "nets",
+        "datasets": {"digits": {"source": "sklearn"}},
+        "backbones": {"vit": VIT},
+        "methods": {"sgd": {"head": "sgd"}, "net": BLOCKS},
+        "epsilons": [1, "inf"],
+    }
+    return load_study(study | changes)
+
+
+def test_heads_and_networks_are_told_apart() -> None:
+    tuned = {"head": "tuned", "base": BLOCKS, "search": {"learning_rate": [0.1, 1.0]}}
+    searched = BLOCKS | {"search": SEARCH}
+    study = load(methods={"sgd": {"head": "sgd"}, "net": BLOCKS, "t": tuned, "s": searched})
+    assert head_methods(study, "1") == ("sgd",)
+    assert network_methods(study) == ("net", "t", "s")
+    assert searched_methods(study) == ("s",)
+    assert [cell[2:] for cell in network_cells(study)] == [
+        (method, epsilon) for epsilon in ("1", "inf") for method in ("net", "t", "s")
+    ]
+    assert study.job_methods("1") == ("sgd", "net", "t", "s")
+    check_study(study)
+
+
+def test_a_search_may_have_a_batch_of_more_than_a_million_rows() -> None:
+    search = {"space": {"learning_rate": [0.1, 1.0]}}
+    large = {"batch_size": 2**20, "steps": None, "epochs": 10, "search": search}
+    assert load(methods={"net": BLOCKS | large}).methods["net"].model_dump()["search"]
