@@ -114,7 +114,6 @@ def find_tests(mutant: Mutant, root: Path) -> list[str]:
     found = []
     for end in mutant.tests:
         ends = [path for path in files if str(path).endswith(f"/{end}")]
-        ends = ends or [path for path in files if path.name == Path(end).name]
         if not ends:
             raise MutantError(f"{mutant.id}: no test file {end}")
         found += [str(path.relative_to(root)) for path in ends]
