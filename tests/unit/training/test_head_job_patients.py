@@ -27,8 +27,8 @@ from dpprobe.training.plan_file import write_plans
 from dpprobe.training.tasks import Job
 
 CLASSES, DIMENSION = 3, 6
-# Patient p has 1 to 8 images, all of one class: a price to larger groups takes seconds.
-IMAGES = {"train": [1 + 3 * p % 8 for p in range(120)], "test": [1 + p % 5 for p in range(30)]}
+# Patient p has 1 to 20 images, all of one class.
+IMAGES = {"train": [1 + 7 * p % 20 for p in range(120)], "test": [1 + p % 5 for p in range(30)]}
 METHODS = {
     "auto": method_options({"head": "auto"}),
     "sampled": method_options({"head": "sgd", "batch_size": 20, "steps": 12}),
@@ -141,31 +141,31 @@ def test_features_in_memory_and_streamed_give_the_same_second_order_cells(run: R
 
 
 def test_a_promise_for_images_says_its_worth_to_patients(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 8}}
+    image = {"unit": "image", "patients": {"images": 20}}
     run.plan(**image)
     run.train(**image)
     for method in METHODS:
         statement = run.read(method, "privacy")
         assert statement["unit_of_privacy"] == "one training image"
         assert statement["n"] == sum(IMAGES["train"])
-        price = accountants.group_epsilon(composition(statement), 1e-4, 8)
-        assert statement["patients"] == {"images": 8, "epsilon": pytest.approx(price, rel=1e-4)}
+        price = accountants.group_epsilon(composition(statement), 1e-4, 20)
+        assert statement["patients"] == {"images": 20, "epsilon": pytest.approx(price, rel=1e-4)}
         assert statement["patients"]["epsilon"] > 4
         assert "differentially private to one image; to a patient" in statement["promise"]
         assert (
-            "to a patient of 8 training images, the most that one has here, the promise is ("
+            "to a patient of 20 training images, the most that one has here, the promise is ("
             in (statement["promise"])
         )
     full = run.read("full", "privacy")
-    mu = 8 * accountants.gaussian_mu(composition(full))
+    mu = 20 * accountants.gaussian_mu(composition(full))
     exact = accountants.gaussian_epsilon(mu, 1e-4)
     assert full["patients"]["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
 def test_a_patient_of_more_images_than_are_priced_is_refused(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 7}, "methods": {"full": METHODS["full"]}}
+    image = {"unit": "image", "patients": {"images": 19}, "methods": {"full": METHODS["full"]}}
     run.plan(**image)
-    with pytest.raises(DataError, match="max_images_per_patient: 7, and a patient has 8"):
+    with pytest.raises(DataError, match="max_images_per_patient: 19, and a patient has 20"):
         run.train(**image)
     write_features(run.folder, named=False)
     with pytest.raises(DataError, match="its rows name no patients"):
@@ -183,7 +183,7 @@ def test_of_any_number_of_images_nothing_is_promised_to_a_patient(run: Run) -> N
 
 def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
     silent = {
-        "unit": "image", "patients": {"images": 8}, "epsilon": "inf",
+        "unit": "image", "patients": {"images": 20}, "epsilon": "inf",
         "methods": {"full": METHODS["full"], "ceiling": method_options({"head": "nonprivate"})},
     }  # fmt: skip
     run.plan(**silent)
@@ -191,12 +191,12 @@ def test_without_privacy_there_is_no_price_for_patients(run: Run) -> None:
     for method in ("full", "ceiling"):
         statement = run.read(method, "privacy", "inf")
         assert statement["promise"].startswith("No privacy is promised")
-        assert statement["patients"] == {"images": 8, "epsilon": None}
+        assert statement["patients"] == {"images": 20, "epsilon": None}
 
 
 @pytest.mark.parametrize(
     "other",
-    [{"unit": "image"}, {"unit": "image", "patients": {"images": 8}}],
+    [{"unit": "image"}, {"unit": "image", "patients": {"images": 20}}],
     ids=["images", "images of patients"],
 )
 def test_a_plan_for_another_unit_is_refused(run: Run, other: dict[str, Any]) -> None:
@@ -211,18 +211,18 @@ def test_a_plan_for_another_unit_is_refused(run: Run, other: dict[str, Any]) -> 
 def test_a_plan_for_patients_of_fewer_images_is_refused(run: Run) -> None:
     run.plan(unit="image", patients={"images": 5})
     with pytest.raises(DataError, match="the plan is for patients {'images': 5}, the job for"):
-        run.train(unit="image", patients={"images": 8})
+        run.train(unit="image", patients={"images": 20})
 
 
 def test_an_edited_price_for_patients_is_refused(run: Run) -> None:
-    image = {"unit": "image", "patients": {"images": 8}, "methods": {"full": METHODS["full"]}}
+    image = {"unit": "image", "patients": {"images": 20}, "methods": {"full": METHODS["full"]}}
     run.plan(**image)
     record = json.loads(run.plans.read_text())
     del record["sha256"]
     record["methods"]["full"]["plan"]["patients"]["epsilon"] = 5.0
     run.plans.write_text(json.dumps({**record, "sha256": fingerprint(record)}))
     with pytest.raises(
-        PrivacyError, match="says epsilon 5 at .* to a patient of 8 images, but it is"
+        PrivacyError, match="says epsilon 5 at .* to a patient of 20 images, but it is"
     ):
         run.train(**image)
 
