@@ -25,7 +25,7 @@ rule embed_tsne:
     params:
         options=STUDY.tsne.embedding_params(),
         seed=STUDY.seed,
-        version=VERSIONS["embedding"],
+        version=VERSIONS["tsne"],
     message:
         "t-SNE of {wildcards.dataset}, {wildcards.backbone}"
     script:

@@ -18,8 +18,6 @@ from dpprobe.analyses.representation_law.law_record import (
     MEASURE_FIGURES,
     law_path,
 )
-from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL, LONG_TAIL_TABLES
-from dpprobe.analyses.long_tail.long_tail_record import SUFFIXES as LONG_TAIL_SUFFIXES
 from dpprobe.artifacts import fingerprint
 from dpprobe.analyses.audit.audit_record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
 from dpprobe.data.addresses import public_addresses
@@ -76,7 +74,6 @@ from dpprobe.study.dimensions import check_dimensions
 from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study
-from dpprobe.study.long_tails import long_tail_datasets
 from dpprobe.study.networks import (
     head_methods,
     network_cells,
@@ -123,7 +120,6 @@ IMBALANCE_FIGURES = ("imbalance", "imbalance_law")
 IMBALANCED = STUDY.imbalance.datasets if STUDY.imbalance else ()
 TEXT_BACKBONES = STUDY.text_backbones()
 AUDITED_CELLS = audit_cells(STUDY)
-LONG_TAIL_DATASETS = long_tail_datasets(STUDY)
 LAW_DATASETS, LAW_BACKBONES = law_datasets(STUDY), law_backbones(STUDY)
 LAW_NETWORKS = [list(network) for network in law_networks(STUDY)]
 LAW_FIGURES = [*MEASURE_FIGURES, *([ACCURACY_FIGURE] if LAW_NETWORKS else [])]
@@ -650,17 +646,6 @@ def audit_files(dataset):
     return [*audit_paths(dataset, AUDIT_SUFFIXES), *audit_marks(dataset)]
 
 
-def long_tail_paths(dataset, suffixes=LONG_TAIL_SUFFIXES):
-    """The measurements of the long tail of one dataset, where the study asks for them."""
-    return expand(
-        "<results>/{folder}/{dataset}/{backbone}{suffix}",
-        folder=LONG_TAIL,
-        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
-        backbone=STUDY.backbones,
-        suffix=suffixes,
-    )
-
-
 def law_files(dataset, suffixes=LAW_SUFFIXES):
     """The measurements of the laws of one dataset, where the study asks for them."""
     return [
@@ -727,59 +712,6 @@ def law_outputs(dataset):
         extension=["svg", "png"],
     )
     return [*law_files(dataset), *law_marks(dataset), *tables, *figures]
-
-
-def long_tail_records(*datasets):
-    """The records of long tails: of some datasets, or of all."""
-    return [
-        path
-        for dataset in datasets or LONG_TAIL_DATASETS
-        for path in long_tail_paths(dataset, [".json"])
-    ]
-
-
-def long_tail_summaries():
-    """The summaries of the datasets whose long tails are measured."""
-    return expand("<results>/summary/{dataset}.parquet", dataset=LONG_TAIL_DATASETS)
-
-
-def long_tail_files(dataset):
-    """All that is made of the long tail of one dataset."""
-    figures = expand(
-        "<results>/figures/{dataset}/long_tail.{extension}",
-        dataset=[dataset] if dataset in LONG_TAIL_DATASETS else [],
-        extension=["svg", "png"],
-    )
-    return [*long_tail_paths(dataset), *figures]
-
-
-def long_tail_study_files():
-    """The tables of long tails, and the figure beside the price of privacy where there is one."""
-    tables = expand(
-        "<results>/tables/{name}.{extension}",
-        name=LONG_TAIL_TABLES if LONG_TAIL_DATASETS else [],
-        extension=["csv", "md"],
-    )
-    return [*tables, *long_tail_gap_figure()]
-
-
-def long_tail_gap_figure():
-    """The figure of long tails beside the price of privacy: needs private and non-private cells, and points."""
-    cells = [cell for cell in study_cells() if cell.dataset in LONG_TAIL_DATASETS]
-    promised = [
-        cell
-        for cell in cells
-        if cell.epsilon != INFINITE and STUDY.methods[cell.method].private
-    ]
-    ceilings = [
-        cell for cell in cells if STUDY.methods[cell.method].head == CEILING_HEAD
-    ]
-    points = len(LONG_TAIL_DATASETS) * len(STUDY.backbones)
-    shown = promised and ceilings and points > 1 and STUDY.long_tail.memorisation
-    return expand(
-        "<results>/figures/long_tail_gap.{extension}",
-        extension=["svg", "png"] if shown else [],
-    )
 
 
 def compared_cells(wildcards):

@@ -32,7 +32,7 @@ rule write_report:
         ),
         audits=later(of_all_datasets, audit_paths),
         audit_marks=later(of_all_datasets, audit_marks),
-        long_tails=later(long_tail_records),
+        **section_inputs(),
         laws=later(of_all_datasets, law_records),
         law_marks=later(of_all_datasets, law_marks),
         fairness=later(of_all_datasets, fairness_records),

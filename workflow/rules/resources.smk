@@ -148,31 +148,6 @@ def training_minutes(wildcards, input, attempt):
     return int((30 + 6 * heads * size_mb(input) / 1e3) * attempt)
 
 
-def long_tail_sizes(wildcards, input):
-    """Rows clustered, rows scored, heads, and MB of features in float64 of each."""
-    options, (train, test) = STUDY.long_tail, table_rows(wildcards)
-    scored = options.memorisation.rows if options.memorisation else 0
-    heads = options.memorisation.heads if options.memorisation else 0
-    clustered = min(train, options.rows)
-    # features are float16 on disk
-    row_mb = 4 * size_mb(input.shards) / (train + test)
-    return clustered, min(clustered, scored), heads, row_mb * clustered, row_mb * test
-
-
-def long_tail_memory(wildcards, input, attempt):
-    """MB for a long tail: some copies of its features, and three tables of rows by rows at most."""
-    _, scored, _, clustered_mb, test_mb = long_tail_sizes(wildcards, input)
-    return int((2000 + 4 * clustered_mb + 2 * test_mb + 24 * scored**2 / 1e6) * attempt)
-
-
-def long_tail_minutes(wildcards, input, attempt):
-    """Minutes for a long tail, three times what was measured: clusterings by rows, heads by products of the rows."""
-    clustered, scored, heads, clustered_mb, _ = long_tail_sizes(wildcards, input)
-    columns = clustered_mb * 1e6 / 8 / clustered
-    operations = heads * min(scored * columns**2, scored**2 * columns, scored**3)
-    return int((20 + clustered / 2000 + operations / 1e10 / 60) * attempt)
-
-
 def tuning_memory(wildcards, input, attempt):
     """MB for a network: rows in memory, at most features.memory_mb of each split, and its passes.
 

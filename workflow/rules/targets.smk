@@ -107,7 +107,11 @@ for dataset in STUDY.datasets:
             lambda wildcards, dataset=dataset: network_paths(dataset_cells(dataset)),
             lambda wildcards, dataset=dataset: network_marks(dataset_cells(dataset)),
             later(audit_files, dataset),
-            later(long_tail_paths, dataset),
+            lambda wildcards, dataset=dataset: [
+                path
+                for analysis in MEASURED
+                for path in analysis.list_files(STUDY, "<results>", dataset)
+            ],
             later(law_files, dataset),
             later(fairness_files, dataset),
             later(imbalance_outputs, dataset),

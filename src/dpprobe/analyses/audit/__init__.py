@@ -4,6 +4,21 @@
 mechanism exceeds at a stated confidence. Importing this package imports neither NumPy nor SciPy.
 """
 
+from __future__ import annotations
+
+from dpprobe.analyses.analysis import Analysis
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
 
-__all__ = ["epsilon_lower_bound"]
+__all__ = ["ANALYSIS", "epsilon_lower_bound"]
+
+ANALYSIS = Analysis(
+    name="audit",
+    describe=(
+        "Test the promise of each cell by attacks on heads that are trained for it; not "
+        "done where absent."
+    ),
+    reads=(
+        "Membership attacks",
+        "they score real training rows, without noise; audits with synthetic canaries use none.",
+    ),
+)
