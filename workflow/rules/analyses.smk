@@ -69,16 +69,14 @@ def listed(paths):
 
 def analysis_outputs(analysis, *datasets):
     """Lists what an analysis makes: of some datasets, or of all with what it makes of them together."""
-    files = analysis.list_files(STUDY, "<results>", *datasets)
-    if analysis.target_shows:
-        chosen = [{"dataset": dataset} for dataset in datasets] or [{}]
-        files += [
-            path
-            for exhibit in analysis.exhibits
-            for place in chosen
-            for path in exhibit.list_files(STUDY, "<results>", **place)
-        ]
-    return files
+    exhibits = analysis.exhibits if analysis.target_shows else ()
+    shown = [
+        path
+        for exhibit in exhibits
+        for dataset in datasets or (None, *STUDY.datasets)
+        for path in exhibits_by_dataset(exhibit).get(dataset, [])
+    ]
+    return [*analysis.list_files(STUDY, "<results>", *datasets), *shown]
 
 
 def section_records(analysis):

@@ -12,6 +12,7 @@ from dpprobe.analyses.analysis import Analysis
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.study.study import Study
 
+# What a job's function may ask for beside its inputs, outputs, params and wildcards.
 STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
 
 

@@ -72,7 +72,7 @@ def _multi_label(study: Study, dataset: str) -> bool:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job: copies of its features, and tables of rows by rows; thrice what was measured.
+    """Estimates a job: copies of its features, tables of rows by rows, thrice the measured time.
 
     Clusterings take time by rows, heads by products of the rows.
     """

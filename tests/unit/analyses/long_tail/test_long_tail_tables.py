@@ -21,11 +21,11 @@ from dpprobe.analyses.long_tail.long_tail_tables import (
 from dpprobe.exhibits.tables import markdown
 from dpprobe.results.summary import Grid, read_grid, summarise_cells
 from tests.support.cell_files import write_cell
-from tests.support.long_tail_records import SCORES, long_tail_record
+from tests.support.long_tail_records import SCORES, long_tail_record, write_long_tail
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two backbones with a ceiling and private cells, and one without a ceiling."""
     root = tmp_path_factory.mktemp("cells")
     cells = [
@@ -35,7 +35,12 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
         if (backbone, method) != ("other", "nonprivate")
     ]
     summarise_cells(cells, root / "digits.parquet", study="study")
-    return read_grid([root / "digits.parquet"])
+    return root / "digits.parquet"
+
+
+@pytest.fixture(scope="module")
+def grid(summary: Path) -> Grid:
+    return read_grid([summary])
 
 
 def test_a_gap_is_from_the_ceiling_to_the_best_private_head(grid: Grid) -> None:
