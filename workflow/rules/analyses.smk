@@ -67,16 +67,27 @@ def listed(paths):
     return [paths] if isinstance(paths, str) else list(paths)
 
 
-def analysis_outputs(analysis, *datasets):
-    """Lists what an analysis makes: of some datasets, or of all with what it makes of them together."""
-    exhibits = analysis.exhibits if analysis.target_shows else ()
-    shown = [
+def shown_outputs(analysis, dataset):
+    """Lists the tables and figures of an analysis: of one dataset, or under None of all together."""
+    return [
         path
-        for exhibit in exhibits
-        for dataset in datasets or (None, *STUDY.datasets)
+        for exhibit in (analysis.exhibits if analysis.target_shows else ())
         for path in exhibits_by_dataset(exhibit).get(dataset, [])
     ]
-    return [*analysis.list_files(STUDY, "<results>", *datasets), *shown]
+
+
+def dataset_outputs(analysis, dataset):
+    """Lists all that an analysis makes of one dataset."""
+    files = analysis.list_files(STUDY, "<results>", dataset)
+    return [*files, *shown_outputs(analysis, dataset)]
+
+
+def analysis_outputs(analysis):
+    """Lists all that an analysis makes."""
+    return [
+        *shown_outputs(analysis, None),
+        *of_all_datasets(partial(dataset_outputs, analysis)),
+    ]
 
 
 def section_records(analysis):
@@ -139,4 +150,4 @@ for analysis in MEASURED:
             name:
                 f"{analysis.name}_{dataset}"
             input:
-                later(analysis_outputs, analysis, dataset),
+                later(dataset_outputs, analysis, dataset),
