@@ -10,9 +10,18 @@ from functools import cache, partial
 from pathlib import Path
 
 
-from dpprobe.analyses.representation_law.law_record import LAW_SUFFIXES, LAYERS, law_path
+from dpprobe.analyses.representation_law.law_record import (
+    LAW_SUFFIXES,
+    LAYERS,
+    law_path,
+)
 from dpprobe.artifacts import fingerprint
-from dpprobe.analyses.audit.audit_record import AUDIT_SUFFIXES, AUDITS, RECORD_SUFFIX, audit_path
+from dpprobe.analyses.audit.audit_record import (
+    AUDIT_SUFFIXES,
+    AUDITS,
+    RECORD_SUFFIX,
+    audit_path,
+)
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
 from dpprobe.analyses.fairness.fairness_record import FAIRNESS, TABLE_SUFFIX
