@@ -1,4 +1,4 @@
-"""A head in one file and one registry line, by the letter of docs/extending.md."""
+"""A head and an analysis, by the letter of docs/extending.md."""
 
 from __future__ import annotations
 
@@ -26,14 +26,32 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         shutil.copytree(repository / name, folder / name)
     shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
     page = (repository / "docs/extending.md").read_text()
-    module, line = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    heads, analyses = page.split("# An analysis of your own\n")
+    module, line = find_code(heads)
     (folder / "src/dpprobe/heads/nearest_mean.py").write_text(module)
-    registry = folder / "src/dpprobe/heads/registry.py"
-    start = "HEADS: dict[str, str] = {\n"
+    register(folder / "src/dpprobe/heads/registry.py", "HEADS: dict[str, str] = {\n", line)
+    *files, line = find_code(analyses)
+    places = re.findall(
+        r"^`(src/dpprobe/analyses/lengths/\w+\.py)`:$", analyses, flags=re.MULTILINE
+    )
+    for place, text in zip(places, files, strict=True):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).write_text(text)
+    registry = folder / "src/dpprobe/analysis_registry.py"
+    register(registry, "ANALYSES: dict[str, Registered] = {\n", line)
+    return folder
+
+
+def find_code(page: str) -> list[str]:
+    """Returns the Python of a page, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def register(registry: Path, start: str, line: str) -> None:
+    """Puts a line at the start of a registry."""
     text = registry.read_text()
     assert text.count(start) == 1
     registry.write_text(text.replace(start, start + line))
-    return folder
 
 
 def run(folder: Path, *command: str) -> str:
@@ -117,3 +135,29 @@ for dimension in (1, 2, 3, 16):
     assert float(sums[-1].norm(dim=1).max()) <= plan.mechanisms[0].sensitivity, dimension
 """
     run(extended, "-c", check)
+
+
+def test_the_page_s_analysis_goes_through_the_whole_workflow(
+    extended: Path, small: dict[str, Any], template: Template
+) -> None:
+    template(Workspace(repository=extended, directory=extended), small, *PREPARED)
+    small["lengths"] = {"rows": 500}
+    (extended / "study.yaml").write_text(yaml.safe_dump(small))
+    command = ("-m", "snakemake", "--profile", "none", "--cores", "2")
+    printed = run(extended, *command, "lengths_digits", "--configfile", "study.yaml")
+    assert "lengths of digits, pixels" in printed
+    record = json.loads((extended / "results/lengths/digits/pixels.json").read_text())
+    assert len(record["means"]) == 10
+    assert all(mean > 0 for mean in record["means"].values())
+    table = (extended / "results/tables/digits_lengths.csv").read_text().splitlines()
+    assert table[0] == "backbone,class,mean length"
+    assert len(table) == 11
+    small["lengths"] = {"rows": 400}
+    (extended / "study.yaml").write_text(yaml.safe_dump(small))
+    planned = run(extended, *command, "-n", "lengths", "--configfile", "study.yaml")
+    assert "lengths of digits, pixels" in planned, "another option measures again"
+    del small["lengths"]
+    (extended / "study.yaml").write_text(yaml.safe_dump(small))
+    assert "lengths of digits" not in run(
+        extended, *command, "-n", "all", "--configfile", "study.yaml"
+    )
