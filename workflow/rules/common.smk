@@ -24,7 +24,6 @@ from dpprobe.analyses.audit.audit_record import (
 )
 from dpprobe.data.addresses import public_addresses
 from dpprobe.errors import ConfigError
-from dpprobe.analyses.fairness.fairness_record import FAIRNESS, TABLE_SUFFIX
 from dpprobe.analyses.imbalance.imbalance_record import (
     IMBALANCE,
     IMBALANCE_SUFFIXES,
@@ -55,10 +54,9 @@ from dpprobe.results.network_record import (
     network_folder,
 )
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.audits import audit_cells
+from dpprobe.analyses.audit.audited_cells import audit_cells
 from dpprobe.study.check import check_study
 from dpprobe.study.dimensions import check_dimensions
-from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.imbalance import rare_classes
 from dpprobe.study.load import check_yaml, load_study
 from dpprobe.study.networks import (
@@ -68,7 +66,7 @@ from dpprobe.study.networks import (
     searched_methods,
 )
 from dpprobe.study.study import Cell
-from dpprobe.study.representation_law import law_backbones, law_datasets, law_networks
+from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets, law_networks
 from dpprobe.study.snapshot import RUN_KEY, SNAPSHOT_FILE, check_run, take_snapshot
 from dpprobe.tracking.receipt import store_missing
 from dpprobe.versions import RUN_VERSIONS, VERSIONS

@@ -3,13 +3,12 @@
 from functools import cache
 
 from dpprobe.artifacts import read_json
+from dpprobe.training.training_cost import estimate_memory_mb
 
 # Where only a download tells how many rows a dataset has: ImageNet's.
 UNKNOWN_ROWS = (1_281_167, 50_000)
 # MB a row while tables are written: places in tars, names and hashes, by bench/scale.py.
 PREPARED_ROW_MB = 0.001
-# Names and labels in memory over the size of shards of 768 features, which have 1,600 bytes a row: likewise.
-NAMES = 0.13
 
 
 def size_mb(paths):
@@ -50,18 +49,8 @@ def network_threads(wildcards):
 
 
 def training_memory(wildcards, input, attempt):
-    """MB for training: features of float16 on disk are float32 in memory, unless they are streamed.
-
-    Whitened rows are a copy of them; `auto` may choose that.
-    """
-    copies = 1 + any(
-        method.head == "auto" or method.normalize.kind == "whitened"
-        for method in STUDY.methods.values()
-    )
-    features = min(2.2 * size_mb(input), STUDY.features.memory_mb)
-    # of all rows, also where features are streamed
-    names = NAMES * size_mb(input)
-    return int((2000 + copies * features + names) * attempt)
+    """MB for training."""
+    return int(estimate_memory_mb(STUDY, size_mb(input)) * attempt)
 
 
 @cache
@@ -114,20 +103,6 @@ def audit_minutes(wildcards, input, attempt):
     return int(
         (30 + methods * (fits * 3 / 60 + 6 * shadows * size_mb(input) / 1e3)) * attempt
     )
-
-
-def fairness_memory(wildcards, input, attempt):
-    """MB for the groups: 2,000 resamples of the test units at a byte each, labels and scores, and a cell's results."""
-    _, test = table_rows(wildcards)
-    counts = test * STUDY.fairness.resamples / 1e6
-    largest = max([size_mb([path]) for path in input.predictions], default=0)
-    return int((3000 + counts + 8 * largest) * attempt)
-
-
-def fairness_minutes(wildcards, input, attempt):
-    """Minutes for the groups: a minute a head and million scores, five times what was measured."""
-    heads = len(compared_cells(wildcards)) * STUDY.seeds
-    return int((30 + heads * (0.5 + 0.5 * table_rows(wildcards)[1] / 25_000)) * attempt)
 
 
 def imbalance_memory(wildcards, input, attempt):

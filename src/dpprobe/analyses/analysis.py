@@ -56,7 +56,8 @@ class Measurement:
       words: the name of the job for a person, before "of <dataset>, <backbone>".
       needs: the files that it reads, by name.
       outputs: the files that it writes, below the results, by name; the record last, since it marks
-        that the job is done. A file with the name "" has no name in the rule.
+        that the job is done. A file with the name "" has none in the rule; the job gets it as
+        `output`.
       params: all else that the results depend on, beside the block of the study and the version. A
         function gets the study and the wildcards.
       job: the function that computes, as "module:function". It gets keyword arguments: each need

@@ -14,6 +14,7 @@ from dpprobe.study.study import Study
 
 # What a job's function may ask for beside its inputs, outputs, params and wildcards.
 STUDY, FOLDER, THREADS, OPTIONS = "study", "folder", "threads", "options"
+OUTPUT = "output"  # the argument of a file without a name
 
 
 def find_function(words: str) -> Callable[..., Any]:
@@ -74,7 +75,7 @@ def measure_analysis(
     if OPTIONS in asked and analysis.options is not None:
         offered[OPTIONS] = analysis.options.model_validate(params[OPTIONS])
     offered |= {
-        name: Path(path) for name, path in zip(declared.outputs, outputs, strict=True) if name
+        name or OUTPUT: Path(path) for name, path in zip(declared.outputs, outputs, strict=True)
     }
     given = {name: value for name, value in offered.items() if name in asked}
     for name, need in declared.needs.items():

@@ -27,6 +27,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dpprobe.analyses.audit.audited_cells import audit_cells
+from dpprobe.analyses.representation_law.measured_networks import law_backbones, law_datasets
 from dpprobe.analysis_registry import load_analyses
 from dpprobe.errors import DpprobeError
 from dpprobe.heads.facts import DataFacts
@@ -37,8 +39,6 @@ from dpprobe.privacy.limits import INFINITE, epsilon_value
 from dpprobe.privacy.plan import Plan
 from dpprobe.progress import Progress
 from dpprobe.results.summary import rounded_up
-from dpprobe.study.audits import audit_cells
-from dpprobe.study.representation_law import law_backbones, law_datasets
 from dpprobe.study.study import Study
 
 logger = logging.getLogger("dpprobe")
@@ -177,7 +177,7 @@ def _not_private(study: Study, dataset: str) -> list[str]:
     attacks = (
         f"{cell.backbone}/{cell.method} at epsilon {cell.epsilon}, attacks on membership"
         for cell in audit_cells(study, dataset)
-        if study.audit and study.audit.membership
+        if study.block("audit") and study.block("audit").membership
     )
     return [*cells, *probes, *measured, *laws, *attacks]
 

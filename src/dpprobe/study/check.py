@@ -17,13 +17,10 @@ from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import worth_to_group
 from dpprobe.privacy.limits import INFINITE, delta_fault, delta_warning
-from dpprobe.study.audits import audit_faults
 from dpprobe.study.empty_parts import empty_parts
-from dpprobe.study.fairness import fairness_faults
 from dpprobe.study.folders import folder_faults
 from dpprobe.study.networks import network_faults
 from dpprobe.study.public_files import PublicFiles
-from dpprobe.study.representation_law import law_faults
 from dpprobe.study.study import Study
 
 
@@ -45,14 +42,11 @@ def check_study(study: Study) -> list[str]:
         with report.part(f"releases.{name}"):
             report.errors += _check_release(study, name)
             report.warnings += _warn_of_unmeasured(study, name)
-    report.errors += [f"config: audit: {fault}" for fault in audit_faults(study)]
     report.errors += [
         f"config: {analysis.name}: {fault}"
         for analysis in load_analyses()
         for fault in analysis.faults(study)
     ]
-    report.errors += [f"config: representation_law: {fault}" for fault in law_faults(study)]
-    report.errors += [f"config: fairness: {fault}" for fault in fairness_faults(study)]
     report.errors += [f"config: {fault}" for fault in network_faults(study)]
     public_files = PublicFiles(study)
     for name in study.methods:

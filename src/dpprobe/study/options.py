@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -14,15 +13,9 @@ from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
-    epsilon_token,
 )
 
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
-
-
-def _tokens(value: Any) -> Any:
-    """Reads a list of epsilons as their tokens."""
-    return list(map(epsilon_token, value)) if isinstance(value, list | tuple) else value
 
 
 def _class_name(value: Any) -> Any:
@@ -210,177 +203,6 @@ class ImbalanceOptions(Options):
                     raise ValueError(f"{key}: {value} stands twice in the list; remove one")
         if min(self.fractions, default=1.0) == 1:
             raise ValueError("fractions: none is below 1, so that no class is rare; add some")
-        return self
-
-
-class MembershipOptions(Options):
-    """Attacks that ask of real training rows whether a head was trained on them."""
-
-    shadows: int = Field(
-        128, ge=8, le=10_000, description="Heads trained, each with half of the attacked units."
-    )
-    targets: int | None = Field(
-        None,
-        ge=1,
-        description="Of these heads, those that are attacked, by the others; all where absent.",
-    )
-    rows: int = Field(
-        2000, ge=2, description="Units attacked at most; every head is trained on the others."
-    )
-    mislabelled: float = Field(
-        0.02,
-        ge=0,
-        lt=1,
-        description="Share of the attacked units whose labels are changed: outliers, the easiest "
-        "to tell.",
-    )
-
-    @model_validator(mode="after")
-    def _check_targets(self) -> MembershipOptions:
-        if self.targets is not None and self.targets > self.shadows:
-            raise ValueError(
-                f"targets: {self.targets} of {self.shadows} shadows; write at most that"
-            )
-        return self
-
-
-class AuditOptions(Options):
-    """Tests of the promise of each cell, on heads that are trained for them alone."""
-
-    methods: tuple[Name, ...] | None = Field(
-        None,
-        min_length=1,
-        description="Absent, all private ones, and with `membership` the others too.",
-    )
-    epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
-    )
-    runs: int = Field(
-        200,
-        ge=10,
-        le=10_000_000,
-        description="Fits of the white-box test of a cell, about half of them with the canary.",
-    )
-    confidence: float = Field(
-        0.95, ge=0.5, lt=1, description="At which a lower bound on epsilon holds."
-    )
-    controls: bool = Field(
-        False,
-        description="Audit broken mechanisms too, each of which has to exceed the cell's claim.",
-    )
-    membership: MembershipOptions | None = Field(
-        None,
-        description="Attack real rows too: these results are private, as a cell's test scores are. "
-        "Not done where absent.",
-    )
-
-    @model_validator(mode="after")
-    def _check_runs(self) -> AuditOptions:
-        # A test right in all runs shows at most this accuracy; a guess is right in half of them.
-        best = (1 - self.confidence) ** (1 / self.runs)
-        if best <= 0.5:
-            fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
-            raise ValueError(
-                f"runs: {self.runs} show nothing at confidence {self.confidence:g}, even where a "
-                f"test is right in all; write {fewest} or more"
-            )
-        return self
-
-
-class RepresentationLawOptions(Options):
-    """Separability and prediction residual of each block, frozen and tuned: not private."""
-
-    methods: tuple[Name, ...] | None = Field(
-        None,
-        description="Methods whose tuned networks are measured beside the frozen one; all that "
-        "tune networks where absent.",
-    )
-    epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
-    )
-    rows: int = Field(
-        10_000, ge=20, description="Rows of each split used at most; of more, a seeded sample."
-    )
-    token: Literal["class", "pooled"] = Field(
-        "class",
-        description="A transformer's features of a block: its class token, or the mean of its "
-        "patches. Those without such a token, and convolutional networks, are pooled.",
-    )
-    shuffles: int = Field(
-        3, ge=1, le=100, description="Measurements with shuffled labels, the null beside each law."
-    )
-
-    @field_validator("methods")
-    @classmethod
-    def _check_methods(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for value in values or ():
-            if values is not None and values.count(value) > 1:
-                raise ValueError(f"{value} stands twice in the list; remove one")
-        return values
-
-
-class MinimumOptions(Options):
-    """The test units (patients, or rows) that a group needs to be compared."""
-
-    units: int = Field(30, ge=2, description="In all.")
-    positives: int = Field(
-        10, ge=1, description="With a label, for its recall and AUC to be compared."
-    )
-    negatives: int = Field(10, ge=1, description="Without a label, for its AUC to be compared.")
-
-
-class FalsePositiveRate(Options):
-    """A threshold: the smallest score that at most this share of the negatives lies above."""
-
-    false_positive_rate: float = Field(
-        gt=0, lt=1, description="Of the test rows without a label: for evaluation only."
-    )
-
-
-class FairnessOptions(Options):
-    """Comparison of subgroups of the test rows, in every cell. Not private."""
-
-    groups: tuple[str, ...] | None = Field(
-        None,
-        min_length=1,
-        description="Group columns of the datasets, or `class`; where absent every group column, "
-        "and the classes of a dataset that has none.",
-    )
-    pairs: tuple[tuple[str, str], ...] = Field(
-        (), description="Pairs of group columns whose intersections are compared too: [[sex, age]]."
-    )
-    methods: tuple[Name, ...] | None = Field(
-        None, min_length=1, description="All where absent; references are always compared."
-    )
-    epsilons: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_tokens)] | None = (
-        Field(None, description="Some of the study's; all where absent.")
-    )
-    minimum: MinimumOptions = Field(
-        MinimumOptions(),
-        description="The test units that a group needs: smaller groups are named and left out.",
-    )
-    thresholds: tuple[
-        Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | FalsePositiveRate, ...
-    ] = Field(
-        (0.5, FalsePositiveRate(false_positive_rate=0.1)),
-        description="Probabilities above which a label counts as predicted, or "
-        "{false_positive_rate: r}. With more than two classes the top one is predicted.",
-    )
-    resamples: int = Field(
-        2000, ge=200, le=100_000, description="Bootstrap resamples of the test units."
-    )
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="Of the intervals.")
-    reference: Name | None = Field(
-        None,
-        description="The method whose heads without privacy the gaps are compared with; where "
-        "absent the non-private ceiling, or in a study without one the same method at inf.",
-    )
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> FairnessOptions:
-        for first, second in self.pairs:
-            if first == second:
-                raise ValueError(f"pairs: [{first}, {second}]: a pair needs two different columns")
         return self
 
 

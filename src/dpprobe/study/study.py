@@ -32,8 +32,6 @@ from dpprobe.privacy.limits import (
 from dpprobe.study import catalog
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.options import (
-    AuditOptions,
-    FairnessOptions,
     FeatureOptions,
     FewShotOptions,
     FineTuningOptions,
@@ -43,7 +41,6 @@ from dpprobe.study.options import (
     PrivacyOptions,
     ReleaseOptions,
     ReportOptions,
-    RepresentationLawOptions,
     TrackingOptions,
     TsneOptions,
 )
@@ -154,11 +151,6 @@ class _Beginning(Options):
         description="Make one class after another rare and compare what private heads learn of "
         "it; not done where absent.",
     )
-    audit: AuditOptions | None = Field(
-        None,
-        description="Test the promise of each cell by attacks on heads that are trained for it; "
-        "not done where absent.",
-    )
 
 
 def _with_analyses(beginning: type[Options]) -> type[Options]:
@@ -183,16 +175,6 @@ else:
 class Study(_Analysed):
     """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
 
-    representation_law: RepresentationLawOptions | None = Field(
-        None,
-        description="Laws of separability over the blocks of frozen and tuned networks, not "
-        "private; not done where absent.",
-    )
-    fairness: FairnessOptions | None = Field(
-        None,
-        description="Compare subgroups of the test rows, private heads beside non-private ones; "
-        "not done where absent.",
-    )
     releases: dict[Name, ReleaseOptions] = Field(
         {},
         description="Heads to hand out, each made once by the target release_<name>, or all by "

@@ -7,7 +7,9 @@ mechanism exceeds at a stated confidence. Importing this package imports neither
 from __future__ import annotations
 
 from dpprobe.analyses.analysis import Analysis
+from dpprobe.analyses.audit.audited_cells import audit_cells, audit_faults
 from dpprobe.analyses.audit.bounds import epsilon_lower_bound
+from dpprobe.analyses.audit.options import AuditOptions
 
 __all__ = ["ANALYSIS", "epsilon_lower_bound"]
 
@@ -21,4 +23,7 @@ ANALYSIS = Analysis(
         "Membership attacks",
         "they score real training rows, without noise; audits with synthetic canaries use none.",
     ),
+    options=AuditOptions,
+    faults=audit_faults,
+    datasets=lambda study: list(study.datasets) if audit_cells(study) else [],
 )

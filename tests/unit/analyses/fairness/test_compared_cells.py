@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dpprobe.analyses.fairness.compared_cells import fairness_cells, reference_of
 from dpprobe.errors import ConfigError
 from dpprobe.study.check import check_study
-from dpprobe.study.fairness import fairness_cells, reference_of
 from dpprobe.study.load import load_study
 from tests.support.small_study import STUDY
 

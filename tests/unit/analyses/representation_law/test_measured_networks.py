@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from dpprobe.errors import ConfigError
-from dpprobe.heads.registry import method_options
-from dpprobe.study.load import load_study
-from dpprobe.study.representation_law import (
+from dpprobe.analyses.representation_law.measured_networks import (
     law_backbones,
     law_datasets,
     law_faults,
     law_networks,
     tuning,
 )
+from dpprobe.errors import ConfigError
+from dpprobe.heads.registry import method_options
+from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
 from tests.support.small_study import STUDY
 
