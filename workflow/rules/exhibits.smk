@@ -1,6 +1,6 @@
 """A rule for each exhibit: the tables and figures that the package declares."""
 
-from dpprobe.reporting.registry import EXHIBITS
+from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 
 # What MLflow shows beside the cells of a dataset.
 TRACKED_FIGURES = (
@@ -10,8 +10,15 @@ TRACKED_FIGURES = (
     "plot_option",
     "plot_fairness",
 )
-# The tables that the report and MLflow have; others are parts of an analysis.
-SHOWN_TABLES = ("write_dataset_table", "write_fairness_table", "write_law_tables")
+# The tables that a target of their own makes: of the papers, or of an analysis.
+APART = ("write_paper_tables", "write_imbalance_tables")
+# The tables that the report can show.
+REPORTED_TABLES = (
+    "write_tables",
+    "write_dataset_table",
+    "write_fairness_table",
+    "write_law_tables",
+)
 
 
 @cache
@@ -26,12 +33,12 @@ def exhibits_by_dataset(exhibit):
     }
 
 
-def exhibit_paths(dataset, *, kind=None, names=None):
-    """The files of the exhibits of one dataset, or under None of all: of a kind, or of some names."""
+def exhibit_paths(dataset, *, kind=None, names=()):
+    """The files of the exhibits of one dataset, or under None of all: of a kind, or of some names in their order."""
+    of_kind = [exhibit for exhibit in EXHIBITS if exhibit.kind == kind]
     return [
         path
-        for exhibit in EXHIBITS
-        if exhibit.kind == kind or exhibit.name in (names or ())
+        for exhibit in (of_kind or map(find_exhibit, names))
         for path in exhibits_by_dataset(exhibit).get(dataset, [])
     ]
 
@@ -61,17 +68,22 @@ def study_figures():
     ]
 
 
-def table_paths(dataset):
-    """The tables of one dataset."""
-    return exhibit_paths(dataset, names=SHOWN_TABLES)
+def table_paths(dataset, names=None):
+    """The tables of one dataset, or under None of all: every one, or those of some exhibits."""
+    chosen = [
+        exhibit.name
+        for exhibit in EXHIBITS
+        if exhibit.kind == "table" and exhibit.name not in APART
+    ]
+    return exhibit_paths(dataset, names=names or chosen)
 
 
-def study_tables():
+def study_tables(names=None):
     """The tables that people read, with the summaries that they are made of; without the papers' tables."""
     return [
         *FILES.list_summaries(),
-        *exhibit_paths(None, names=("write_tables",)),
-        *of_all_datasets(table_paths),
+        *table_paths(None, names),
+        *of_all_datasets(table_paths, names),
     ]
 
 

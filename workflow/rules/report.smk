@@ -11,7 +11,7 @@ rule write_report:
             backbone=STUDY.backbones,
             split=["train", "test"],
         ),
-        tables=lambda wildcards: [*study_tables(), *shown_paper_tables()],
+        tables=lambda wildcards: [*study_tables(REPORTED_TABLES), *shown_paper_tables()],
         # without the overlap figures: private photographs, and people send the page around
         figures=lambda wildcards: [
             path
