@@ -32,12 +32,15 @@ PLACE = {"dataset": "digits", "backbone": "pixels"}
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    """A study that asks for every analysis that needs no more than features of digits."""
+    """A study that asks for every analysis whose rule is made from its declaration."""
     return load_study(
         {
             "study": "contract",
             "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
-            "backbones": {"pixels": {"family": "pixels"}},
+            "backbones": {
+                "pixels": {"family": "pixels"},
+                "clip": {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"},
+            },
             "methods": {"sgd": {"head": "sgd"}, "ceiling": {"head": "nonprivate"}},
             "epsilons": [1, "inf"],
             "delta": 1e-5,
@@ -99,25 +102,25 @@ def test_outputs_stand_below_the_registered_folder(analysis: Analysis) -> None:
 def test_a_study_that_asks_gets_inputs_params_and_a_cost(analysis: Analysis, study: Study) -> None:
     declared = analysis.measurement
     assert declared is not None
-    if "pixels" not in analysis.backbones(study):
-        pytest.skip("needs a backbone that reads text")
-    assert analysis.datasets(study)
+    assert "digits" in analysis.datasets(study)
+    backbones = analysis.backbones(study)
+    place = {"dataset": "digits", "backbone": backbones[0]}
     files = StudyFiles(study)
-    inputs = {name: need.paths(files, PLACE) for name, need in declared.needs.items()}
+    inputs = {name: need.paths(files, place) for name, need in declared.needs.items()}
     assert any(inputs.values())
     values: dict[str, Any] = {
-        name: value(study, PLACE) if callable(value) else value
+        name: value(study, place) if callable(value) else value
         for name, value in declared.params.items()
     }
     assert None not in [value for name, value in values.items() if name != "metric"]
     size = JobSize(
         inputs=inputs, measure_mb=lambda paths: 2.0 * len(list(paths)), count_rows=lambda: (90, 10)
     )
-    cost = declared.cost(study, PLACE, size)
+    cost = declared.cost(study, place, size)
     assert isinstance(cost, Cost)
     assert min(cost) > 0
     made = analysis.list_files(study, "results", "digits")
-    assert len(made) == len(declared.outputs)
+    assert len(made) == len(declared.outputs) * len(backbones)
     assert analysis.list_files(study, "results", "elsewhere") == []
 
 
