@@ -15,8 +15,8 @@ from dpprobe.analyses.representation_law.measured_networks import (
     tuning,
 )
 from dpprobe.finetune.options import Options
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 
 SETTINGS = ("constant", "searched")
 

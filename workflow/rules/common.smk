@@ -55,11 +55,11 @@ from dpprobe.results.network_record import (
 )
 from dpprobe.results.study_files import StudyFiles
 from dpprobe.analyses.audit.audited_cells import audit_cells
-from dpprobe.study.check import check_study
-from dpprobe.study.dimensions import check_dimensions
+from dpprobe.study.study_checks import check_study
+from dpprobe.study.dimension_checks import check_dimensions
 from dpprobe.study.imbalance import rare_classes
-from dpprobe.study.load import check_yaml, load_study
-from dpprobe.study.networks import (
+from dpprobe.study.study_file import check_yaml, load_study
+from dpprobe.study.network_methods import (
     head_methods,
     network_methods,
     network_options,

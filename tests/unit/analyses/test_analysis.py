@@ -16,8 +16,8 @@ from dpprobe.analyses.measuring import FOLDER, OPTIONS, OUTPUT, STUDY, THREADS, 
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.options import Options
 from dpprobe.results.study_files import StudyFiles
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS
 from tests.conftest import REPOSITORY
 

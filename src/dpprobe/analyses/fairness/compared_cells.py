@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dpprobe.data.groups import CLASSES, group_name
+from dpprobe.data.group_columns import CLASSES, group_name
 from dpprobe.data.options import DatasetOptions
 from dpprobe.privacy.limits import INFINITE
 

@@ -16,8 +16,8 @@ from dpprobe.analyses.representation_law.measured_networks import (
 )
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import method_options
-from dpprobe.study.load import load_study
 from dpprobe.study.study import Study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import STUDY
 
 METHODS = {
