@@ -156,6 +156,8 @@ def test_the_page_s_analysis_goes_through_the_whole_workflow(
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     planned = run(extended, *command, "-n", "lengths", "--configfile", "study.yaml")
     assert "lengths of digits, pixels" in planned, "another option measures again"
+    planned = run(extended, *command, "-n", "all", "--configfile", "study.yaml")
+    assert "lengths of digits, pixels" in planned, "part of `all` where asked for"
     del small["lengths"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     assert "lengths of digits" not in run(

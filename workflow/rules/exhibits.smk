@@ -11,7 +11,11 @@ TRACKED_FIGURES = (
     "plot_fairness",
 )
 # The tables that a target of their own makes: of the papers, or of an analysis.
-APART = ("write_paper_tables", "write_imbalance_tables")
+APART = (
+    "write_paper_tables",
+    "write_imbalance_tables",
+    *(each.name for analysis in MEASURED for each in analysis.exhibits),
+)
 # The tables that the report can show.
 REPORTED_TABLES = (
     "write_tables",

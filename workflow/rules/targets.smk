@@ -99,7 +99,7 @@ for dataset in STUDY.datasets:
             lambda wildcards, dataset=dataset: [
                 path
                 for analysis in MEASURED
-                for path in analysis.list_files(STUDY, "<results>", dataset)
+                for path in dataset_outputs(analysis, dataset)
             ],
             later(law_files, dataset),
             later(imbalance_outputs, dataset),
