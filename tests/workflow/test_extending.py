@@ -1,4 +1,4 @@
-"""A head and an analysis, by the letter of docs/extending.md."""
+"""A head, a table, a figure and an analysis with one registry line each, by docs/extending.md."""
 
 from __future__ import annotations
 
@@ -17,41 +17,53 @@ import yaml
 
 from .conftest import PREPARED, TIMEOUT, Template, Workspace
 
+FIGURE = "results/figures/digits/accuracy_points"
+
+
+def read_code(page: str, heading: str) -> list[str]:
+    """Reads the Python code below a heading of the page, up to the next one of its level."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+
+
+def insert(path: Path, start: str, line: str) -> None:
+    """Inserts a line of the page below the line of a registry that opens it."""
+    text = path.read_text()
+    assert text.count(start) == 1
+    path.write_text(text.replace(start, start + line))
+
 
 @pytest.fixture(scope="module")
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the page's file and line in it."""
+    """A copy of the project with the page's files and lines in it."""
     folder = tmp_path_factory.mktemp("extended")
     for name in ("src", "workflow", "scripts", "envs", "resources"):
         shutil.copytree(repository / name, folder / name)
     shutil.copyfile(repository / "Snakefile", folder / "Snakefile")
     page = (repository / "docs/extending.md").read_text()
-    heads, analyses = page.split("# An analysis of your own\n")
-    module, line = find_code(heads)
-    (folder / "src/dpprobe/heads/nearest_mean.py").write_text(module)
-    register(folder / "src/dpprobe/heads/registry.py", "HEADS: dict[str, str] = {\n", line)
-    *files, line = find_code(analyses)
-    places = re.findall(
-        r"^`(src/dpprobe/analyses/lengths/\w+\.py)`:$", analyses, flags=re.MULTILINE
-    )
-    for place, text in zip(places, files, strict=True):
-        (folder / place).parent.mkdir(exist_ok=True)
-        (folder / place).write_text(text)
-    registry = folder / "src/dpprobe/analysis_registry.py"
-    register(registry, "ANALYSES: dict[str, Registered] = {\n", line)
+    package = folder / "src/dpprobe"
+    module, line = read_code(page, "Add a head")
+    (package / "heads/nearest_mean.py").write_text(module)
+    insert(package / "heads/registry.py", "HEADS: dict[str, str] = {\n", line)
+    registry = package / "reporting/registry.py"
+    for heading, place in (
+        ("Add a table", "reporting/best_of_methods.py"),
+        ("Add a figure", "reporting/figures/cell_points.py"),
+    ):
+        module, line = read_code(page, heading)
+        assert f"`src/dpprobe/{place}`" in page
+        (package / place).write_text(module)
+        insert(registry, "EXHIBITS: tuple[Exhibit, ...] = (\n", line)
+        room, name = Path(place).parent, Path(place).stem
+        imported = f"from dpprobe.{'.'.join(room.parts)} import {name}\n"
+        insert(registry, "from dpprobe.exhibits.exhibit import Exhibit\n", imported)
+    *modules, line = read_code(page, "Add an analysis")
+    places = re.findall(r"^`src/dpprobe/(analyses/lengths/\w+\.py)`:$", page, flags=re.MULTILINE)
+    for place, module in zip(places, modules, strict=True):
+        (package / place).parent.mkdir(exist_ok=True)
+        (package / place).write_text(module)
+    insert(package / "analysis_registry.py", "ANALYSES: dict[str, Registered] = {\n", line)
     return folder
-
-
-def find_code(page: str) -> list[str]:
-    """Returns the Python of a page, block by block."""
-    return re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-
-
-def register(registry: Path, start: str, line: str) -> None:
-    """Puts a line at the start of a registry."""
-    text = registry.read_text()
-    assert text.count(start) == 1
-    registry.write_text(text.replace(start, start + line))
 
 
 def run(folder: Path, *command: str) -> str:
@@ -77,7 +89,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     small["epsilons"] = [1, 8, "inf"]
     (extended / "study.yaml").write_text(yaml.safe_dump(small))
     run(
-        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables",
+        extended, "-m", "snakemake", "--profile", "none", "--cores", "2", "tables", f"{FIGURE}.svg",
         "--configfile", "study.yaml",
     )  # fmt: skip
     table = pq.read_table(extended / "results/summary/digits.parquet").to_pandas()
@@ -89,6 +101,16 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     (mechanism,) = statement["mechanisms"]
     assert mechanism["name"] == "class sums and counts"
     assert statement["epsilon_realised"] <= 1
+    shown = (extended / "results/tables/digits_best_of_methods.md").read_text()
+    assert "| nearest_mean |" in shown
+    assert "| ceiling | inf |" in shown
+    assert "digits" in (extended / f"{FIGURE}.svg").read_text()
+    (extended / f"{FIGURE}.svg").unlink()
+    planned = run(
+        extended, "-m", "snakemake", "--profile", "none", "-n", "results/report.html",
+        "--configfile", "study.yaml",
+    )  # fmt: skip
+    assert "results of all cells of digits" in planned  # the report shows it
 
 
 def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
@@ -140,26 +162,26 @@ for dimension in (1, 2, 3, 16):
 def test_the_page_s_analysis_goes_through_the_whole_workflow(
     extended: Path, small: dict[str, Any], template: Template
 ) -> None:
-    template(Workspace(repository=extended, directory=extended), small, *PREPARED)
-    small["lengths"] = {"rows": 500}
-    (extended / "study.yaml").write_text(yaml.safe_dump(small))
-    command = ("-m", "snakemake", "--profile", "none", "--cores", "2")
-    printed = run(extended, *command, "lengths_digits", "--configfile", "study.yaml")
-    assert "lengths of digits, pixels" in printed
-    record = json.loads((extended / "results/lengths/digits/pixels.json").read_text())
+    folder = extended / "measured"
+    folder.mkdir()
+    template(Workspace(repository=extended, directory=folder), small, *PREPARED)
+    study = folder / "study.yaml"
+    command = (
+        "-m", "snakemake", "--profile", "none", "--cores", "2", "--directory", str(folder),
+        "--configfile", str(study),
+    )  # fmt: skip
+    study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 500}}))
+    assert "lengths of digits, pixels" in run(extended, *command, "--", "lengths_digits")
+    record = json.loads((folder / "results/lengths/digits/pixels.json").read_text())
     assert len(record["means"]) == 10
     assert all(mean > 0 for mean in record["means"].values())
-    table = (extended / "results/tables/digits_lengths.csv").read_text().splitlines()
+    table = (folder / "results/tables/digits_lengths.csv").read_text().splitlines()
     assert table[0] == "backbone,class,mean length"
     assert len(table) == 11
-    small["lengths"] = {"rows": 400}
-    (extended / "study.yaml").write_text(yaml.safe_dump(small))
-    planned = run(extended, *command, "-n", "lengths", "--configfile", "study.yaml")
-    assert "lengths of digits, pixels" in planned, "another option measures again"
-    planned = run(extended, *command, "-n", "all", "--configfile", "study.yaml")
-    assert "lengths of digits, pixels" in planned, "part of `all` where asked for"
-    del small["lengths"]
-    (extended / "study.yaml").write_text(yaml.safe_dump(small))
-    assert "lengths of digits" not in run(
-        extended, *command, "-n", "all", "--configfile", "study.yaml"
-    )
+
+    study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 400}}))
+    for target in ("lengths", "all"):  # another option measures again, also as a part of `all`
+        planned = run(extended, *command, "--dry-run", "--", target)
+        assert "lengths of digits, pixels" in planned
+    study.write_text(yaml.safe_dump(small))
+    assert "lengths of digits" not in run(extended, *command, "--dry-run", "--", "all")
