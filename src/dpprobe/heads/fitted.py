@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from dpprobe.heads.first_order_options import FirstOrderOptions
+    from dpprobe.heads.gradient_options import GradientOptions
     from dpprobe.heads.rows import Transform
 
 # The name of released priors in files.
@@ -78,7 +78,7 @@ class Heads:
         return arrays if self.priors is None else {**arrays, CLASS_PRIORS: self.priors}
 
 
-def finite_weights(weights: torch.Tensor, options: FirstOrderOptions) -> npt.NDArray[np.float32]:
+def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
     """Returns the weights as NumPy's.
 
     Raises:

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from dpprobe.heads.normalisation import Centred, Normalize
+from dpprobe.heads.normalisation import CENTRED_BY_DEFAULT, Centred, Normalize
 from dpprobe.heads.options import MethodOptions
 
 GRADIENTS = "gradients"
 SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
+# Of heads that solve with a released second moment.
+Ridge = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="lambda, added to the released matrix before it is inverted. Where absent it "
+        "is set from the noise, the dimension and the number of classes, all public; without noise "
+        "from the dimension and the rows' mean square. 0 is none but for rounding.",
+    ),
+]
+# Of heads that release sums of rows by their labels, one or several a row.
+MaxLabels = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="Of rows with several labels: so many count in full, more are scaled down "
+        "together. It scales the sensitivity of sums by label by its square root.",
+    ),
+]
 
 
 class RowOptions(MethodOptions):
@@ -21,10 +41,7 @@ class RowOptions(MethodOptions):
     become 0, the constant as well.
     """
 
-    normalize: Normalize = Field(
-        default_factory=Centred,
-        description="As everywhere; centred by default, from a share of the head's budget.",
-    )
+    normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
     max_row_norm: float = Field(
         1.0,
         ge=SMALLEST_ROW_NORM,
@@ -45,35 +62,3 @@ class RowOptions(MethodOptions):
     def longest(self) -> float:
         """S, the largest norm of a row with its constant."""
         return float(self.max_row_norm * (1 + self.intercept**2) ** 0.5)
-
-
-class LabelSumOptions(RowOptions):
-    """A head that releases sums of rows by their labels, one or several a row; scores no logits."""
-
-    max_labels: int = Field(
-        1,
-        ge=1,
-        description="Of rows with several labels: so many count in full, more are scaled down "
-        "together. It scales the sensitivity of sums by label by its square root.",
-    )
-
-    @property
-    def multi_label(self) -> bool:
-        return True
-
-    @property
-    def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        return "none"
-
-
-class SolverOptions(RowOptions):
-    """A head that solves with a released second moment."""
-
-    ridge: float | None = Field(
-        None,
-        ge=0,
-        allow_inf_nan=False,
-        description="lambda, added to the released matrix before it is inverted. Where absent it "
-        "is set from the noise, the dimension and the number of classes, all public; without noise "
-        "from the dimension and the rows' mean square. 0 is none but for rounding.",
-    )
