@@ -11,6 +11,25 @@ from dpprobe.heads.options import MethodOptions
 
 GRADIENTS = "gradients"
 SMALLEST_ROW_NORM, LARGEST_ROW_NORM = 1e-4, 1e4
+MaxRowNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_ROW_NORM,
+        le=LARGEST_ROW_NORM,
+        allow_inf_nan=False,
+        description="Each row is clipped to this L2 norm, C; 1 is what centred and l2 rows have.",
+    ),
+]
+RowIntercept = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row, as a part of max_row_norm: what biases "
+        "are learned from. It adds its square to the squared sensitivity; 0 learns none.",
+    ),
+]
 # Of heads that solve with a released second moment.
 Ridge = Annotated[
     float | None,
@@ -42,21 +61,8 @@ class RowOptions(MethodOptions):
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
-    max_row_norm: float = Field(
-        1.0,
-        ge=SMALLEST_ROW_NORM,
-        le=LARGEST_ROW_NORM,
-        allow_inf_nan=False,
-        description="Each row is clipped to this L2 norm, C; 1 is what centred and l2 rows have.",
-    )
-    intercept: float = Field(
-        0.2,
-        ge=0,
-        le=10,
-        allow_inf_nan=False,
-        description="The constant appended to each row, as a part of max_row_norm: what biases "
-        "are learned from. It adds its square to the squared sensitivity; 0 learns none.",
-    )
+    max_row_norm: MaxRowNorm = 1.0
+    intercept: RowIntercept = 0.2
 
     @property
     def longest(self) -> float:

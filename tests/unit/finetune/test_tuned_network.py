@@ -19,8 +19,8 @@ from dpprobe.backbones.loading import load
 from dpprobe.backbones.networks import Graph
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
-from dpprobe.finetune.adapters import ChannelAffine
 from dpprobe.finetune.cut_shards import cut_backbone
+from dpprobe.finetune.lora_and_film import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.standard_form import SelfAttention, standard_form
 from dpprobe.finetune.tuned_network import (
