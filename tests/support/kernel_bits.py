@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.machine_code import MachineCode
 
 if TYPE_CHECKING:
     import numpy as np

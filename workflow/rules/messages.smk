@@ -7,7 +7,7 @@ from snakemake.logging import DefaultFilter, LogEvent, get_event, logger
 from snakemake.settings.enums import Quietness
 from snakemake.workflow import NOTHING_TO_BE_DONE_MSG
 
-from dpprobe.launch import profile_words, run_words
+from dpprobe.study.run_command import profile_words, run_words
 from dpprobe.logs import BRIEF
 
 PROGRESS_SECONDS = 10  # at least, between two lines that say how many jobs are done

@@ -14,8 +14,8 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.disk import unwritable
-from dpprobe.launch import NO_OBJECT_STORE
+from dpprobe.artifacts import unwritable
+from dpprobe.study.run_command import NO_OBJECT_STORE
 
 
 def make_no_backup(persistence, path):

@@ -34,7 +34,6 @@ from dpprobe.audit.record import (
     audit_path,
     power_in_words,
 )
-from dpprobe.code_version import code_version
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError, may_pass
 from dpprobe.features.store import FeatureStore
@@ -47,7 +46,7 @@ from dpprobe.study.options import AuditOptions
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.plan_file import check_prices
 from dpprobe.training.tasks import Job, plan_identity, read_job_plans
-from dpprobe.versions import VERSIONS
+from dpprobe.versions import VERSIONS, code_version
 
 logger = logging.getLogger("dpprobe")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dpprobe.accelerators import autocast
+from dpprobe.devices import autocast
 from dpprobe.errors import ConfigError
 from dpprobe.finetune.gradients import PRECISIONS, ClippedSums, Engine, Network, Precision
 from dpprobe.finetune.losses import row_losses

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe import accelerators
-from dpprobe.machine_code import MachineCode
+from dpprobe import devices
+from dpprobe.privacy.machine_code import MachineCode
 from dpprobe.privacy.randomness import stream, stream_seed
 
 MACHINE_CODE = MachineCode(__file__)
@@ -84,7 +84,7 @@ class GaussianNoise:
         self.size = size
         self._device = device
         self._width = padded_size(size)
-        if accelerators.has_kernels(device):
+        if devices.has_kernels(device):
             self._words = [Words.of(seed) for seed in seeds]
         else:
             self._generators = [
@@ -109,7 +109,7 @@ class GaussianNoise:
         block = self._buffer[:, :steps]
         if deviation == 0:
             block.zero_()
-        elif accelerators.has_kernels(self._device):
+        elif devices.has_kernels(self._device):
             scale = _rounded_up(deviation)
             for out, words in zip(block.numpy(), self._words, strict=True):
                 fill(words.lanes, words.tail, out, scale)
@@ -138,7 +138,7 @@ class GaussianNoise:
 
         Of benchmarks alone, whose seeds are published anyway.
         """
-        if accelerators.has_kernels(self._device):
+        if devices.has_kernels(self._device):
             parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
             return {
                 name: torch.from_numpy(np.stack(states).view(np.int64))
@@ -148,7 +148,7 @@ class GaussianNoise:
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on where another noise of the same seeds, size and device stood at `state`."""
-        if accelerators.has_kernels(self._device):
+        if devices.has_kernels(self._device):
             for place, words in enumerate(self._words):
                 words.lanes[:] = state["lanes"][place].numpy().view(np.uint64)
                 words.tail[:] = state["tail"][place].numpy().view(np.uint64)

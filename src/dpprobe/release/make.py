@@ -32,10 +32,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, fingerprint, read_json, sha256_file, sync
-from dpprobe.code_version import code_version
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    fingerprint,
+    read_json,
+    require_room,
+    sha256_file,
+    sync,
+    when_there_is_room,
+)
 from dpprobe.data.options import DatasetOptions
-from dpprobe.disk import require_room, when_there_is_room
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, StoreError
 from dpprobe.features.shard_file import read_header
 from dpprobe.features.store import FeatureStore
@@ -73,6 +80,7 @@ from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.plan_file import check_price
 from dpprobe.training.public_file_check import PrivateData
+from dpprobe.versions import code_version
 
 logger = logging.getLogger("dpprobe")
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.artifacts import sha256_file
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
@@ -181,7 +181,7 @@ class Predictor:
           opened: decodes an image, or raises a DataError.
           threads: that decode and, on a CPU, compute; as many as torch has by default.
         """
-        accelerator = accelerators.accelerator(self.device)
+        accelerator = devices.accelerator(self.device)
         parts = compute_rows(
             iter(images),
             count,

@@ -24,11 +24,10 @@ from dpprobe.artifacts import (
     read_json,
     sha256_file,
     sync,
+    when_there_is_room,
     write_json,
 )
 from dpprobe.data.options import Headline
-from dpprobe.differences import Difference, first_difference
-from dpprobe.disk import when_there_is_room
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.store import FeatureStore
 from dpprobe.heads.facts import DataFacts
@@ -38,6 +37,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.randomness import cell_seed
 from dpprobe.privacy.statement import Declared, statement
+from dpprobe.records import Difference, first_difference
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.cell_record import (
     CELL_FORMAT_VERSION,

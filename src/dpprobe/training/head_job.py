@@ -22,7 +22,7 @@ from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
 from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import products, score_rows
-from dpprobe.machine_code import MachineCode, processor
+from dpprobe.privacy.machine_code import MachineCode, processor
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights
 from dpprobe.training.cell_contents import CellContents, merge

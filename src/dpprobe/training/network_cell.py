@@ -15,10 +15,10 @@ from typing import Any
 
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.devices import identity_device
-from dpprobe.differences import first_difference
 from dpprobe.errors import DpprobeError
 from dpprobe.features.store import FeatureStore
 from dpprobe.privacy.private_mark import check_unmarked
+from dpprobe.records import first_difference
 from dpprobe.results.network_record import (
     NETWORK_FILES,
     NetworkRecord,

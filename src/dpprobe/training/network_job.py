@@ -21,9 +21,15 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save
 
-from dpprobe.artifacts import PARTIAL_SUFFIX, atomic_path, sha256_file, sync, write_json
+from dpprobe.artifacts import (
+    PARTIAL_SUFFIX,
+    atomic_path,
+    sha256_file,
+    sync,
+    when_there_is_room,
+    write_json,
+)
 from dpprobe.devices import identity_device, resolve_device
-from dpprobe.disk import when_there_is_room
 from dpprobe.errors import DataError
 from dpprobe.finetune.checkpoint import Checkpoints
 from dpprobe.finetune.inputs import Inputs

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from dpprobe import disk
+from dpprobe import artifacts
 from dpprobe.artifacts import fingerprint
 from dpprobe.errors import DataError, DpprobeError, PrivacyError, may_pass
 from dpprobe.features import text
@@ -424,7 +424,7 @@ def unfinished(run: Run) -> list[str]:
 def test_a_trained_head_waits_for_room(
     run: Run, fits: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "PAUSE", 0)
+    monkeypatch.setattr(artifacts, "PAUSE", 0)
     full_disk(monkeypatch, times=3)
     run.train()
     assert sorted(fits) == [("30", 2), ("full", 2)]
@@ -436,7 +436,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
 ) -> None:
     run.train()
     before = run.contents("full")
-    monkeypatch.setattr(disk, "WAIT", 0)
+    monkeypatch.setattr(artifacts, "WAIT", 0)
     full_disk(monkeypatch, times=2)
     with pytest.raises(DpprobeError, match="small: .*no room on .*make room") as caught:
         run.train(seeds=3)
@@ -454,7 +454,7 @@ def test_a_staged_cell_outlives_a_full_disk(
     run.train()
     for method in METHODS:
         run.cell(method).rename(run.staged(method))
-    monkeypatch.setattr(disk, "WAIT", 0)
+    monkeypatch.setattr(artifacts, "WAIT", 0)
     full_disk(monkeypatch, times=2)
     with pytest.raises(DpprobeError, match="no room"):
         run.train(seeds=3)

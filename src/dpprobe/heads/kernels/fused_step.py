@@ -38,8 +38,8 @@ from dpprobe.heads.kernels.vectors import (
     ZERO,
     Code,
 )
-from dpprobe.machine_code import MachineCode
 from dpprobe.privacy import gradient_noise
+from dpprobe.privacy.machine_code import MachineCode
 
 MACHINE_CODE = MachineCode(__file__, gradient_noise.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit

@@ -6,7 +6,6 @@ import re
 import tempfile
 from pathlib import Path
 
-from dpprobe.code_version import code_version
 from dpprobe.errors import DataError
 from dpprobe.heads.options import MethodOptions
 from dpprobe.options import NAME_PATTERN
@@ -17,6 +16,7 @@ from dpprobe.release.page import write_page
 from dpprobe.release.release_statement import release_statement
 from dpprobe.release.verification.method import data_facts
 from dpprobe.release.verification.stated import Values, is_hash, read_real, require, require_same
+from dpprobe.versions import code_version
 
 
 def check_words(

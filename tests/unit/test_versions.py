@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import dpprobe
-from dpprobe import code_version as module
-from dpprobe.code_version import UNKNOWN, clone_commit, code_version
+from dpprobe import versions as module
+from dpprobe.versions import UNKNOWN, clone_commit, code_version
 from tests.conftest import REPOSITORY
 from tests.support.git import built, git
 

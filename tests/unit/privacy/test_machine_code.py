@@ -17,12 +17,12 @@ import numba
 import pytest
 
 from dpprobe.heads.kernels import fused_step
-from dpprobe.machine_code import MachineCode, processor
 from dpprobe.privacy import gradient_noise
+from dpprobe.privacy.machine_code import MachineCode, processor
 from tests.support.kernel_bits import EXACT_KERNELS, FLOAT_KERNELS
 
 SOURCE = """
-from dpprobe.machine_code import MachineCode
+from dpprobe.privacy.machine_code import MachineCode
 
 CODE = MachineCode(__file__)
 

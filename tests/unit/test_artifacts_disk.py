@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe import disk
+from dpprobe import artifacts
 from dpprobe.artifacts import atomic_path, write_text
 from dpprobe.errors import DiskError
 
@@ -35,39 +35,42 @@ def test_a_full_disk_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(disk, "PAUSE", 0)
+    monkeypatch.setattr(artifacts, "PAUSE", 0)
     write, calls = failing(tmp_path / "cell", number, 3)
     with caplog.at_level(logging.WARNING, "dpprobe"):
-        disk.when_there_is_room(tmp_path, 2_500_000, write)
+        artifacts.when_there_is_room(tmp_path, 2_500_000, write)
     assert (tmp_path / "cell").read_text() == "whole"
     assert len(calls) == 4
     assert len(caplog.messages) == 3
-    assert f"no room on {disk.file_system(tmp_path)} ({os.strerror(number)})" in caplog.messages[0]
+    assert (
+        f"no room on {artifacts.file_system(tmp_path)} ({os.strerror(number)})"
+        in caplog.messages[0]
+    )
     assert "about 2.5 MB are needed" in caplog.messages[0]
 
 
 def test_the_wait_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "WAIT", 0)
+    monkeypatch.setattr(artifacts, "WAIT", 0)
     write, calls = failing(tmp_path / "cell", errno.ENOSPC, 10)
     with pytest.raises(DiskError, match="make room or have the quota raised, and run again"):
-        disk.when_there_is_room(tmp_path, 1, write)
+        artifacts.when_there_is_room(tmp_path, 1, write)
     assert len(calls) == 1
 
 
 def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
     write, calls = failing(tmp_path / "cell", errno.EROFS, 10)
     with pytest.raises(DiskError, match="have it mounted for writing"):
-        disk.when_there_is_room(tmp_path, 1, write)
+        artifacts.when_there_is_room(tmp_path, 1, write)
     write, calls = failing(tmp_path / "cell", errno.EIO, 10)
     with pytest.raises(OSError, match="Input/output error"):
-        disk.when_there_is_room(tmp_path, 1, write)
+        artifacts.when_there_is_room(tmp_path, 1, write)
     assert len(calls) == 1
 
 
 def test_too_little_room_is_the_systems_error(tmp_path: Path) -> None:
-    disk.require_room(tmp_path, 1)
+    artifacts.require_room(tmp_path, 1)
     with pytest.raises(OSError, match="No space left on device"):
-        disk.require_room(tmp_path, 1 << 60)
+        artifacts.require_room(tmp_path, 1 << 60)
 
 
 def test_a_read_only_disk_names_the_file_that_was_wanted(

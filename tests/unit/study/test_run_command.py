@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import dpprobe
-from dpprobe import launch
 from dpprobe.__main__ import main
 from dpprobe.errors import ConfigError
-from dpprobe.launch import (
+from dpprobe.resources import clone_root, project_root
+from dpprobe.study.run_command import (
     environment,
     profile_words,
     run_command,
@@ -22,7 +22,6 @@ from dpprobe.launch import (
     start,
     workflow_root,
 )
-from dpprobe.resources import clone_root, project_root
 from tests.conftest import REPOSITORY
 
 
@@ -194,7 +193,7 @@ def test_other_commands_refuse_words_they_do_not_know(
 def test_without_the_files_it_says_what_to_install(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "project_root", lambda: here / "shipped")
+    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
     with pytest.raises(ConfigError, match=r"shipped: has no Snakefile; install dpprobe's wheel"):
         start([])
 
@@ -203,8 +202,8 @@ def test_the_line_to_copy(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_command("--configfile", "a b.yaml") == (
         "snakemake --cores all --configfile 'a b.yaml'"
     )
-    monkeypatch.setattr(launch, "clone_root", lambda: None)
-    monkeypatch.setattr(launch, "project_root", lambda: here / "shipped")
+    monkeypatch.setattr("dpprobe.study.run_command.clone_root", lambda: None)
+    monkeypatch.setattr("dpprobe.study.run_command.project_root", lambda: here / "shipped")
     installed = ["--snakefile", "shipped/Snakefile", "--configfile", "shipped/config.yaml"]
     assert run_words("heads", call=installed) == ["dpprobe", "run", "heads", "--cores", "all"]
     assert run_command("--snakefile", "other/Snakefile", "--config", "seeds=1") == (

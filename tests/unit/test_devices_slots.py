@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe import device_slots, devices
-from dpprobe.device_slots import slot_names, take_device, visible_devices
+from dpprobe import devices
+from dpprobe.devices import slot_names, take_device, visible_devices
 
 FOUR = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm", "null"]
 
 
 @pytest.fixture(autouse=True)
 def let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_slots, "_held", [])
+    monkeypatch.setattr(devices, "_held", [])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_processes_side_by_side_take_devices_of_their_own(tmp_path: Path) -> Non
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from dpprobe.device_slots import take_device\n"
+        "from dpprobe.devices import take_device\n"
         f"print(take_device({{}}, nodes={FOUR!r}, folder=Path(sys.argv[1])), flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -92,7 +92,7 @@ def test_processes_side_by_side_take_devices_of_their_own(tmp_path: Path) -> Non
 def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    monkeypatch.setattr(device_slots, "take_device", lambda: "5")
+    monkeypatch.setattr(devices, "take_device", lambda: "5")
 
     def available() -> bool:
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
@@ -104,5 +104,5 @@ def test_a_device_is_chosen_before_torch_is_asked(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_job_on_the_processor_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_slots, "take_device", lambda: pytest.fail("it took one"))
+    monkeypatch.setattr(devices, "take_device", lambda: pytest.fail("it took one"))
     assert devices.resolve_device("cpu") == "cpu"

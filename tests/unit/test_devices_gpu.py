@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe import accelerators
+from dpprobe import devices
 from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.registry import backbone_options
@@ -132,7 +132,7 @@ def test_extraction_and_its_shard_are_the_same_on_a_device(
     given: dict[str, Any] = {"backbone": VIT, "batch_size": 24, "threads": 2, "shards": 2}
     wanted = extract(dataset, tmp_path / "cpu", **given)
     device = StandIn()
-    monkeypatch.setattr(accelerators, "accelerator", lambda _: device)
+    monkeypatch.setattr(devices, "accelerator", lambda _: device)
     actual = extract(dataset, tmp_path / "device", **given)
     assert device.sent > 0
     assert actual.ids == wanted.ids
@@ -140,12 +140,12 @@ def test_extraction_and_its_shard_are_the_same_on_a_device(
 
 
 def test_the_processor_has_no_accelerator() -> None:
-    assert accelerators.accelerator("cpu") is None
-    cuda = accelerators.accelerator("cuda")
+    assert devices.accelerator("cpu") is None
+    cuda = devices.accelerator("cuda")
     assert cuda is not None
     assert (cuda.device, cuda.loader_pins) == ("cuda", True)
-    assert accelerators.default_precision("cuda") == "float16"
-    assert accelerators.default_precision("cpu") == "float32"
+    assert devices.default_precision("cuda") == "float16"
+    assert devices.default_precision("cpu") == "float32"
 
 
 # heads on a device without our kernels
@@ -192,7 +192,7 @@ def test_heads_give_the_same_sums_by_products_alone(
     """Without noise; then the way with noise is walked to its end, and moves every weight."""
     data = training_set()
     wanted = fitted(head, data, float("inf"), tmp_path)
-    monkeypatch.setattr(accelerators, "has_kernels", lambda _: False)
+    monkeypatch.setattr(devices, "has_kernels", lambda _: False)
     plain, noisy = (fitted(head, data, epsilon, tmp_path) for epsilon in (float("inf"), 1.0))
     check_heads(plain, wanted, noisy)
 
