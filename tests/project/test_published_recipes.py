@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dpprobe.heads import adam, lamb, momentum
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 
 STUDIES = ("large_scale_transfer*.yaml", "features_second_order*.yaml", "scatternet_*.yaml")
 CONFIG = Path(__file__).resolve().parents[2] / "config"

@@ -9,7 +9,7 @@ import pytest
 from dpprobe.errors import ConfigError
 from dpprobe.heads.registry import METHODS
 from dpprobe.options import options_class
-from dpprobe.study.load import load_study
+from dpprobe.study.study_file import load_study
 from tests.support.small_study import changed
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpprobe.errors import DataError
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.plan import Patients
