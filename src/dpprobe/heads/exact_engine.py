@@ -33,8 +33,8 @@ import torch
 from dpprobe import devices
 from dpprobe.errors import ConfigError
 from dpprobe.heads.clipping import drawn_rows
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
-from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import exact_step

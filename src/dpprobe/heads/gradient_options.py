@@ -31,6 +31,10 @@ from dpprobe.options import AtMost
 from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
     from dpprobe.privacy.releases import Releases
 
 GRADIENTS = "gradients"
@@ -338,3 +342,21 @@ def step_noise(releases: Releases) -> float:
     """Returns the standard deviation of the noise on each number of a step's mean gradient."""
     sample_rate = releases.plan.mechanism(GRADIENTS).sample_rate
     return releases.deviation(GRADIENTS) / (sample_rate * releases.plan.n)
+
+
+def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
+    """Returns the weights as NumPy's.
+
+    Raises:
+      ConfigError: when training diverged.
+    """
+    import numpy as np  # heavy: planning imports this module
+
+    array: npt.NDArray[np.float32] = weights.cpu().numpy()
+    if not np.isfinite(array).all():
+        rate = options.learning_rate
+        raise ConfigError(
+            f"head {options.head}: training diverged at learning_rate "
+            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
+        )
+    return array

@@ -24,8 +24,13 @@ from dpprobe.heads.clipping import (
     NativePoissonSum,
     PoissonBatchSum,
 )
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
-from dpprobe.heads.gradient_options import GRADIENTS, REFERENCE_ENGINES, GradientOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import (
+    GRADIENTS,
+    REFERENCE_ENGINES,
+    GradientOptions,
+    finite_weights,
+)
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.kernels import fused_step

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dpprobe.heads.fitted import Fitted, Record, finite_weights
-from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import GRADIENTS, GradientOptions, finite_weights
 from dpprobe.heads.history import History, record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Optimiser

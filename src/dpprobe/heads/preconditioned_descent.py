@@ -163,7 +163,7 @@ class Descent:
           matrix: A.
           matrix_noise: A's noise multiplier.
         """
-        from dpprobe.heads.second_order import ridge_of
+        from dpprobe.heads.second_order import ridge_of  # imports torch
 
         noise = releases.plan.mechanism(GRADIENTS).noise_multiplier / math.sqrt(self._steps)
         longest = self.options.longest
@@ -180,7 +180,7 @@ class Descent:
 
     def run(self, releases: Releases, precondition: Precondition) -> torch.Tensor:
         """Takes one seed's steps; returns its weights [K, d + 1] on normalised rows."""
-        import torch
+        import torch  # heavy: planning imports this module
 
         from dpprobe.heads.second_order import descend, gradient, step_rate
 
@@ -206,7 +206,7 @@ class Descent:
 
     def fitted(self, weights: torch.Tensor) -> Fitted:
         """Returns all seeds' heads, and their history."""
-        import torch
+        import torch  # as above
 
         from dpprobe.heads.history import History
 
