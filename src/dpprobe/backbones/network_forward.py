@@ -20,7 +20,7 @@ from dpprobe.devices import autocast, is_gpu
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpprobe.backbones.network_options import NetworkOptions
+    from dpprobe.backbones.options import NetworkOptions
 
 # Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
 # keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.

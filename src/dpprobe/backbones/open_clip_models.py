@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import check_kind
-from dpprobe.backbones.network_options import (
+from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
     Views,

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dpprobe import artifacts
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
-from dpprobe.backbones.network_options import (
+from dpprobe.backbones.options import (
     NO_NETWORK,
     NetworkOptions,
     Views,

@@ -22,8 +22,9 @@ import pyarrow as pa
 from dpprobe.data import patient_units, table, train_test_split
 from dpprobe.data.alike_names import folded, joined_labels
 from dpprobe.data.csv_files import open_rows, read_header
-from dpprobe.data.csv_options import Group, Join, ManifestOptions, SplitName
+from dpprobe.data.csv_options import Group, Join, ManifestOptions
 from dpprobe.data.path_template import fill_template, template_parts
+from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -104,18 +105,26 @@ def _split(
 ) -> dict[SplitName, ManifestRows]:
     """Reads the needed columns of both tables' rows."""
     parts = load(options, needed, quiet=quiet)
+    units: dict[SplitName, list[str]] | None = None
+    if options.unit_column is not None:
+        units = {name: rows.frame[options.unit_column].tolist() for name, rows in parts.items()}
+    train = parts["train"]
+    sides = patient_units.assign_sides(
+        options,
+        {name: len(rows.frame) for name, rows in parts.items()},
+        ids=lambda: _ids(options, train),
+        strata=lambda: _strata(options, train),
+        units=units,
+    )
+    chosen = np.array(sides["train"], dtype=object)
+    parts["train"] = train.take(chosen == "train")
     if not options.has_test():
-        rows = parts["train"]
-        tested = _choose_test(options, rows)
-        parts = {"train": rows.take(~tested), "test": rows.take(tested)}
-    if options.unit_column is not None and options.max_images_per_patient is not None:
-        patients = parts["train"].frame[options.unit_column]
-        kept = np.array(patient_units.first_of_each(patients, options.max_images_per_patient))
-        parts["train"] = parts["train"].take(kept)
-        if not quiet:
-            logger.info(
-                "%s: %d rows left out by max_images_per_patient", options.train, int((~kept).sum())
-            )
+        parts["test"] = train.take(chosen == "test")
+    if not quiet and units is not None and options.max_images_per_patient is not None:
+        logger.info(
+            "%s: %d rows left out by max_images_per_patient",
+            options.train, sides["train"].count(None),
+        )  # fmt: skip
     return parts
 
 
@@ -334,19 +343,6 @@ def _strata(options: ManifestOptions, rows: ManifestRows) -> list[int]:
         return [0] * len(rows.codes)
     labels: list[int] = rows.codes[:, 0].tolist()
     return labels
-
-
-def _choose_test(options: ManifestOptions, rows: ManifestRows) -> np.ndarray:
-    """Chooses the test rows, bool [rows], by a split of the rows or of the patients."""
-    strata = _strata(options, rows)
-    fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
-    if options.unit_column is None:
-        ids = _ids(options, rows)
-        tested = train_test_split.choose_test(ids, strata, fraction=fraction, seed=seed, by=by)
-    else:
-        patients = rows.frame[options.unit_column].tolist()
-        tested = patient_units.choose_test(patients, strata, fraction=fraction, seed=seed, by=by)
-    return np.array(tested, dtype=bool)
 
 
 def _ids(options: ManifestOptions, rows: ManifestRows) -> list[str]:

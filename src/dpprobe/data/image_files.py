@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from dpprobe.data.alike_names import folded
 from dpprobe.data.dicom import MAGIC, PREAMBLE, is_dicom, looks_bare, open_dicom
-from dpprobe.data.image_error import ImageError
+from dpprobe.data.problems import ImageError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -24,7 +24,7 @@ from dpprobe.data import train_test_split
 from dpprobe.data.alike_names import alike, in_words
 from dpprobe.data.image_files import EXTENSIONS, is_image_file
 from dpprobe.data.options import DatasetOptions
-from dpprobe.data.split_options import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 

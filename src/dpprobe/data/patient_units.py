@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from dpprobe.data import train_test_split
-from dpprobe.data.split_options import SplitOptions
+from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
 
@@ -71,6 +71,46 @@ class UnitOptions(SplitOptions):
 
     def images_per_patient(self) -> int | None:
         return self.max_images_per_patient
+
+
+def assign_sides(
+    options: UnitOptions,
+    rows: Mapping[SplitName, int],
+    *,
+    ids: Callable[[], Sequence[str]],
+    strata: Callable[[], Sequence[int]],
+    units: Mapping[SplitName, Sequence[str]] | None,
+) -> dict[SplitName, list[SplitName | None]]:
+    """Assigns each row of a source's splits to a table; None where it is left out.
+
+    Args:
+      options: the source's.
+      rows: how many each split has; "train" alone where the rows are split here.
+      ids: reads the ids of the rows that are split here; called only if they decide.
+      strata: reads each row's class, or one constant, in the same way.
+      units: the unit of each row, where a column names it.
+    """
+    sides: dict[SplitName, list[SplitName | None]] = {
+        name: [name] * count for name, count in rows.items()
+    }
+    if not options.has_test():
+        # By id no class counts.
+        classes = strata() if options.split_by == "class" else [0] * rows["train"]
+        if units is None:
+            tested = options.choose_test(ids(), classes)
+        else:
+            fraction, seed = options.fraction_and_seed()
+            by = options.split_by
+            tested = choose_test(units["train"], classes, fraction=fraction, seed=seed, by=by)
+        sides["train"] = ["test" if flag else "train" for flag in tested]
+    if units is not None:
+        # A patient's rows lie on one side, so test rows do not count as training rows here.
+        kept = first_of_each(units["train"], options.max_images_per_patient)
+        sides["train"] = [
+            None if side == "train" and not keep else side
+            for side, keep in zip(sides["train"], kept, strict=True)
+        ]
+    return sides
 
 
 def choose_test(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from dpprobe.data import train_test_split
-from dpprobe.data.split_options import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:

@@ -40,9 +40,8 @@ from dpprobe.data.dataset_checks import (
     rare_words,
 )
 from dpprobe.data.group_columns import GROUP_PREFIX
-from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
-from dpprobe.data.problems import KINDS, Problems
+from dpprobe.data.problems import KINDS, ImageError, Problems
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.errors import DataError
 from dpprobe.progress import Progress

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from dpprobe.data import archives, train_test_split
-from dpprobe.data.split_options import SplitOptions
+from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 

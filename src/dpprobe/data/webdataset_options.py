@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,11 +15,11 @@ from dpprobe.data.image_files import EXTENSIONS
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import Limit
 from dpprobe.data.patient_units import UnitOptions
+from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
 Paths = str | tuple[str, ...]
-SplitName = Literal["train", "test"]
 
 
 class ShardOptions(UnitOptions):

@@ -78,6 +78,26 @@ class Contents:
         return [name for name, _ in self.extensions.most_common() if f".{name}" in EXTENSIONS]
 
 
+class ReadShards:
+    """Tar shards of which each header, label and description is read from the disk once."""
+
+    def __init__(self) -> None:
+        self._samples: dict[Path, list[Sample]] = {}
+        self._members: dict[tuple[Path, int], bytes] = {}
+
+    def read_samples(self, shard: Path) -> list[Sample]:
+        """Reads the samples of a shard; raises DataError if it is damaged."""
+        if shard not in self._samples:
+            self._samples[shard] = list(tar_shards.read_samples(shard))
+        return self._samples[shard]
+
+    def read_at(self, shard: Path, offset: int, size: int) -> bytes:
+        """Reads a member of a sample."""
+        if (shard, offset) not in self._members:
+            self._members[shard, offset] = tar_shards.read_at(shard, offset, size)
+        return self._members[shard, offset]
+
+
 def holds_shards(folder: Path) -> bool:
     """Returns True for a folder with tar files in it, or in its folders of a split."""
     places = [
@@ -98,7 +118,9 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
         raise ConfigError(f"--root {wishes.root}: shards hold their images; leave it out")
     keys, notes = _splits(place)
     # The classes are not known yet, which options are not made without.
-    contents = _read(_options(place, keys | {"class_names": Line(value=["0", "1"])}), wishes.image)
+    shards = ReadShards()
+    unnamed = _options(place, keys | {"class_names": Line(value=["0", "1"])})
+    contents = _read(unnamed, wishes.image, shards)
     if not contents.samples:
         raise ConfigError(
             f"{place}: no sample in the tar files (key.jpg with {CLS} or key.json); name the "
@@ -117,7 +139,7 @@ def look_at_shards(place: str, wishes: Wishes) -> Seen:
             value=[str(name) for name in groups.values()],
             comment="Guessed from their names: kept beside every prediction, not trained on.",
         )
-    return _count(place, keys, [*notes, *_notes(contents, unit)])
+    return _count(place, keys, [*notes, *_notes(contents, unit)], shards)
 
 
 def _options(place: str, keys: Mapping[str, Line]) -> webdataset.Options:
@@ -217,7 +239,7 @@ def _pattern(place: str, chosen: list[Path], tars: list[Path]) -> Line:
 # what is in them
 
 
-def _read(options: webdataset.Options, image: str | None) -> Contents:
+def _read(options: webdataset.Options, image: str | None, shards: ReadShards) -> Contents:
     """Reads all headers, key.cls and key.json; `image` is an extension that a user named."""
     contents = Contents()
     for side in options.splits():
@@ -225,10 +247,10 @@ def _read(options: webdataset.Options, image: str | None) -> Contents:
         for shard in options.shards(side):
             before = contents.samples
             try:
-                for sample in tar_shards.read_samples(shard):
+                for sample in shards.read_samples(shard):
                     contents.repeated |= sample.key in keys
                     keys.add(sample.key)
-                    _add(contents, shard, sample, _extension(image or ""))
+                    _add(contents, shard, sample, _extension(image or ""), shards)
             except DataError as error:
                 raise ConfigError(str(error)) from error
             if contents.samples == before:
@@ -238,7 +260,7 @@ def _read(options: webdataset.Options, image: str | None) -> Contents:
     return contents
 
 
-def _add(contents: Contents, shard: Path, sample: Sample, image: str) -> None:
+def _add(contents: Contents, shard: Path, sample: Sample, image: str, shards: ReadShards) -> None:
     """Adds a sample; not what has neither image nor label, which a run passes over."""
     images = [name for name in sample.members if name == image or f".{name}" in EXTENSIONS]
     if not images and not {"cls", "json"} & sample.members.keys():
@@ -248,9 +270,9 @@ def _add(contents: Contents, shard: Path, sample: Sample, image: str) -> None:
     contents.extensions.update(sample.members.keys())
     if len(images) > 1 and contents.several is None:
         contents.several = sample.key
-    written = _member(shard, sample, "cls")
+    written = _member(shard, sample, "cls", shards)
     contents.labels.add("" if written is None else str(written, errors="replace").strip())
-    described = _member(shard, sample, "json")
+    described = _member(shard, sample, "json", shards)
     if described is None:
         return
     contents.described += 1
@@ -267,9 +289,9 @@ def _add(contents: Contents, shard: Path, sample: Sample, image: str) -> None:
             contents.present[name] += 1
 
 
-def _member(shard: Path, sample: Sample, extension: str) -> bytes | None:
+def _member(shard: Path, sample: Sample, extension: str, shards: ReadShards) -> bytes | None:
     member = sample.members.get(extension)
-    return None if member is None else tar_shards.read_at(shard, member.offset, member.size)
+    return None if member is None else shards.read_at(shard, member.offset, member.size)
 
 
 def _extension(written: str) -> str:
@@ -377,7 +399,7 @@ def _notes(contents: Contents, unit: tuple[str, bool] | None) -> list[str]:
 # how many there are
 
 
-def _count(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
+def _count(place: str, keys: dict[str, Line], notes: list[str], shards: ReadShards) -> Seen:
     """Counts the rows as a run does."""
     from dpprobe.data import webdataset_rows  # heavy: pyarrow
 
@@ -385,7 +407,7 @@ def _count(place: str, keys: dict[str, Line], notes: list[str]) -> Seen:
     if not options.has_test():
         keys = keys | SPLIT
         options = _options(place, keys)
-    parts = webdataset_rows.read(options)
+    parts = webdataset_rows.read(options, shards)
     rows = [row for part in parts.values() for row in part]
     sides = list(itertools.chain(*webdataset_rows.sides(options, parts).values()))
     train = [row for row, side in zip(rows, sides, strict=True) if side == "train"]

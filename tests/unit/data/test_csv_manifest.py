@@ -21,10 +21,10 @@ from PIL import Image
 
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.data import csv_manifest, csv_rows, dataset_preparation, path_template
-from dpprobe.data.csv_options import SplitName
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, decode, read_info
+from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.study.study_file import load_study
 

@@ -24,8 +24,8 @@ from pydicom.uid import (
 )
 
 from dpprobe.data import dataset_preparation
-from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import is_image_file, open_image
+from dpprobe.data.problems import ImageError
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 

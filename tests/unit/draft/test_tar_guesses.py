@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.data import dataset_preparation
+from dpprobe.data import dataset_preparation, tar_shards
 from dpprobe.data.table import SplitTable
 from dpprobe.data.webdataset import Options
 from tests.support.shards import Members, pack, png, samples
@@ -273,3 +273,27 @@ def test_options_that_shards_have_no_use_for(desk: Desk, lesions: Path) -> None:
     assert "shards hold their images" in desk.init("lesions", "--root", "x")
     assert "--patient who: lesions has no key.json" in desk.init("lesions", "--patient", "who")
     assert "it would lie among the images" in desk.init("lesions", "--output", "lesions/a.yaml")
+
+
+def test_each_header_and_member_is_read_once(
+    desk: Desk, lesions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(lesions / "000.tar", labelled(range(30), "benign", "benign", "malignant"))
+    pack(lesions / "001.tar", labelled(range(30, 60), "benign", "benign", "malignant"))
+    shards: list[Path] = []
+    members: list[tuple[Path, int]] = []
+    read_samples, read_at = tar_shards.read_samples, tar_shards.read_at
+
+    def counted_samples(shard: Path) -> Any:
+        shards.append(shard)
+        return read_samples(shard)
+
+    def counted_member(shard: Path, offset: int, size: int) -> bytes:
+        members.append((shard, offset))
+        return read_at(shard, offset, size)
+
+    monkeypatch.setattr(tar_shards, "read_samples", counted_samples)
+    monkeypatch.setattr(tar_shards, "read_at", counted_member)
+    assert "lesions: 60 images, 2 classes" in desk.init("lesions")
+    assert len(shards) == len(set(shards)) == 2
+    assert len(members) == len(set(members)) == 60
