@@ -1,0 +1,66 @@
+"""The cells that a study audits, and the reasons why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dpprobe.privacy.limits import INFINITE
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Cell, Study
+
+
+def audit_cells(study: Study, *datasets: str) -> list[Cell]:
+    """Returns the cells that a study audits, of some datasets or of all; none without `audit`.
+
+    A cell that promises nothing has no promise to test. It is attacked to compare with, where real
+    rows are.
+    """
+    if study.block("audit") is None:
+        return []
+    methods, epsilons = study.block("audit").methods, study.block("audit").epsilons
+    return [
+        cell
+        for cell in study.cells(*datasets)
+        if (cell.epsilon != INFINITE or study.block("audit").membership)
+        and (methods is None or cell.method in methods)
+        and (epsilons is None or cell.epsilon in epsilons)
+    ]
+
+
+def audit_faults(study: Study) -> Iterator[str]:
+    """Yields what is wrong with the audit of a study, a line each."""
+    audit = study.block("audit")
+    if audit is None:
+        return
+    known = {"methods": tuple(study.methods), "epsilons": study.job_epsilons()}
+    unknown = False
+    for key, names in known.items():
+        chosen = getattr(audit, key) or ()
+        for name in chosen:
+            if name not in names or chosen.count(name) > 1:
+                unknown = True
+                fault = "stands twice; remove one" if name in names else "is not in this study"
+                remedy = "" if name in names else f"; write some of {', '.join(names)}"
+                yield f"{key}: {name} {fault}{remedy}"
+    if unknown:
+        return
+    for name in audit.methods or study.methods:
+        method = study.methods[name]
+        if not method.private:
+            if audit.methods and not audit.membership:
+                yield (
+                    f"methods: {name} is not private and promises nothing to test; remove it, or "
+                    "write `membership: {}` to attack it too"
+                )
+        elif method.audit_fault:
+            others = "remove it" if audit.methods else "list others under audit.methods"
+            yield f"methods: {name}: {method.audit_fault}; {others}"
+    if INFINITE in (audit.epsilons or ()) and not audit.membership:
+        yield (
+            "epsilons: inf promises nothing to test; remove it, or write `membership: {}` to "
+            "attack its heads too"
+        )
+    elif not audit_cells(study):
+        yield "no cell of the study has these methods and epsilons; write others"

@@ -1,0 +1,216 @@
+"""Figures and report section of long tails: sub-classes, memorised rows, the price of privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
+
+from dpprobe.analyses.long_tail.long_tail_record import LongTailRecord, read_long_tails
+from dpprobe.analyses.long_tail.long_tail_tables import correlations, list_tables, private_gaps
+from dpprobe.analyses.long_tail.rank_correlation import RankCorrelation
+from dpprobe.errors import DataError
+from dpprobe.exhibits import style
+from dpprobe.exhibits.tables import html
+from dpprobe.privacy.limits import epsilon_value
+from dpprobe.results.summary import Grid, read_grid
+from dpprobe.study.ablations import unique
+
+_MOST_PANELS = 6  # epsilons of the figure of gaps
+_FOOT = 0.01  # percent: smaller shares are not shown
+
+
+def plot_long_tail(records: Sequence[Path], *, svg: Path, png: Path) -> None:
+    """Draws the long tails of one dataset from their records."""
+    long_tail_figure(read_long_tails(records), svg=svg, png=png)
+
+
+def plot_long_tail_gap(
+    records: Sequence[Path], summaries: Sequence[Path], *, svg: Path, png: Path
+) -> None:
+    """Draws memorised rows beside the price of privacy, over all datasets and backbones."""
+    gap_figure(read_long_tails(records), read_grid(summaries), svg=svg, png=png)
+
+
+def make_section(paths: Sequence[Path], grid: Grid) -> dict[str, list[Markup] | list[str]] | None:
+    """Reads records, and makes the tables and the notes of the section; None without records."""
+    records = read_long_tails(paths)
+    if not records:
+        return None
+    made = list_tables(records, grid).values()
+    return {
+        "tables": [html(table, caption=table.title) for table in made],
+        "notes": [f"{r.dataset}, {r.backbone}: {note}" for r in records for note in r.notes],
+    }
+
+
+def long_tail_figure(records: Sequence[LongTailRecord], *, svg: Path, png: Path) -> None:
+    """Draws one dataset: shares of sub-classes by rank, and memorised rows by threshold.
+
+    A colour a backbone. Dashed lines: features without sub-classes; scores if nothing is memorised.
+
+    Raises:
+      DataError: without records.
+    """
+    if not records:
+        raise DataError("no long tail to draw; write `long_tail: {}` in the study")
+    looks = style.looks(len(records))
+    scored = any(record.memorisation for record in records)
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(8.8 if scored else 5.6, 3.6), layout="constrained")
+        panels = figure.subplots(1, 2 if scored else 1, squeeze=False)[0]
+        for record, (colour, _) in zip(records, looks, strict=True):
+            _draw_sub_classes(panels[0], record, colour)
+            if record.memorisation:
+                _draw_scores(panels[1], record, colour)
+        _label_sub_classes(panels[0], records)
+        if scored:
+            _label_scores(panels[1])
+        figure.legend(
+            handles=_handles([record.backbone for record in records], [c for c, _ in looks]),
+            loc="outside right upper",
+        )
+        style.title_figure(
+            figure, f"{records[0].dataset}: long tail of the features", "not private", panels=2
+        )
+        style.save(figure, svg, png)
+
+
+def _draw_sub_classes(axes: Axes, record: LongTailRecord, colour: str) -> None:
+    finest = record.finest
+    for frequencies, dashes in ((finest.measured, "-"), (finest.reference, style.CEILING_STYLE)):
+        shares = [100 * share for share in frequencies.shares]
+        ranks = range(1, len(shares) + 1)
+        axes.plot(ranks, shares, color=colour, linestyle=dashes, linewidth=1.4)
+
+
+def _label_sub_classes(axes: Axes, records: Sequence[LongTailRecord]) -> None:
+    clusters = max(record.finest.clusters for record in records)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(f"rank of the sub-class, at most {clusters} a class (log scale)", fontsize=8.5)
+    axes.set_ylabel("share of the class's rows (%, log scale)", fontsize=8.5)
+    axes.set_title("Sub-classes", fontsize=9)
+    _plain_logarithm(axes, x=True)
+    axes.grid(axis="both")
+
+
+def _draw_scores(axes: Axes, record: LongTailRecord, colour: str) -> None:
+    scores = record.memorisation
+    assert scores is not None
+    above = scores.above
+    for shares, dashes in ((above.share, "-"), (above.chance, style.CEILING_STYLE)):
+        percents = [100 * share or math.nan for share in shares]
+        axes.plot(above.thresholds, percents, color=colour, linestyle=dashes, linewidth=1.4)
+
+
+def _label_scores(axes: Axes) -> None:
+    axes.axvline(0.25, color=style.NEUTRAL, linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_ylim(_FOOT, 130)
+    axes.set_xlabel("memorisation score", fontsize=8.5)
+    axes.set_ylabel("rows with a higher score (%, log scale)", fontsize=8.5)
+    axes.set_title("Memorised rows", fontsize=9)
+    _plain_logarithm(axes, x=False)
+    axes.grid(axis="both")
+
+
+def _plain_logarithm(axes: Axes, *, x: bool) -> None:
+    for axis in (axes.xaxis, axes.yaxis) if x else (axes.yaxis,):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter("")
+
+
+def _handles(backbones: Sequence[str], colours: Sequence[str]) -> list[Line2D]:
+    dashed = Line2D(
+        [],
+        [],
+        color=style.NEUTRAL,
+        linestyle=style.CEILING_STYLE,
+        label="reference, chance",
+    )
+    lines = [
+        Line2D([], [], color=colour, label=name)
+        for name, colour in zip(backbones, colours, strict=True)
+    ]
+    return [*lines, dashed]
+
+
+def gap_figure(records: Sequence[LongTailRecord], grid: Grid, *, svg: Path, png: Path) -> None:
+    """Draws the gap of the best private head against the share of memorised rows.
+
+    A panel an epsilon, at most six; a colour a backbone, a marker a dataset.
+
+    Raises:
+      DataError: when no (dataset, backbone) has both.
+    """
+    shares = {
+        (record.dataset, record.backbone): 100 * record.memorisation.share
+        for record in records
+        if record.memorisation
+    }
+    gaps = [gap for gap in private_gaps(grid) if (gap.dataset, gap.backbone) in shares]
+    if not gaps:
+        raise DataError("no gap to draw; the study needs private heads and a non-private ceiling")
+    epsilons = _spread(sorted({gap.epsilon for gap in gaps}, key=epsilon_value))
+    backbones = unique(gap.backbone for gap in gaps)
+    datasets = unique(gap.dataset for gap in gaps)
+    colours = dict(zip(backbones, style.COLOURS * len(backbones), strict=False))
+    markers = {name: style.LINE_STYLES[i % 12][1] for i, name in enumerate(datasets)}
+    measured = correlations(records, gaps)
+    with mpl.rc_context(style.SETTINGS):
+        figure, panels = style.panel_grid(len(epsilons), legend=len(backbones) + len(datasets))
+        for axes, epsilon in zip(panels, epsilons, strict=True):
+            for gap in gaps:
+                if gap.epsilon == epsilon:
+                    axes.plot(
+                        [shares[gap.dataset, gap.backbone]], [gap.points],
+                        color=colours[gap.backbone], marker=markers[gap.dataset],
+                        linestyle="none", markersize=6,
+                    )  # fmt: skip
+            axes.axhline(0, color=style.NEUTRAL, linewidth=0.8)
+            axes.set_title(f"ε = {epsilon}: {_words(measured['memorised %', epsilon])}", fontsize=8)
+            axes.set_xlabel("memorised rows (%)", fontsize=8.5)
+            axes.set_xlim(left=0)
+            axes.grid(axis="both")
+        style.label_outer_panels(panels, "points below the ceiling")
+        marks = [(name, style.NEUTRAL, marker) for name, marker in markers.items()]
+        marks += [(name, colour, "o") for name, colour in colours.items()]
+        figure.legend(
+            handles=[
+                Line2D([], [], color=colour, marker=marker, linestyle="none", label=name)
+                for name, colour, marker in marks
+            ],
+            loc="outside right upper",
+        )
+        style.title_figure(
+            figure, "Memorised rows and the price of privacy",
+            "rank correlation with its 95 % interval; not private", panels=1,
+        )  # fmt: skip
+        style.save(figure, svg, png)
+
+
+def _spread(epsilons: Sequence[str]) -> list[str]:
+    """Returns at most six of rising epsilons, the first and the last among them."""
+    if len(epsilons) <= _MOST_PANELS:
+        return list(epsilons)
+    step = (len(epsilons) - 1) / (_MOST_PANELS - 1)
+    return [epsilons[round(step * place)] for place in range(_MOST_PANELS)]
+
+
+def _words(result: RankCorrelation) -> str:
+    """Writes a correlation, its interval and its number of points."""
+    if result.value is None:
+        return f"{result.points} points"
+    text = f"{result.value:.2f}"
+    if result.low is not None and result.high is not None:
+        text += f" ({result.low:.2f} to {result.high:.2f})"
+    return f"{text}, {result.points} points"

@@ -1,0 +1,111 @@
+"""The networks whose representation laws a study measures, and the reasons why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dpprobe.errors import DpprobeError
+from dpprobe.finetune.options import TuneLora
+from dpprobe.heads.options import MethodOptions
+from dpprobe.study.network_methods import network_options
+
+if TYPE_CHECKING:
+    from dpprobe.study.study import Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """One way in which a method tunes a network.
+
+    Attributes:
+      setting: constant options, or options that were searched for: unpriced, or priced.
+      tuned: in words what is trained.
+      blocks: the number of tuned blocks; 0 for the head alone, None where it is no number.
+    """
+
+    setting: Literal["constant", "searched", "priced"]
+    tuned: str
+    blocks: int | None
+
+
+def tuning(method: MethodOptions) -> Tuning | None:
+    """Describes how a method tunes a network; None for a head on stored features."""
+    options = network_options(method)
+    if options is None:
+        return None
+    setting: Literal["constant", "searched", "priced"] = "constant"
+    if options is not method:
+        setting = "priced"
+    elif options.search is not None:
+        setting = "searched"
+    if options.tune == "head":
+        return Tuning(setting=setting, tuned="head", blocks=0)
+    if options.blocks is not None:
+        plural = "" if options.blocks == 1 else "s"
+        words = f"last {options.blocks} block{plural}"
+        return Tuning(setting=setting, tuned=words, blocks=options.blocks)
+    words = (
+        f"lora {options.tune.lora.rank}"
+        if isinstance(options.tune, TuneLora)
+        else str(options.tune)
+    )
+    return Tuning(setting=setting, tuned=words, blocks=None)
+
+
+def law_datasets(study: Study) -> list[str]:
+    """Returns the datasets of one label a row; none without `representation_law`."""
+    if study.block("representation_law") is None:
+        return []
+    return [name for name in study.datasets if not _multi_label(study, name)]
+
+
+def law_backbones(study: Study) -> list[str]:
+    """Returns the backbones that have blocks; none without `representation_law`."""
+    if study.block("representation_law") is None:
+        return []
+    return [name for name, backbone in study.backbones.items() if backbone.network]
+
+
+def law_networks(study: Study) -> list[tuple[str, str]]:
+    """Returns the (method, epsilon) of the tuned networks that are measured."""
+    options = study.block("representation_law")
+    if options is None:
+        return []
+    return [
+        (method, epsilon)
+        for method in study.methods
+        for epsilon in study.job_epsilons()
+        if tuning(study.methods[method]) is not None
+        and method in study.job_methods(epsilon)
+        and (options.methods is None or method in options.methods)
+        and (options.epsilons is None or epsilon in options.epsilons)
+    ]
+
+
+def law_faults(study: Study) -> Iterator[str]:
+    """Yields what is wrong with the laws of a study, a line each."""
+    options = study.block("representation_law")
+    if options is None:
+        return
+    for name in options.methods or ():
+        if name not in study.methods:
+            yield f"methods: {name} is not in this study; write some of {', '.join(study.methods)}"
+        elif tuning(study.methods[name]) is None:
+            yield f"methods: {name}: head {study.methods[name].head} tunes no network; remove it"
+    for epsilon in options.epsilons or ():
+        if epsilon not in study.job_epsilons():
+            yield f"epsilons: {epsilon} is not in this study; write some of its epsilons"
+    if not law_backbones(study):
+        yield "no backbone is a network with blocks; add one, such as of family timm"
+    if not law_datasets(study):
+        yield "the rows of all datasets have several labels, and laws are of one; remove it"
+
+
+def _multi_label(study: Study, dataset: str) -> bool:
+    """Returns True for rows of several labels; False also for a source with a fault of its own."""
+    with suppress(DpprobeError):
+        return study.datasets[dataset].multi_label()
+    return False

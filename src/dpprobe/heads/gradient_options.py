@@ -1,0 +1,362 @@
+"""Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
+
+They release (Abadi et al. 2016, algorithm 1) in each step the sum over the rows of a Poisson
+sample, or over all rows, of each row's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian
+noise. A row adds at most one clipped gradient to such a sum, whatever the weights are, and a null
+row in its place nothing, so its sensitivity is `max_grad_norm`. Where the unit of privacy has
+several rows, the sample is one of units, and a unit adds the mean of its rows' clipped gradients:
+n counts units, and the sensitivity is the same. Optimisers, schedules and averages see the noisy
+sums alone: post-processing, which costs nothing. Initial weights are public.
+
+Each head's own module has the options that only it has, and its defaults. Those of momentum, adam
+and lamb were chosen on public features (bench/results/first_order_defaults.md). Their rows are
+centred unit rows, from a share of the budget. A small constant is appended to them, for biases: the
+usual 1 is as long as a unit row, so that biases take half of the squared length of a clipped
+gradient. Their learning rates follow rules, which are functions of public quantities alone: n, d,
+the number of classes, and the noise, which the plan knows.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dpprobe.errors import ConfigError
+from dpprobe.heads.balance import BalanceOptions, ClassPriors, ClassWeights, PriorShare
+from dpprobe.heads.normalisation import L2, AroundCentre
+from dpprobe.heads.options import MOST_STEPS
+from dpprobe.options import AtMost
+from dpprobe.privacy.plan import LARGEST_SENSITIVITY, SMALLEST_SENSITIVITY, Mechanism
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import torch
+
+    from dpprobe.privacy.releases import Releases
+
+GRADIENTS = "gradients"
+# The modules that stand in for `gradient_steps`, by `engine`: each has `train` and its LIMITS.
+REFERENCE_ENGINES = {
+    "exact": "dpprobe.heads.exact_engine",
+    "opacus": "dpprobe.heads.opacus_engine",
+}
+# For the privacy statement of every cell that `gradient_steps` itself trains.
+LIMITS = (
+    "Engine closed_form is for benchmarks, not for release: its sums and its noise are float32, "
+    "and low bits of what leaves may tell what was added to what. The epsilon stated holds for "
+    "real numbers. Engine exact has no such gap."
+)
+MOST_EPOCHS = AtMost(100_000, "each is a pass over all rows, and noise grows with their number")
+# The standard deviation of `init: scaled` where none is given.
+INIT_DEVIATION = 0.01
+
+# What momentum, adam and lamb have beside the shared options, or with a default of their own.
+RateByRule = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="The length of a step. Where absent it is set from the dimension, the number "
+        "of classes, the steps and the noise, all public, for rows of norm 1.",
+    ),
+]
+UnitRowNorm = Annotated[
+    float,
+    Field(
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient is clipped to this L2 norm. On unit rows it is 0.97 at "
+        "the start with 10 classes.",
+    ),
+]
+Intercept = Annotated[
+    float,
+    Field(
+        ge=0.01,
+        le=10,
+        allow_inf_nan=False,
+        description="The constant appended to each row: what biases are learned from. A row's "
+        "gradient is as long as its residuals times sqrt(norm^2 + intercept^2). 1 is the usual "
+        "layer's.",
+    ),
+]
+
+
+class GradientOptions(BalanceOptions):
+    """All options that heads of noisy gradient steps share, beside `head` and `normalize`.
+
+    Class attributes:
+      DEFAULT_EPOCHS: passes over the data where neither epochs nor steps are given.
+      OPACUS: True if Opacus can run the head's optimiser, as the reference.
+      UNIT_ROWS: False if the rule for the learning rate holds for rows of any length.
+    """
+
+    DEFAULT_EPOCHS: ClassVar[float]
+    OPACUS: ClassVar[bool] = True
+    UNIT_ROWS: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ("init_file",)
+
+    class_weights: ClassWeights = None
+    class_priors: ClassPriors = None
+    prior_share: PriorShare = None
+    loss: Literal["softmax", "sigmoid"] = Field(
+        "softmax",
+        description="Cross-entropy of the softmax, for one label a row; or the sum over classes of "
+        "sigmoid cross-entropies, for one label a row or several.",
+    )
+    batch_size: int | Literal["full"] = Field(
+        "full",
+        description="Expected rows a step: each row joins each step with probability "
+        'batch_size / n. "full" takes every row in every step.',
+    )
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False), MOST_EPOCHS] | None = Field(
+        None,
+        description="Passes over the data, in expectation; the head's default where neither this "
+        "nor steps is given.",
+    )
+    steps: Annotated[int, Field(ge=1), MOST_STEPS] | None = Field(
+        None, description="Steps, instead of epochs."
+    )
+    learning_rate: float | None = Field(gt=0, allow_inf_nan=False)
+    max_grad_norm: float = Field(
+        1.0,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="Each row's gradient is clipped to this L2 norm.",
+    )
+    max_batch_grad_norm: float | None = Field(
+        None,
+        ge=SMALLEST_SENSITIVITY,
+        le=LARGEST_SENSITIVITY,
+        allow_inf_nan=False,
+        description="At epsilon inf alone, where no row's gradient is clipped: the mean gradient "
+        "of a step is clipped to this L2 norm, as papers 002 and 003 train without privacy. Null "
+        "for no clipping.",
+    )
+    init: Literal["zero", "torch", "scaled", "lecun_normal", "file"] = Field(
+        "zero",
+        description="Weights and biases 0; PyTorch's default for a linear layer, uniform within "
+        "1 / sqrt(d); normal weights of standard deviation init_scale, biases 0; truncated normal "
+        "weights of standard deviation 1 / sqrt(d), biases 0; or public weights from init_file. "
+        "Random ones are drawn anew for each seed.",
+    )
+    init_scale: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The standard deviation of init: scaled (0.01 where absent); what the weights "
+        "of init: file are multiplied with (1 where absent).",
+    )
+    init_file: str | None = Field(
+        None,
+        min_length=1,
+        description='A safetensors file whose tensor "weights" is [classes, d], or [classes, '
+        "d + 1] with the biases last: public, such as a zero-shot classifier's; a head trained "
+        "on private rows is refused. {dataset} and {backbone} in the path stand for their names.",
+    )
+    init_bias: float | None = Field(
+        None, allow_inf_nan=False, description="What all biases start from, instead of init's own."
+    )
+    schedule: Literal["constant", "warmup_cosine", "warmup_linear"] = Field(
+        "constant",
+        description="The learning rate as it is; or rising linearly to it over the warmup, then "
+        "falling to 0 as half a cosine or linearly.",
+    )
+    warmup: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The part of all steps over which the learning rate rises: 0.025 is a quarter "
+        "of an epoch out of ten.",
+    )
+    average: Literal["last", "mean", "ema"] = Field(
+        "last",
+        description="What is returned: the last weights, the mean of all steps' weights, or their "
+        "exponential moving average, debiased.",
+    )
+    ema_decay: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Of average: ema, how much of the average stays each step (0.99 where absent).",
+    )
+    engine: Literal["closed_form", "exact", "opacus"] = Field(
+        "closed_form",
+        description="What computes the clipped sums and their noise: closed_form in float32, for "
+        "benchmarks; exact on a public grid, so that no rounding tells of a row, on the CPU, "
+        "slower; opacus is the reference, slow.",
+    )
+
+    @field_validator("batch_size")
+    @classmethod
+    def _check_batch_size(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"{value}: must be at least 1")
+        return value
+
+    @model_validator(mode="after")
+    def _check_gradient_options(self) -> GradientOptions:
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: write one of them")
+        if (self.init == "file") != (self.init_file is not None):
+            raise ValueError(
+                f"init {self.init} and init_file {self.init_file}: write init: file and the file's "
+                "path, or neither"
+            )
+        if self.init_scale is not None and self.init not in ("scaled", "file"):
+            raise ValueError(
+                f"init_scale {self.init_scale:g} says nothing to init {self.init}; remove it, or "
+                "write init: scaled or file"
+            )
+        if self.warmup and self.schedule == "constant":
+            raise ValueError(
+                f"warmup {self.warmup:g} says nothing to schedule constant; remove it, or write "
+                "schedule: warmup_cosine or warmup_linear"
+            )
+        if self.ema_decay is not None and self.average != "ema":
+            raise ValueError(
+                f"ema_decay {self.ema_decay:g} says nothing to average {self.average}; remove it, "
+                "or write average: ema"
+            )
+        if self.engine == "opacus" and self.max_batch_grad_norm is not None:
+            raise ValueError(
+                f"max_batch_grad_norm {self.max_batch_grad_norm:g} with engine opacus, which does "
+                "not have it; remove it, or write engine: closed_form"
+            )
+        if self.engine == "opacus" and not self.OPACUS:
+            raise ValueError(
+                f"engine opacus has no optimiser for head {self.head}; write engine: closed_form"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> GradientOptions:
+        unit = isinstance(self.normalize, L2 | AroundCentre)
+        if self.UNIT_ROWS and self.learning_rate is None and not unit:
+            raise ValueError(
+                f"normalize: {self.normalize.kind} without a learning_rate, whose rule is for rows "
+                "of norm 1; write a learning_rate, or normalize: l2, centred or whitened"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_reference(self) -> GradientOptions:
+        if self.engine == "opacus" and self.constant != 1:
+            raise ValueError(
+                f"intercept {self.constant:g} with engine opacus, whose layers have biases as "
+                "they are; write intercept: 1, or engine: closed_form"
+            )
+        return self
+
+    @property
+    def multi_label(self) -> bool:
+        return self.loss == "sigmoid"
+
+    @property
+    def link(self) -> Literal["softmax", "sigmoid", "none"]:
+        return self.loss
+
+    @property
+    def takes_units(self) -> bool:
+        return self.engine != "opacus"
+
+    @property
+    def exact(self) -> bool:
+        return self.engine == "exact"
+
+    @property
+    def audit_fault(self) -> str | None:
+        opacus = self.engine == "opacus"
+        return "engine opacus adds its noise where no audit sees it" if opacus else None
+
+    @property
+    def engine_limits(self) -> str | None:
+        if self.engine not in REFERENCE_ENGINES:
+            return LIMITS
+        limits: str | None = importlib.import_module(REFERENCE_ENGINES[self.engine]).LIMITS
+        return limits
+
+    @property
+    def constant(self) -> float:
+        """The constant appended to each row: a row's gradient is r [x, constant]."""
+        return 1.0
+
+    def rate_on(self, gradients: Mechanism, *, noise: float, classes: int, dimension: int) -> float:
+        """Returns the learning rate of a fit; all it may depend on is public.
+
+        Args:
+          gradients: the mechanism as it was calibrated.
+          noise: the standard deviation of each number of a step's noisy mean gradient.
+        """
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return self.rule(gradients.count, noise=noise, classes=classes, dimension=dimension)
+
+    def rule(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
+        """Returns the learning rate where none is given."""
+        raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
+
+    def batch(self, n: int) -> int:
+        """Returns the expected batch size on n rows.
+
+        Raises:
+          ConfigError: when n rows are too few for it.
+        """
+        if self.batch_size == "full":
+            return n
+        if self.batch_size > n:
+            raise ConfigError(
+                f"batch_size {self.batch_size} is above the {n} training rows; "
+                'write a smaller one, or "full"'
+            )
+        return self.batch_size
+
+    def step_count(self, n: int) -> int:
+        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded."""
+        if self.steps is not None:
+            return self.steps
+        epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
+        return max(1, round(epochs * n / self.batch(n)))
+
+    def releases(self, n: int) -> tuple[Mechanism, ...]:
+        return (
+            Mechanism(
+                name=GRADIENTS,
+                released="sum of the sampled rows' clipped gradients, one a step",
+                sensitivity=self.max_grad_norm,
+                noise_multiplier=1.0,
+                sample_rate=self.batch(n) / n,
+                count=self.step_count(n),
+            ),
+        )
+
+
+def step_noise(releases: Releases) -> float:
+    """Returns the standard deviation of the noise on each number of a step's mean gradient."""
+    sample_rate = releases.plan.mechanism(GRADIENTS).sample_rate
+    return releases.deviation(GRADIENTS) / (sample_rate * releases.plan.n)
+
+
+def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArray[np.float32]:
+    """Returns the weights as NumPy's.
+
+    Raises:
+      ConfigError: when training diverged.
+    """
+    import numpy as np  # heavy: planning imports this module
+
+    array: npt.NDArray[np.float32] = weights.cpu().numpy()
+    if not np.isfinite(array).all():
+        rate = options.learning_rate
+        raise ConfigError(
+            f"head {options.head}: training diverged at learning_rate "
+            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller one"
+        )
+    return array

@@ -1,0 +1,304 @@
+"""Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
+
+`gradient_options` says what is released and with which sensitivity, `clipping` how the sums are
+made, `privacy.releases` has the noise, each head's module its optimiser.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+
+from dpprobe import devices
+from dpprobe.errors import PrivacyError
+from dpprobe.heads.clipping import (
+    ClippedGradients,
+    ClippedGradientSum,
+    FullBatchSum,
+    NativeFullBatchSum,
+    NativePoissonSum,
+    PoissonBatchSum,
+)
+from dpprobe.heads.fitted import Fitted, Record
+from dpprobe.heads.gradient_options import (
+    GRADIENTS,
+    REFERENCE_ENGINES,
+    GradientOptions,
+    finite_weights,
+)
+from dpprobe.heads.history import History, record_steps
+from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.kernels import fused_step
+from dpprobe.heads.optimiser import MakeOptimiser, is_plain
+from dpprobe.heads.rows import Rows
+from dpprobe.heads.schedules import learning_rates, mixing_rates, rate_of
+from dpprobe.privacy.plan import Mechanism
+from dpprobe.privacy.randomness import stream
+from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.sampling import PoissonSampler
+from dpprobe.progress import Progress
+
+# A block of steps: so many bytes of noise, which half a core's second-level cache holds. Batches
+# are drawn for so many expected rows a seed, whoever else trains.
+_NOISE_BYTES = 2**19
+_BLOCK_ROWS = 2**14
+
+
+def train(
+    options: GradientOptions,
+    rows: Rows,
+    releases: Releases,
+    optimiser: MakeOptimiser,
+    *,
+    record: Record | None = None,
+) -> Fitted:
+    """Runs the plan: batches, clipped sums, noise, the optimiser's steps.
+
+    A sum plus noise is divided by the expected batch size, which is public. On the CPU each seed
+    has its Poisson batches to itself, and seeds train side by side on as many threads as PyTorch
+    may use; heads on full batches share each block of rows. A seed's head depends on that seed
+    alone, but for the last bits of float32 sums on a GPU.
+
+    Raises:
+      PrivacyError: when more steps were taken than were priced.
+      ConfigError: when training diverged, or initial weights do not fit.
+      DataError: for batches of rows that are not in memory.
+    """
+    # Where nothing is noised no sum needs to be exact.
+    plain = options.engine == "exact" and not releases.plan.private
+    if options.engine in REFERENCE_ENGINES and not plain:
+        engine = importlib.import_module(REFERENCE_ENGINES[options.engine])
+        trained: Fitted = engine.train(options, rows, releases, optimiser(), record=record)
+        return trained
+    mechanism = releases.plan.mechanism(GRADIENTS)
+    history = History(rows, mechanism.sample_rate, record, sigmoid=options.loss == "sigmoid")
+    gradients = ClippedGradients(
+        rows, releases.sensitivity(GRADIENTS), options.loss == "sigmoid", options.constant
+    )
+    alone = is_native(rows) and mechanism.sample_rate < 1
+    groups = [(seed,) for seed in releases.seeds] if alone else [releases.seeds]
+    with ExitStack() as stack, torch.inference_mode():
+        threads = torch.get_num_threads() if is_native(rows) else 1
+        pool = stack.enter_context(ThreadPoolExecutor(threads)) if threads > 1 else None
+        side_by_side = len(groups) > 1
+        trainings = [
+            Training(options, gradients, releases, seeds, optimiser, None if side_by_side else pool)
+            for seeds in groups
+        ]
+        progress = stack.enter_context(
+            Progress(mechanism.count, label=f"{options.head}: train", unit="steps")
+        )
+        taken = 0
+        history.add(0, heads_of(trainings))
+        for stop in record_steps(mechanism.count):
+            steps = _advance(trainings, stop - taken, pool if side_by_side else None)
+            releases.count(GRADIENTS, steps)
+            progress.advance(steps)
+            taken += steps
+            history.add(taken, heads_of(trainings))
+        weights = finite_weights(heads_of(trainings), options)
+    return Fitted(weights=weights, steps=taken, history=history.records)
+
+
+def is_native(rows: Rows) -> bool:
+    """True if the sums are `fused_step`'s, and not PyTorch's."""
+    return devices.has_kernels(rows.device)
+
+
+def _advance(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:
+    """Takes the next steps of all trainings; returns how many they took."""
+    before = [training.taken for training in trainings]
+    advance_all = map if pool is None else pool.map
+    for _ in advance_all(lambda training: training.advance(steps), trainings):
+        pass
+    taken = {training.taken - start for training, start in zip(trainings, before, strict=True)}
+    if len(taken) > 1:
+        raise PrivacyError(f"seeds took {sorted(taken)} steps where {steps} are priced")
+    return taken.pop()
+
+
+class Training:
+    """Heads while they train, one a seed, which share an optimiser and every block of steps.
+
+    Attributes:
+      taken: steps.
+    """
+
+    def __init__(
+        self,
+        options: GradientOptions,
+        gradients: ClippedGradients,
+        releases: Releases,
+        seeds: Sequence[int],
+        optimiser: MakeOptimiser,
+        pool: Executor | None,
+    ) -> None:
+        mechanism, rows = releases.plan.mechanism(GRADIENTS), gradients.rows
+        start = initial_weights(options, rows, seeds)
+        size = start[0].numel()
+        self.taken = 0
+        self._native = is_native(rows)
+        self._shape = start.shape
+        self._weights, self._release = self._buffer(rows.device), self._buffer(rows.device)
+        self._unpadded(self._weights).copy_(start)
+        # What steps are taken on: the biases are these times the constant.
+        self._constant = options.constant
+        self._parameters = self._unpadded(self._weights)
+        if self._constant != 1:
+            self._parameters = start.clone()
+            self._parameters[..., -1] /= self._constant
+        self._rates = learning_rates(options, mechanism.count, rate_of(options, rows, releases))
+        self._mixing = mixing_rates(options, mechanism.count)
+        self._average = None if self._mixing is None else self._weights.clone()
+        self._divisor = mechanism.sample_rate * rows.n
+        self._lengths = (self._rates / self._divisor).astype(np.float32)
+        self._mixed = np.zeros(0) if self._mixing is None else self._mixing
+        self._mixed = self._mixed.astype(np.float32)
+        self._block = block_steps(size, mechanism, len(rows))
+        # Batches of rows that lie in memory are only numbers, drawn for many blocks at once.
+        in_memory = self._native and gradients.arrays is not None
+        blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
+        self._batches_at_once = self._block * max(1, blocks)
+        self._deviation = releases.deviation(GRADIENTS)
+        self._releases, self._seeds = releases, tuple(seeds)
+        self._noise = releases.noise(GRADIENTS, size, seeds=seeds)
+        self._optimiser = optimiser()
+        self._sum = self._gradient_sum(gradients, mechanism, seeds, pool)
+        self._longest = None if releases.plan.private else options.max_batch_grad_norm
+        # Steps that compiled code takes.
+        self._plain = (
+            is_plain(self._optimiser)
+            and self._longest is None
+            and self._constant == 1
+            and releases.observer is None
+        )
+
+    def _buffer(self, device: torch.device) -> torch.Tensor:
+        if self._native:
+            return fused_step.padded(*self._shape)
+        return torch.zeros(self._shape, device=device)
+
+    def _unpadded(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Returns the part [seeds, classes, d + 1] of a buffer that holds heads, as a view."""
+        return buffer[:, : self._shape[1], : self._shape[2]]
+
+    def _gradient_sum(
+        self,
+        gradients: ClippedGradients,
+        mechanism: Mechanism,
+        seeds: Sequence[int],
+        pool: Executor | None,
+    ) -> ClippedGradientSum:
+        if mechanism.sample_rate == 1:
+            if self._native:
+                return NativeFullBatchSum(gradients, self._weights, pool)
+            return FullBatchSum(gradients, self._weights)
+        n, rate = gradients.rows.n, mechanism.sample_rate
+        samplers = [
+            self._releases.sampler(seed, PoissonSampler(n, rate, stream(seed, "sampling")))
+            for seed in seeds
+        ]
+        if self._native:
+            (sampler,) = samplers
+            return NativePoissonSum(gradients, self._weights, sampler, pool)
+        return PoissonBatchSum(gradients, self._weights, samplers)
+
+    @property
+    def heads(self) -> torch.Tensor:
+        """The weights that would be returned now, [seeds, classes, d + 1]."""
+        return self._unpadded(self._weights if self._average is None else self._average)
+
+    @torch.inference_mode()
+    def advance(self, steps: int) -> None:
+        """Takes the next `steps` steps of every seed."""
+        stop = self.taken + steps
+        while self.taken < stop:
+            prepared = self.taken + min(self._batches_at_once, stop - self.taken)
+            self._sum.prepare(prepared - self.taken)
+            while self.taken < prepared:
+                if self._descend():
+                    continue
+                block = min(self._block, prepared - self.taken)
+                drawn = self._noise.draw(block, self._deviation).unflatten(2, self._shape[1:])
+                for noise in drawn.unbind(1):
+                    self._step(noise)
+
+    def _descend(self) -> bool:
+        """Takes the next plain steps in compiled code; False where there is none."""
+        if not self._plain or not isinstance(self._sum, NativePoissonSum):
+            return False
+        batches = self._sum.next_batches()
+        if batches is None:
+            return False
+        steps = len(batches.sizes)
+        window = slice(self.taken, self.taken + steps)
+        fused_step.descend(
+            *batches.arrays,
+            batches.rows,
+            batches.sizes,
+            *self._noise.source(self._deviation),
+            self._lengths[window],
+            self._weights.numpy(),
+            self._shape[1],
+            self._release.numpy(),
+            self._mixed[window],
+            (self._weights if self._average is None else self._average).numpy(),
+        )
+        self.taken += steps
+        return True
+
+    def _step(self, noise: torch.Tensor) -> None:
+        release, weights = self._unpadded(self._release), self._unpadded(self._weights)
+        if self._releases.observer is None and self._constant == 1:
+            release.copy_(noise)
+            self._sum.add_to(self._release)
+        else:
+            release.zero_()
+            self._sum.add_to(self._release)
+            release[..., -1] *= self._constant
+            if self._releases.observer is None:
+                release.add_(noise)
+            else:
+                release.copy_(self._releases.observed(GRADIENTS, release, noise, self._seeds))
+        release.div_(self._divisor)
+        if self._longest is not None:
+            norms = torch.linalg.vector_norm(release, dim=(1, 2), keepdim=True)
+            release.mul_((self._longest / norms).clamp_(max=1))
+        self._optimiser.step(self._parameters, release, float(self._rates[self.taken]))
+        if self._constant != 1:
+            weights.copy_(self._parameters)
+            weights[..., -1] *= self._constant
+        if self._average is not None and self._mixing is not None:
+            self._unpadded(self._average).lerp_(weights, float(self._mixing[self.taken]))
+        self.taken += 1
+
+
+def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
+    """Returns a copy of all heads, [seeds, classes, d + 1]."""
+    return torch.cat([training.heads for training in trainings])
+
+
+def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
+    """Returns the number of steps whose noise is drawn at a time, where steps are not compiled.
+
+    On a GPU noise depends on it, so it must not depend on how many seeds train together.
+
+    Args:
+      size: numbers in one head.
+      mechanism: the gradients.
+      rows: in the dataset.
+    """
+    steps = _NOISE_BYTES // (4 * size)
+    if mechanism.sample_rate < 1:
+        steps = min(steps, batch_steps(mechanism, rows))
+    return max(1, steps)
+
+
+def batch_steps(mechanism: Mechanism, rows: int) -> int:
+    """Returns the number of steps whose batches have `_BLOCK_ROWS` rows, or one step."""
+    return max(1, int(_BLOCK_ROWS / (mechanism.sample_rate * rows)))

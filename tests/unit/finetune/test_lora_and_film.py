@@ -1,0 +1,184 @@
+"""Adapters: equal to hand-written layers, and to the batch norms whose place they take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from timm.layers.norm import LayerNorm2d
+from timm.layers.norm_act import BatchNormAct2d, GroupNormAct
+from torch import nn
+
+from dpprobe.errors import ConfigError
+from dpprobe.finetune.lora_and_film import (
+    ChannelAffine,
+    Film,
+    LoraLinear,
+    check_reached,
+    insert_film,
+    insert_lora,
+    normalisations,
+)
+
+
+def filled(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(
+    shape=st.sampled_from([(5, 3), (5, 7, 3), (5, 3, 4, 6)]),
+    scale=st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=3),
+    shift=st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=3),
+)
+def test_channel_affine_scales_and_shifts_each_channel(
+    shape: tuple[int, ...], scale: list[float], shift: list[float]
+) -> None:
+    layer = ChannelAffine(torch.tensor(scale), torch.tensor(shift))
+    x = filled(*shape)
+    channel = 1 if len(shape) == 4 else len(shape) - 1
+    y = layer(x)
+    assert y.shape == x.shape
+    for index in range(3):
+        torch.testing.assert_close(
+            y.select(channel, index), x.select(channel, index) * scale[index] + shift[index]
+        )
+
+
+def test_channel_affine_keeps_the_type_of_its_input_and_rounds_once() -> None:
+    layer = ChannelAffine(torch.full((3,), 1.001), torch.zeros(3))
+    x = torch.full((2, 3, 2, 2), 1000.0, dtype=torch.bfloat16)
+    y = layer(x)
+    assert y.dtype == torch.bfloat16
+    # 1.001 is 1 in bfloat16: a rounded scale would lose it, float32 gives the nearest number
+    assert torch.equal(y, (x.float() * layer.scale.view(-1, 1, 1)).to(torch.bfloat16))
+    layer = ChannelAffine(torch.full((3,), 1.003), torch.zeros(3))
+    assert layer(x)[0, 0, 0, 0].item() == 1004.0
+
+
+def test_lora_is_the_hand_written_sum() -> None:
+    base, a, b = nn.Linear(6, 4), filled(2, 6, seed=1), filled(4, 2, seed=2)
+    layer = LoraLinear(base, a, alpha=3.0)
+    x = filled(5, 7, 6)
+    assert torch.equal(layer(x), base(x))  # b starts from zero
+    with torch.no_grad():
+        layer.b.weight.copy_(b)
+    merged = base.weight + (3.0 / 2) * b @ a
+    torch.testing.assert_close(layer(x), x @ merged.T + base.bias)
+
+
+class Small(nn.Module):
+    """A stem, two blocks with linear layers of the same names, and a linear end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 6)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"qkv": nn.Linear(6, 6), "proj": nn.Linear(6, 6)}) for _ in range(2)
+        )
+        self.end = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block["proj"](block["qkv"](x).tanh())  # type: ignore[index]
+        y: torch.Tensor = self.end(x)
+        return y
+
+
+def lora(model: Small, *targets: str, rank: int = 2, seed: int = 0) -> dict[str, LoraLinear]:
+    insert_lora(
+        model, list(model.blocks), rank=rank, targets=targets, alpha=None, seed=seed, name="small"
+    )
+    return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
+
+
+def test_lora_stands_at_its_targets_or_at_all_linear_layers_of_the_blocks() -> None:
+    every = {"blocks.0.qkv", "blocks.0.proj", "blocks.1.qkv", "blocks.1.proj"}
+    assert lora(Small()).keys() == every
+    assert lora(Small(), "qkv").keys() == {"blocks.0.qkv", "blocks.1.qkv"}
+    assert lora(Small(), "1.proj", "end").keys() == {"blocks.1.proj", "end"}
+
+
+def test_lora_starts_are_of_the_seed_and_of_each_layer_alone() -> None:
+    first, again, other = lora(Small(), seed=3), lora(Small(), "qkv", seed=3), lora(Small(), seed=4)
+    path = "blocks.1.qkv"
+    assert torch.equal(first[path].a.weight, again[path].a.weight)
+    assert not torch.equal(first[path].a.weight, other[path].a.weight)
+    assert not torch.equal(first[path].a.weight, first["blocks.0.qkv"].a.weight)
+    large = lora(Small(), rank=1000)[path].a.weight.detach() * 6**0.5
+    assert float(large.std()) == pytest.approx(1, abs=0.05)
+    assert float(large.abs().max()) < 2.4  # truncated
+
+
+def test_lora_without_a_layer_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
+        lora(Small(), "qkv", "fc1")
+    empty = nn.Sequential(nn.Conv2d(1, 1, 1))
+    with pytest.raises(ConfigError, match="conv has no linear layer in its blocks"):
+        insert_lora(empty, [empty[0]], rank=1, targets=(), alpha=None, seed=0, name="conv")
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "channel"),
+    [
+        (nn.LayerNorm(3), (5, 3), 1),
+        (nn.LayerNorm(3), (5, 7, 3), 2),
+        (nn.LayerNorm(3), (5, 4, 6, 3), 3),  # [batch, height, width, channels]
+        (LayerNorm2d(3), (5, 3, 4, 6), 1),
+        (nn.GroupNorm(1, 3), (5, 3, 4, 6), 1),
+        (nn.GroupNorm(1, 3), (5, 3, 3), 1),
+        (ChannelAffine(filled(3), filled(3)), (5, 3, 4, 6), 1),
+    ],
+)
+def test_film_is_the_hand_written_layer(
+    norm: nn.Module, shape: tuple[int, ...], channel: int
+) -> None:
+    model, x = nn.Sequential(norm), filled(*shape)
+    before = model(x)
+    insert_film(model, name="small")
+    assert torch.equal(model(x), before)
+    (film,) = [one for one in model.modules() if isinstance(one, Film)]
+    scale, shift = filled(3, seed=1), filled(3, seed=2)
+    with torch.no_grad():
+        film.affine.scale.copy_(scale)
+        film.affine.shift.copy_(shift)
+    for index in range(3):
+        expected = before.select(channel, index) * scale[index] + shift[index]
+        torch.testing.assert_close(model(x).select(channel, index), expected)
+
+
+def test_film_stands_before_the_activation_of_a_fused_layer() -> None:
+    model, x = nn.Sequential(GroupNormAct(4, num_groups=2, inplace=False)), filled(5, 4, 3, 3)
+    insert_film(model, name="small")
+    (film,) = [one for one in model.modules() if isinstance(one, Film)]
+    with torch.no_grad():
+        film.affine.shift.fill_(-0.25)
+    plain = torch.nn.functional.group_norm(x, 2)
+    torch.testing.assert_close(model(x), (plain - 0.25).relu())
+
+
+def test_film_without_a_normalisation_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="tune: film: plain has no normalisation"):
+        insert_film(nn.Sequential(nn.Linear(2, 2)), name="plain")
+
+
+def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
+    assert list(normalisations(nn.Sequential(BatchNormAct2d(3)))) == []
+
+
+def test_an_adapter_that_is_never_called_is_refused_by_name() -> None:
+    class Bypassing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.bypassed = (
+                LoraLinear(nn.Linear(2, 2), filled(1, 2), alpha=1) for _ in "ab"
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.used(x) @ self.bypassed.base.weight
+            return y
+
+    model = Bypassing()
+    with pytest.raises(ConfigError, match="small does not call its layer bypassed as a layer"):
+        check_reached(model, (LoraLinear,), lambda: model(filled(3, 2)), name="small")

@@ -1,0 +1,522 @@
+"""Training by noisy gradient steps, against what it must equal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpprobe.errors import ConfigError, DataError, PrivacyError
+from dpprobe.heads import gradient_steps
+from dpprobe.heads.clipping import NativePoissonSum
+from dpprobe.heads.fit import fit_heads
+from dpprobe.heads.fitted import Heads
+from dpprobe.heads.gradient_options import GradientOptions
+from dpprobe.heads.history import record_steps
+from dpprobe.heads.initial_weights import initial_weights
+from dpprobe.heads.scoring import score_rows
+from dpprobe.heads.sgd import Options
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.privacy.gradient_noise import GaussianNoise
+from dpprobe.privacy.randomness import cell_seed, stream
+from dpprobe.privacy.sampling import poisson_batches
+from tests.support.gpu import DEVICES, needs_gpu
+from tests.support.linear_heads import (
+    Source,
+    features_of,
+    no_privacy,
+    oracle_sum,
+    plan_for,
+    relative,
+    rows_of,
+    training_set,
+    whole,
+)
+from tests.support.plain_heads import Adam, Lamb, Momentum
+
+SEEDS = [cell_seed("test", index) for index in range(3)]
+HEADS = [Options, Momentum, Adam, Lamb]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# --- without privacy ----------------------------------------------------------------------------
+
+
+def pytorch_optimiser(options: GradientOptions, linear: torch.nn.Linear) -> torch.optim.Optimizer:
+    if isinstance(options, Momentum):
+        return torch.optim.SGD(linear.parameters(), lr=1, momentum=options.beta)
+    if isinstance(options, Adam):
+        return torch.optim.Adam(linear.parameters(), lr=1, eps=options.eps)
+    assert isinstance(options, Options)
+    return torch.optim.SGD(linear.parameters(), lr=1)
+
+
+def plain_training(
+    options: GradientOptions, data: TrainingSet, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """PyTorch's own gradients and optimisers on the same batches: last weights, their mean."""
+    (mechanism,) = options.mechanisms(data.rows)
+    rows = rows_of(data)
+    start = initial_weights(options, rows, [seed])[0]
+    linear = torch.nn.Linear(data.dimension, data.num_classes).double()
+    with torch.no_grad():
+        linear.weight.copy_(start[:, :-1])
+        linear.bias.copy_(start[:, -1])
+    optimiser = pytorch_optimiser(options, linear)
+    targets = rows.targets(0, rows.n).double()
+    every = []
+    for batch in poisson_batches(
+        data.rows, mechanism.sample_rate, mechanism.count, stream(seed, "sampling")
+    ):
+        optimiser.zero_grad()
+        chosen = torch.from_numpy(batch)
+        logits = linear(features_of(data)[chosen].double())
+        if options.loss == "softmax":
+            loss = -(torch.log_softmax(logits, 1) * targets[chosen]).sum()
+        else:
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, targets[chosen], reduction="sum"
+            )
+        (loss / (mechanism.sample_rate * data.rows)).backward()
+        for group in optimiser.param_groups:
+            group["lr"] = options.learning_rate
+        optimiser.step()
+        every.append(torch.cat([linear.weight, linear.bias[:, None]], 1).detach().numpy().copy())
+    return every[-1], np.mean(every, axis=0)
+
+
+@pytest.mark.parametrize("head", [Options, Momentum, Adam])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"batch_size": 12, "steps": 40, "init": "torch"},
+        {"batch_size": "full", "steps": 15, "init": "zero"},
+        {"batch_size": 2, "steps": 60, "init": "torch"},  # empty batches among them
+    ],
+)
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "several"])
+def test_infinite_epsilon_is_plain_training(head: Any, values: Any, loss: str) -> None:
+    data = training_set(multi_label=loss == "several")
+    chosen = "softmax" if loss == "softmax" else "sigmoid"
+    # The clipping norm must not matter.
+    options = head(learning_rate=0.05, max_grad_norm=0.01, loss=chosen, **values)
+    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:2])
+    averaging = options.model_copy(update={"average": "mean"})
+    mean = fit_heads(averaging, data, no_privacy(options, data.rows), SEEDS[:2])
+    for index, seed in enumerate(SEEDS[:2]):
+        last, wanted_mean = plain_training(options, data, seed)
+        assert relative(actual.weights[index], last) < 2e-5
+        assert relative(mean.weights[index], wanted_mean) < 2e-5
+
+
+def test_a_schedule_and_an_average_reach_every_step() -> None:
+    """Of a constant gradient: rows that all pull the same way, in every step."""
+    data = TrainingSet(torch.zeros(6, 2), torch.zeros(6).long(), 2)
+    common: dict[str, Any] = {
+        "steps": 30, "max_grad_norm": 1e-3, "init": "zero", "learning_rate": 0.5,
+        "schedule": "warmup_linear", "warmup": 0.2, "average": "ema", "ema_decay": 0.8,
+    }  # fmt: skip
+    rates = np.concatenate([np.arange(1, 7) / 6, 1 - np.arange(24) / 24]) * 0.5
+    position, ema = np.cumsum(rates), 0.0
+    for value in position:
+        ema = 0.8 * ema + 0.2 * value
+    ema /= 1 - 0.8**30
+    for options in (Options(batch_size="full", **common), Options(batch_size=5, **common)):
+        plan = plan_for(options, 6, noise=1e-9)
+        actual = fit_heads(options, data, plan, [1]).weights[0, 0, -1]
+        if options.batch_size == "full":
+            assert actual == pytest.approx(ema * 1e-3 / 2**0.5, rel=1e-4)
+        else:
+            batches = poisson_batches(6, 5 / 6, 30, stream(1, "sampling"))
+            position = np.cumsum(rates * np.array([len(batch) for batch in batches]) / 5)
+            ema = 0.0
+            for value in position:
+                ema = 0.8 * ema + 0.2 * value
+            assert actual == pytest.approx(ema / (1 - 0.8**30) * 1e-3 / 2**0.5, rel=1e-4)
+
+
+def test_a_sum_is_divided_by_the_expected_batch_size() -> None:
+    data = training_set()
+    options = Options(batch_size=10, steps=1, learning_rate=0.5, init="zero")
+    (batch,) = poisson_batches(data.rows, 10 / data.rows, 1, stream(SEEDS[0], "sampling"))
+    assert len(batch) != 10
+    start = np.zeros((data.num_classes, data.dimension + 1))
+    total = oracle_sum(rows_of(data), start, batch, math.inf)
+    actual = fit_heads(options, data, no_privacy(options, data.rows), SEEDS[:1])
+    assert relative(actual.weights[0], -0.5 * total / 10) < 1e-6
+
+
+def test_the_single_step_of_mehta_et_al() -> None:
+    """One full-batch step of LAMB, zero weights, biases -10, sigmoid, C = 1 (2022, section 5.1)."""
+    data = training_set(classes=5)
+    options = Lamb(
+        loss="sigmoid", batch_size="full", steps=1, init="zero", init_bias=-10.0,
+        max_grad_norm=1.0, learning_rate=5e-4,
+    )  # fmt: skip
+    plan = plan_for(options, data.rows, noise=1e-9)
+    actual = fit_heads(options, data, plan, SEEDS[:1]).weights[0].astype(np.float64)
+    start = np.zeros((5, data.dimension + 1))
+    start[:, -1] = -10
+    every = np.arange(data.rows)
+    total = oracle_sum(rows_of(data), start, every, 1.0, sigmoid=True) / data.rows
+    direction = total / (np.abs(total) + 1e-6)
+    wanted = start - 5e-4 * direction
+    ratio = np.linalg.norm(start[:, -1]) / np.linalg.norm(direction[:, -1])
+    wanted[:, -1] = -10 - 5e-4 * ratio * direction[:, -1]
+    np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=1e-7)
+    same = Adam(**{**options.model_dump(exclude={"head", "eps"}), "eps": 1e-6})
+    adam = fit_heads(same, data, plan_for(same, data.rows, noise=1e-9), SEEDS[:1]).weights[0]
+    np.testing.assert_allclose(actual[:, :-1], adam[:, :-1], rtol=1e-6)
+
+
+# --- noise -------------------------------------------------------------------------------------
+
+
+def dead_rows(rows: int, dimension: int, classes: int, device: str = "cpu") -> TrainingSet:
+    """Rows that contribute exactly nothing, so that what is released is the noise."""
+    features = torch.full((rows, dimension), math.inf, device=device)
+    return TrainingSet(features, torch.zeros(rows).long().to(device), classes)
+
+
+@pytest.mark.parametrize("head", [Options, Momentum])
+@pytest.mark.parametrize("batch_size", [1, 50, "full"])
+def test_noise_has_the_planned_size_in_every_step(batch_size: Any, head: Any) -> None:
+    """On rows that contribute nothing, the weights are the noise: T steps of (lr sigma C / B)^2."""
+    rows, steps = 50, 40
+    options = head(
+        batch_size=batch_size, steps=steps, init="zero", learning_rate=0.3, max_grad_norm=2.0
+    )
+    plan = plan_for(options, rows, noise=1.7)
+    actual = fit_heads(options, dead_rows(rows, 99, 20), plan, SEEDS).weights.astype(np.float64)
+    expected = rows if batch_size == "full" else batch_size
+    # With momentum a step's noise goes on moving the weights: 1 + beta + beta^2 + ... times.
+    beta = options.beta if isinstance(options, Momentum) else 0.0
+    reach = (1 - beta ** np.arange(1, steps + 1)) / (1 - beta)
+    deviation = 0.3 * 1.7 * 2.0 / expected * np.sqrt(np.sum(reach**2))
+    for weights in actual:  # with batches of 1 expected row, a third of the steps are empty
+        assert weights.std() == pytest.approx(deviation, rel=5 / (2 * weights.size) ** 0.5)
+        assert abs(weights.mean()) < 5 * deviation / weights.size**0.5
+    # Neither seeds nor classes share noise.
+    vectors = actual.reshape(-1, 100)
+    correlation = np.asarray(np.corrcoef(vectors))
+    np.fill_diagonal(correlation, 0)
+    assert np.abs(correlation).max() < 5.5 / 100**0.5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch_size", [1, 20, "full"])
+def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, device: str) -> None:
+    data = dead_rows(50, 9, 4, device)
+    common: dict[str, Any] = {"learning_rate": 0.3, "max_grad_norm": 2.0}
+    options = Options(batch_size=batch_size, steps=30, **common)
+    actual = fit_heads(options, data, plan_for(options, 50, noise=1.7), SEEDS).weights
+    start = initial_weights(options, rows_of(data), SEEDS).cpu().double().numpy()
+    expected = 50 if batch_size == "full" else batch_size
+    noise = GaussianNoise(SEEDS, 40, torch.device(device))
+    # In the trainer's own blocks: on a GPU the numbers depend on them.
+    stops = record_steps(30)
+    parts = [stop - before for before, stop in zip([0, *stops[:-1]], stops, strict=True)]
+    total = sum(noise.draw(part, 1.0).cpu().double().sum(1) for part in parts)
+    released = torch.as_tensor(total).numpy().reshape(3, 4, 10)
+    wanted = start - 0.3 / expected * 1.7 * 2.0 * released
+    assert relative(actual, wanted) < 1e-6
+
+
+@pytest.mark.parametrize("batch_size", [2, "full"])
+def test_pooled_noise_is_right_to_half_a_per_cent(batch_size: Any) -> None:
+    data = dead_rows(4, 1999, 250)
+    options = Options(batch_size=batch_size, steps=3, init="zero", learning_rate=0.3)
+    actual = fit_heads(options, data, plan_for(options, 4, noise=1.7), [*SEEDS, 4, 5]).weights
+    expected = 4 if batch_size == "full" else 2
+    variance = 3 * (0.3 / expected * 1.7 * 1.2) ** 2
+    # 2.5 million numbers: 5.6 standard errors.
+    assert np.mean(np.square(actual, dtype=np.float64)) == pytest.approx(variance, rel=0.005)
+
+
+def test_adam_s_first_step_sees_the_noisy_mean() -> None:
+    """From zero it is the sign of every number of it."""
+    options = Adam(batch_size="full", steps=1, learning_rate=0.25)
+    actual = fit_heads(options, dead_rows(9, 19, 3), plan_for(options, 9, noise=2.0), SEEDS).weights
+    drawn = GaussianNoise(SEEDS, 60, torch.device("cpu")).draw(1, 1.0).numpy()
+    np.testing.assert_allclose(actual.reshape(3, 60), -0.25 * np.sign(drawn[:, 0]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [1, 7])
+@pytest.mark.parametrize("batch_size", [5, "full"])
+def test_blocks_do_not_depend_on_how_many_seeds_train(
+    batch_size: Any, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    original = GaussianNoise.draw
+
+    def draw(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
+        asked.append(steps)
+        return original(self, steps, deviation)
+
+    monkeypatch.setattr(GaussianNoise, "draw", draw)
+    monkeypatch.setattr(gradient_steps, "_NOISE_BYTES", 4 * 40 * 7)
+    options = Adam(batch_size=batch_size, steps=200)
+    fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
+    each = seeds if batch_size == 5 else 1  # seeds draw their batches, and noise, one by one
+    assert asked == ([7, 3] * 20 if each == 1 else [*([7, 3] * each)] * 20)
+
+
+def test_blocks_are_bounded_in_rows() -> None:
+    """Tiny heads and large batches: the noise is small, the rows drawn at a time are not."""
+    (mechanism,) = Options(batch_size=4096, steps=50_000).mechanisms(1_300_000)
+    assert gradient_steps.block_steps(34, mechanism, 1_300_000) * 4096 <= gradient_steps._BLOCK_ROWS
+    (mechanism,) = Options(batch_size=100_000, steps=5).mechanisms(1_300_000)
+    assert gradient_steps.block_steps(34, mechanism, 1_300_000) == 1
+    (mechanism,) = Options(batch_size="full", steps=5).mechanisms(1_300_000)
+    assert (
+        gradient_steps.block_steps(34, mechanism, 1_300_000) * 4 * 34
+        > gradient_steps._NOISE_BYTES / 2
+    )
+
+
+# --- seeds, threads, streams -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("batch_size", [12, "full"])
+def test_a_seed_does_not_depend_on_the_others(head: Any, batch_size: Any) -> None:
+    data = training_set()
+    options = head(batch_size=batch_size, steps=20, average="ema", init="torch")
+    plan = plan_for(options, data.rows)
+    together = fit_heads(options, data, plan, SEEDS)
+    alone = fit_heads(options, data, plan, SEEDS[1:2])
+    np.testing.assert_allclose(together.weights[1], alone.weights[0], rtol=2e-5, atol=2e-6)
+    again = fit_heads(options, data, plan, SEEDS)
+    np.testing.assert_array_equal(together.weights, again.weights)
+
+
+@pytest.mark.parametrize("head", [Options, Adam])
+@pytest.mark.parametrize("batch_size", [40, 1500, "full"])
+def test_threads_change_nothing(head: Any, batch_size: Any) -> None:
+    data = training_set(3000, 30, 4)
+    options = head(batch_size=batch_size, steps=25, init="torch")
+    plan = plan_for(options, data.rows)
+    for seeds in (SEEDS, SEEDS[:1]):
+        wanted = fit_heads(options, data, plan, seeds)
+        torch.set_num_threads(3)
+        actual = fit_heads(options, data, plan, seeds)
+        torch.set_num_threads(1)
+        np.testing.assert_array_equal(actual.weights, wanted.weights)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("batch_size", [12, "full"])
+@pytest.mark.parametrize("loss", ["softmax", "several"])
+def test_pytorch_s_sums_train_the_same_heads(
+    head: Any, batch_size: Any, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code for a GPU, run on the CPU and so with the CPU's noise."""
+    data = training_set(multi_label=loss == "several")
+    options = head(
+        batch_size=batch_size, steps=20, init="torch", average="ema", normalize="l2",
+        loss="softmax" if loss == "softmax" else "sigmoid",
+    )  # fmt: skip
+    plan = plan_for(options, data.rows)
+    wanted = fit_heads(options, data, plan, SEEDS)
+    monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
+    actual = fit_heads(options, data, plan, SEEDS)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=1e-5)
+
+
+def streamed(data: TrainingSet) -> TrainingSet:
+    return TrainingSet(Source(features_of(data).numpy().copy()), data.labels, data.num_classes)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("normalize", ["none", "l2", "layer_norm", "centred"])
+def test_a_stream_gives_the_same_full_batch(head: Any, normalize: str) -> None:
+    data = training_set()
+    options = head(batch_size="full", steps=8, normalize=normalize, init="torch")
+    plan = plan_for(options, data.rows)
+    wanted = fit_heads(options, data, plan, SEEDS)
+    actual = fit_heads(options, streamed(data), plan, SEEDS)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=2e-4, atol=5e-6)
+
+
+def test_batches_of_a_stream_are_refused() -> None:
+    data = training_set()
+    options = Options(batch_size=12, steps=8)
+    with pytest.raises(DataError, match='batch_size: "full"'):
+        fit_heads(options, streamed(data), plan_for(options, data.rows), SEEDS)
+
+
+@pytest.mark.parametrize("normalize", ["none", "layer_norm"])
+@pytest.mark.parametrize("batch_size", [32, 2000, "full"])
+def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
+    """PyTorch and NumPy hold less than 60 MB at their peak, beside 80 MB of features."""
+    import tracemalloc
+
+    data = training_set(20_000, 1000, 10)
+    options = Momentum(batch_size=batch_size, steps=2, normalize=normalize)
+    plan = plan_for(options, data.rows)
+    fit_heads(options, data, plan, [1])
+    from torch.profiler import ProfilerActivity, profile
+
+    tracemalloc.start()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        fit_heads(options, data, plan, [1])
+    _, in_numpy = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    held, most = 0, 0
+    for event in sorted(profiled.events(), key=lambda event: event.time_range.end):
+        held += event.self_cpu_memory_usage
+        most = max(most, held)
+    assert most + in_numpy < 60 * 2**20
+
+
+# --- the rest ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalize", ["l2", "layer_norm"])
+@pytest.mark.parametrize("batch_size", [12, "full"])
+def test_normalisation_reaches_training_and_scores(normalize: Any, batch_size: Any) -> None:
+    data = training_set()
+    plain = Options(batch_size=batch_size, steps=30)
+    options = Options(batch_size=batch_size, steps=30, normalize=normalize)
+    actual = fit_heads(options, data, plan_for(options, data.rows), SEEDS)
+    features = whole(rows_of(data, normalize))
+    same = TrainingSet(features, data.labels, data.num_classes)
+    wanted = fit_heads(plain, same, plan_for(plain, data.rows), SEEDS)
+    np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        score_rows(actual, features_of(data)), score_rows(wanted, features), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("batch_size", [12, "full"])
+def test_steps_taken_are_the_steps_priced(
+    head: Any, batch_size: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = training_set()
+    options = head(batch_size=batch_size, steps=50)
+    plan = plan_for(options, data.rows)
+    assert fit_heads(options, data, plan, SEEDS).steps == plan.steps == 50
+    monkeypatch.setattr(gradient_steps, "record_steps", lambda _: [25, 49])
+    with pytest.raises(PrivacyError, match="49 noisy releases were taken, 50 were priced"):
+        fit_heads(options, data, plan, SEEDS)
+
+
+@pytest.mark.parametrize("head", [Options, Adam])
+def test_every_step_draws_noise_and_a_batch(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted where they happen: the trainer's own count is not enough."""
+    noises: list[GaussianNoise] = []
+    batches: list[int] = []
+    start, prepare = GaussianNoise.__init__, NativePoissonSum.prepare
+
+    def watched_start(self: GaussianNoise, *arguments: Any) -> None:
+        noises.append(self)
+        start(self, *arguments)
+
+    def counted_prepare(self: NativePoissonSum, steps: int) -> None:
+        batches.append(steps)
+        prepare(self, steps)
+
+    monkeypatch.setattr(GaussianNoise, "__init__", watched_start)
+    monkeypatch.setattr(NativePoissonSum, "prepare", counted_prepare)
+    data = training_set()
+    options = head(batch_size=12, steps=333)
+    fit_heads(options, data, plan_for(options, data.rows), [1])
+    (noise,) = noises
+    fresh = GaussianNoise([1], noise.size, torch.device("cpu"))
+    fresh.draw(333, 1.0)
+    assert all(torch.equal(fresh.state()[name], part) for name, part in noise.state().items())
+    assert sum(batches) == 333
+
+
+def test_divergence_is_an_error_that_says_so() -> None:
+    data = training_set()
+    options = Options(batch_size="full", steps=5, learning_rate=1e38)
+    with pytest.raises(ConfigError, match=r"diverged at learning_rate 1e\+38"):
+        fit_heads(options, data, plan_for(options, data.rows, noise=100.0), SEEDS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(batch_size=60, steps=60),
+        Options(batch_size="full", steps=20),
+        Momentum(),
+        Adam(),
+        Lamb(),
+        Momentum(loss="sigmoid", schedule="warmup_cosine", warmup=0.1, average="ema"),
+    ],
+)
+def test_private_training_learns(options: GradientOptions) -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, 3, (900,), generator=generator)
+    centres = torch.randn(3, 10, generator=generator) * 2
+    features = centres[labels] + torch.randn(900, 10, generator=generator)
+    data = TrainingSet(features[:600].clone(), labels[:600], 3)
+    actual = fit_heads(options, data, plan_for(options, 600, noise=2.0), SEEDS)
+    accuracy = (score_rows(actual, features[600:]).argmax(2) == labels[600:].numpy()).mean(1)
+    assert accuracy.min() > 0.8
+
+
+def test_several_labels_a_row_are_learned() -> None:
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(900, 6, generator=generator)
+    labels = (features[:, :4] > 0).to(torch.uint8)
+    data = TrainingSet(features[:600].clone(), labels[:600], 4)
+    for options in (Options(loss="sigmoid", steps=300), Momentum(loss="sigmoid")):
+        actual = fit_heads(options, data, plan_for(options, 600, noise=1.0), SEEDS)
+        right = (score_rows(actual, features[600:]) > 0) == (labels[600:].numpy() > 0)
+        assert right.mean((1, 2)).min() > 0.85
+    softmax = Options()
+    with pytest.raises(PrivacyError, match="one label a row"):
+        fit_heads(softmax, data, plan_for(softmax, 600), SEEDS)
+
+
+@needs_gpu
+@pytest.mark.parametrize("head", HEADS)
+def test_cuda_gives_the_same_sums(head: Any) -> None:
+    data = training_set()
+    on_gpu = TrainingSet(features_of(data).cuda(), data.labels.cuda(), data.num_classes)
+    for batch_size in (12, "full"):
+        options = head(batch_size=batch_size, steps=20, init="torch")
+        plan = no_privacy(options, data.rows)
+        wanted: Heads = fit_heads(options, data, plan, SEEDS)
+        actual = fit_heads(options, on_gpu, plan, SEEDS)
+        np.testing.assert_allclose(actual.weights, wanted.weights, rtol=1e-3, atol=1e-4)
+        noisy = fit_heads(options, on_gpu, plan_for(options, data.rows), SEEDS)
+        assert np.isfinite(noisy.weights).all()
+
+
+@pytest.mark.parametrize("batch_size", ["full", 30])
+def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> None:
+    """One step moves by at most learning_rate times the bound, and in the same direction."""
+    data = training_set()
+    plain = Options(batch_size=batch_size, steps=1, learning_rate=2.0, init="zero")
+    clipped = plain.model_copy(update={"max_batch_grad_norm": 0.01})
+    free, bound = (
+        fit_heads(options, data, no_privacy(options, data.rows), SEEDS).weights
+        for options in (plain, clipped)
+    )
+    lengths = np.linalg.norm(free, axis=(1, 2), keepdims=True)
+    assert (lengths > 0.02).all()
+    np.testing.assert_allclose(bound, free * (0.02 / lengths), rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 30])
+def test_under_noise_the_bound_of_the_mean_gradient_says_nothing(batch_size: Any) -> None:
+    data = training_set()
+    options = Options(batch_size=batch_size, steps=4, learning_rate=2.0)
+    bounded = options.model_copy(update={"max_batch_grad_norm": 0.01})
+    plan = plan_for(options, data.rows)
+    free, bound = (fit_heads(each, data, plan, SEEDS).weights for each in (options, bounded))
+    np.testing.assert_array_equal(free, bound)
+
+
+def test_opacus_does_not_clip_mean_gradients() -> None:
+    with pytest.raises(ValueError, match="max_batch_grad_norm 1 with engine opacus"):
+        Options(learning_rate=1.0, engine="opacus", max_batch_grad_norm=1.0)

@@ -1,0 +1,45 @@
+# Near-duplicates of public images.
+
+
+def removed_counts(wildcards):
+    """The description of a dataset that says what was removed from it, where that is done."""
+    removed = wildcards.dataset in ALL_ROWS
+    return f"<data>/{wildcards.dataset}/dataset.json" if removed else []
+
+
+rule check_overlap:
+    input:
+        tables=lambda wildcards: [
+            f"<data>/{dataset}/{split}.parquet"
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
+        ],
+        manifests=lambda wildcards: [
+            FILES.locate_manifest(dataset, wildcards.backbone, split)
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
+        ],
+        shards=lambda wildcards: [
+            path
+            for dataset, split in FILES.list_overlap_splits(wildcards.dataset)
+            for path in FILES.list_shards(dataset, wildcards.backbone, split)
+        ],
+        removed=removed_counts,
+    output:
+        counts="<results>/overlap/{dataset}/{backbone}.json",
+        matches="<results>/overlap/{dataset}/{backbone}.parquet",
+    log:
+        "<logs>/check_overlap/{dataset}/{backbone}.log",
+    benchmark:
+        "<benchmarks>/check_overlap/{dataset}/{backbone}.tsv"
+    conda:
+        "../../envs/dpprobe.yaml"
+    threads: 4
+    resources:
+        mem_mb=memory(4000),
+        runtime=minutes(60, per_gb=60),
+    params:
+        threshold=STUDY.overlap.threshold if STUDY.overlap else None,
+        version=VERSIONS["overlap"],
+    message:
+        "near-duplicates of {wildcards.dataset} among public images, {wildcards.backbone}"
+    script:
+        "../../scripts/check_overlap.py"
