@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.errors import ConfigError
 from dpprobe.exhibits.published import Key, Number, Published, Text
-from dpprobe.messages import validated
+from dpprobe.option_errors import validated
 from dpprobe.options import Options
 
 FILE = "reproduction.yaml"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from dpprobe.artifacts import canonical_json
 from dpprobe.exhibits.published import Number, PrintedTable, Published
 from dpprobe.exhibits.tables import TableCell, make_row, markdown, mean_cell
-from dpprobe.launch import run_command
 from dpprobe.reporting.paper_tables.common import epsilon_cell, make_table
 from dpprobe.study import catalog
 from dpprobe.study.ablations import unique
+from dpprobe.study.run_command import run_command
 from reproduction.compare import CHANGE, Comparison, compare_all, title
 from reproduction.facts import Entry, Facts, Weights
 from reproduction.hours import Estimate, estimate

@@ -26,7 +26,7 @@ from snakemake.settings.enums import Quietness  # type: ignore[import-untyped]
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from dpprobe.disk import unwritable
+from dpprobe.artifacts import unwritable
 from snakemake_logger_plugin_dpprobe.failures import Failures, read_status
 
 PROGRESS_SECONDS = 10  # at least, between two lines that count finished jobs

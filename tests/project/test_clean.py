@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from dpprobe.analysis.law_record import LAYERS
-from dpprobe.analysis.long_tail_record import LONG_TAIL
-from dpprobe.audit.record import AUDITS
+from dpprobe.analyses.audit.audit_record import AUDITS
+from dpprobe.analyses.fairness.fairness_record import FAIRNESS
+from dpprobe.analyses.imbalance.imbalance_record import IMBALANCE
+from dpprobe.analyses.long_tail.long_tail_record import LONG_TAIL
+from dpprobe.analyses.representation_law.law_record import LAYERS
 from dpprobe.data import downloads, table
-from dpprobe.fairness.imbalance_record import IMBALANCE
-from dpprobe.fairness.record import FAIRNESS
 from dpprobe.features.manifest import MANIFEST_FORMAT
 from dpprobe.privacy import calibration
 from dpprobe.release.ledger import LEDGER_FILE
@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import CELL_FORMAT
 from dpprobe.results.network_record import NETWORKS_FOLDER
 from dpprobe.results.search_record import SEARCHES
 from dpprobe.study.written import WRITTEN
-from dpprobe.training import plans
+from dpprobe.training import plan_file
 
 DATASET = '{"format": "dpprobe-dataset", "splits": {}}'
 CELL = f'{{"format": "{CELL_FORMAT}"}}'
@@ -247,6 +247,6 @@ def test_the_records_that_tell_a_study_are_those_that_are_written(
     monkeypatch.syspath_prepend(repository / "envs")
     clean = importlib.import_module("clean")
     assert set(clean.MARKS.values()) == {
-        CELL_FORMAT, MANIFEST_FORMAT, plans.FORMAT, calibration.FORMAT,
+        CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, calibration.FORMAT,
     }  # fmt: skip
     assert (table.FORMAT, downloads.FORMAT) == ("dpprobe-dataset", "dpprobe-download")

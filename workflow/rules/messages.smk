@@ -5,7 +5,7 @@ import subprocess
 
 from snakemake.settings.enums import Quietness
 
-from dpprobe.launch import profile_words, run_words
+from dpprobe.study.run_command import profile_words, run_words
 from dpprobe.logs import BRIEF
 from snakemake_logger_plugin_dpprobe import RUN as TOLD_RUN
 

@@ -14,7 +14,7 @@ from snakemake.spawn_jobs import SpawnedJobArgsFactory
 from snakemake_interface_executor_plugins.utils import format_cli_arg
 
 from dpprobe.devices import put_python_on_path
-from dpprobe.launch import NO_OBJECT_STORE
+from dpprobe.study.run_command import NO_OBJECT_STORE
 from snakemake_logger_plugin_dpprobe.failures import has_lasting_error
 
 

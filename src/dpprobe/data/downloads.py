@@ -33,9 +33,9 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from dpprobe import artifacts, disk
+from dpprobe import artifacts
+from dpprobe.artifacts import megabytes
 from dpprobe.data.addresses import public_url
-from dpprobe.disk import megabytes
 from dpprobe.errors import DataError, DownloadError, WrongDownloadError
 from dpprobe.progress import Progress
 
@@ -316,7 +316,7 @@ class _Partial:
         try:
             self._file = self.path.open("ab", buffering=0)
         except OSError as error:
-            if disk.is_full(error):
+            if artifacts.is_full(error):
                 raise
             raise DownloadError(
                 f"{self.path}: cannot be written ({error.strerror}); correct the permissions"
@@ -718,14 +718,14 @@ def _full(wanted: _Wanted, partial: _Partial, needed: int | None, free: int) -> 
     amount = f"{megabytes(needed)} more are needed" if needed is not None else "more is needed"
     return (
         f"{wanted.where}: the disk is full: {amount} in {wanted.path.parent} and "
-        f"{megabytes(free)} are free; {_kept_part(partial)}{disk.REMEDY}"
+        f"{megabytes(free)} are free; {_kept_part(partial)}{artifacts.DISK_REMEDY}"
     )
 
 
 def _disk_fault(
     error: OSError, wanted: _Wanted, partial: _Partial, total: int | None
 ) -> DownloadError:
-    if disk.is_full(error):
+    if artifacts.is_full(error):
         needed = None if total is None else total - partial.size
         free = shutil.disk_usage(wanted.path.parent).free
         return DownloadError(_full(wanted, partial, needed, free))

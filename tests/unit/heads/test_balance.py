@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpprobe.audit.white_box import audited_shape
+from dpprobe.analyses.audit.white_box import audited_shape
 from dpprobe.errors import ConfigError
 from dpprobe.heads.balance import fit_balanced, weighted
 from dpprobe.heads.balance_options import BalanceOptions
@@ -20,7 +20,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.heads.rows import Rows, Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
-from dpprobe.heads.units import Units
+from dpprobe.heads.unit_weights import Units
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.second_order_data import classes_of, plan_of

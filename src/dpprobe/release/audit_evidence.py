@@ -1,0 +1,90 @@
+"""The evidence beside a release's promise: a white-box audit of heads with the same plan.
+
+Nothing of a private row is in it. The audit ran on synthetic rows; of the data it used n, the
+dimension and the number of classes, which are public, and the plan, which the statement has anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpprobe.analyses.audit.audit_record import AuditRecord, at_least, power_in_words
+from dpprobe.errors import PrivacyError
+from dpprobe.privacy.plan import Plan
+
+logger = logging.getLogger("dpprobe")
+
+# What an audit has to have of a release's plan: release mode draws other noise of the same size.
+PLAN_KEYS = ("mechanisms", "selection", "n", "unit", "epsilon", "delta")
+
+
+class Evidence(BaseModel):
+    """The result of an audit, in numbers alone: words in a bundle are written from these.
+
+    Attributes:
+      audited: the day of it.
+      code: that ran it.
+      caught_factor: noise too small by so much would have been caught with `probability`; None
+        where none would.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    audited: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
+    code: str = Field(pattern=r"^dpprobe [0-9A-Za-z.+]{1,40}, audit \d{1,6}$")
+    runs: int = Field(ge=1, le=10**9)
+    confidence: float = Field(ge=0.5, lt=1)
+    epsilon_lower: float = Field(ge=0)
+    caught_factor: float | None = Field(gt=1)
+    probability: float = Field(gt=0, lt=1)
+
+
+def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
+    """Returns the evidence that the record of an audit is for a release; None where it is none.
+
+    Raises:
+      DataError: when the record cannot be read.
+      PrivacyError: when the audit shows more than the plan promises.
+    """
+    record = AuditRecord.read(audit)
+    box, values = record.white_box, plan.to_dict()
+    if box is None:
+        return None
+    if other := [key for key in PLAN_KEYS if record.plan.get(key) != values[key]]:
+        logger.warning(
+            "%s: of another plan (%s) than the release's: no evidence", audit, ", ".join(other)
+        )
+        return None
+    if not box.holds:
+        raise PrivacyError(
+            f"{audit}: epsilon is at least {at_least(box.epsilon_lower)} at confidence "
+            f"{box.confidence:g}, and {plan.realised_epsilon:g} would be promised; nothing is "
+            "released. Look for the fault: by chance this happens once in a thousand audits"
+        )
+    return Evidence(
+        audited=record.evidence.date,
+        code=record.evidence.code,
+        runs=box.runs,
+        confidence=box.confidence,
+        epsilon_lower=box.epsilon_lower,
+        caught_factor=box.caught_factor,
+        probability=box.probability,
+    ).model_dump()
+
+
+def in_words(evidence: Mapping[str, Any] | None) -> str | None:
+    """Says in plain words what an audit showed; None where there was none."""
+    if evidence is None:
+        return None
+    return (
+        f"On {evidence['audited']} an audit attacked {evidence['runs']:,} other heads of the same "
+        "method and noise, trained on made-up rows: it shows epsilon to be at least "
+        f"{at_least(evidence['epsilon_lower'])} at {100 * evidence['confidence']:g} % confidence, "
+        f"and {power_in_words(evidence)}. A low bound is no certificate: the promise above rests "
+        "on the mathematics."
+    )
