@@ -41,13 +41,13 @@ from dpprobe.backbones import loading
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
-from dpprobe.data import sources
+from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.table import SplitTable, read_info
-from dpprobe.features.extract import extract_shard
-from dpprobe.features.manifest import write_manifest
-from dpprobe.features.pipeline import AHEAD, PIECE_ROWS, in_order
-from dpprobe.features.store import FeatureStore
+from dpprobe.features.extraction import extract_shard
+from dpprobe.features.extraction_pipeline import AHEAD, PIECE_ROWS, in_order
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.shard_manifest import write_manifest
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.registry import method_options
 from dpprobe.heads.scoring import score_rows
@@ -313,7 +313,7 @@ def dataset(case: Case, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photograph)
     values = {"source": "imagefolder", "path": str(photos), "verify": "hash"}
-    sources.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare(dataset_options(values), directory)
     return directory
 
 
@@ -328,7 +328,7 @@ def prepare_cifar(directory: Path, train: int, test: int) -> None:
         "missing_classes": "warn",
         "verify": "hash",
     }
-    sources.prepare(dataset_options(values), directory)
+    dataset_preparation.prepare(dataset_options(values), directory)
 
 
 def photographs(count: int) -> Iterator[bytes]:

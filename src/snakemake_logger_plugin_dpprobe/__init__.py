@@ -16,13 +16,13 @@ from contextlib import suppress
 from logging import LogRecord
 from typing import Any
 
-from snakemake.logging import (  # type: ignore[import-untyped]
+from snakemake.logging import (
     ColorizingTextHandler,
     DefaultFilter,
     DefaultFormatter,
     get_event,
 )
-from snakemake.settings.enums import Quietness  # type: ignore[import-untyped]
+from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 

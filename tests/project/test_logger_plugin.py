@@ -33,10 +33,10 @@ def make_record(event: LogEvent | None, text: str = "", **fields: Any) -> loggin
 
 
 def make_handler(*quiet: str, dry: bool = False) -> LogHandler:
-    from snakemake.settings.enums import Quietness  # type: ignore[import-untyped]
+    from snakemake.settings.enums import Quietness
 
     settings = MockOutputSettings()
-    settings.quiet = {Quietness.parse_choice(word) for word in quiet}
+    settings.quiet = [Quietness.parse_choice(word) for word in quiet]
     settings.dryrun = dry
     return LogHandler(settings, LogHandlerSettingsBase())
 

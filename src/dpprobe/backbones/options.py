@@ -1,14 +1,23 @@
-"""Options that every backbone has."""
+"""Options that every backbone has, and those that networks share: views, a checkpoint, layers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from dpprobe.errors import ConfigError
-from dpprobe.options import Options
+from dpprobe.options import Options, resolve_path
+
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Index = Annotated[int, Field(ge=0)]
+
+# The remedy where a library could not fetch its weights.
+NO_NETWORK = (
+    "without a network, fetch the weights once where there is one (they stay in the Hugging Face "
+    "cache), or name a local checkpoint"
+)
 
 # Options of a backbone that do not decide its features.
 BACKBONE_NOTES = frozenset({"catalog", "dimension"})
@@ -77,3 +86,104 @@ class BackboneOptions(Options, ABC):
     def extraction_params(self) -> dict[str, Any]:
         """Returns the options that decide the features, JSON-compatible: without files' places."""
         return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
+
+
+class Views(Options):
+    """The part of an image that enters a network, and its mirror image."""
+
+    size: int | None = Field(
+        None,
+        ge=1,
+        description="Images enter at size x size; position embeddings of a ViT are resampled.",
+    )
+    mean: FiniteFloat | tuple[FiniteFloat, ...] | None = Field(
+        None, description="For all channels or each."
+    )
+    std: Scale | tuple[Scale, ...] | None = Field(None, description="For all channels or each.")
+    crop: Literal["centre", "inception"] = Field(
+        "centre",
+        description="inception: of each training image one random part, 8 to 100 % of its area, "
+        "width to height from 3/4 to 4/3. Which one depends on the image's bytes and crop_seed "
+        "alone. Test images keep the central crop.",
+    )
+    crop_seed: int | None = Field(
+        None, ge=0, description="Of crop: inception; 0 where absent. Public, not the study's seed."
+    )
+    flip: bool = Field(
+        False,
+        description="Features are the mean of the image's and its mirror image's: two passes, "
+        "one row.",
+    )
+
+    @model_validator(mode="after")
+    def _check_seed(self) -> Views:
+        if self.crop_seed is not None and self.crop != "inception":
+            raise ValueError(
+                f"crop_seed {self.crop_seed} says nothing to crop centre; remove it, or write "
+                "crop: inception"
+            )
+        return self
+
+    def resolved_views(self) -> dict[str, Any]:
+        """Returns the crop and the views, to stand beside the options that the library resolves."""
+        seed = {"crop_seed": self.crop_seed or 0} if self.crop == "inception" else {}
+        return {"crop": self.crop, **seed, "flip": self.flip}
+
+
+class NetworkOptions(BackboneOptions):
+    """The options of every network."""
+
+    network: ClassVar[bool] = True
+
+    checkpoint: str | None = Field(
+        None, min_length=1, description="A local file of weights, loaded strictly."
+    )
+    layers: Literal["all"] | tuple[Index, ...] = Field(
+        (),
+        description="Blocks whose features are stored too: 0 is what enters the first block, l "
+        "what leaves block l; or all of them. Of a convolutional network, its stages.",
+    )
+    token: Literal["class", "pooled"] | None = Field(
+        None,
+        description="What of a block is its feature: the class token, or the mean over the "
+        "patches. Absent, the class token where the network has one.",
+    )
+
+    @field_validator("layers")
+    @classmethod
+    def _check_layers(cls, value: str | tuple[int, ...]) -> str | tuple[int, ...]:
+        if isinstance(value, str):
+            return value
+        for block in value:
+            if value.count(block) > 1:
+                raise ValueError(f"block {block} stands twice; remove one")
+        return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _check_token(self) -> NetworkOptions:
+        if self.token is not None and not self.layers:
+            raise ValueError(
+                f"token {self.token} says nothing without layers; remove it, or write layers: all"
+            )
+        return self
+
+    @property
+    def random_crops(self) -> bool:
+        views: Views = getattr(self, "preprocessing")  # noqa: B009
+        return views.crop == "inception"
+
+    def check_checkpoint(self) -> None:
+        if self.checkpoint is not None and not resolve_path(self.checkpoint).is_file():
+            raise ConfigError(
+                f"checkpoint: no file {self.checkpoint}; correct it or put the file there"
+            )
+
+    def input_files(self) -> tuple[str, ...]:
+        return () if self.checkpoint is None else (str(resolve_path(self.checkpoint)),)
+
+
+def channels_error(name: str, values: int, channels: int) -> str:
+    return (
+        f"preprocessing.{name}: {values} values for {channels} channels; "
+        "write one number, or one a channel"
+    )

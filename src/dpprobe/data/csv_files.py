@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dpprobe.data.csv_options import ManifestOptions, SplitName
-from dpprobe.data.spelling import folded
+from dpprobe.data.alike_names import folded
+from dpprobe.data.csv_options import ManifestOptions
+from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:

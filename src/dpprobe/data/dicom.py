@@ -17,7 +17,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.data.image_error import ImageError
+from dpprobe.data.problems import ImageError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from dpprobe.data import split, units
-from dpprobe.data.groups import check_groups, group_column
+from dpprobe.data import patient_units, train_test_split
+from dpprobe.data.alike_names import text_of
+from dpprobe.data.group_columns import check_groups, group_column
 from dpprobe.data.option_paths import each_once
 from dpprobe.data.options import DatasetOptions, Limit
-from dpprobe.data.spelling import text_of
-from dpprobe.data.units import UnitOptions
+from dpprobe.data.patient_units import UnitOptions
+from dpprobe.data.train_test_split import SplitName
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import Options as Block
 from dpprobe.options import resolve_path
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 128
 Paths = str | tuple[str, ...]
-SplitName = Literal["train", "test"]
 
 
 # How the validation images of ImageNet (ILSVRC 2012) are numbered, from 1, in their file names.
@@ -152,9 +152,9 @@ class Options(ColumnOptions):
         if self.test is not None:
             return rows, self._count("test")
         if self.multi_label():
-            return split.count_rows([rows], self.test_fraction)
+            return train_test_split.count_rows([rows], self.test_fraction)
         labels = _column(self, "train", self.label_column)
-        return split.count_rows(Counter(labels).values(), self.test_fraction)
+        return train_test_split.count_rows(Counter(labels).values(), self.test_fraction)
 
     def count_units(self) -> int | None:
         patients = _patients(self)
@@ -413,28 +413,20 @@ def _sides(
     patients: Mapping[SplitName, Sequence[str]] | None,
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row of a split's files goes into; None where it is left out."""
-    sides: dict[SplitName, list[SplitName | None]] = {
-        name: [name] * len(part) for name, part in ids.items()
-    }
-    if options.test is None:
-        strata = [0] * len(ids["train"])
-        if options.split_by == "class" and not options.multi_label():
-            labels = _column(options, "train", options.label_column)
-            strata = [-1 if label is None else label for label in labels]
-        fraction, seed, by = options.test_fraction, options.split_seed, options.split_by
-        if patients is None:
-            tested = split.choose_test(ids["train"], strata, fraction=fraction, seed=seed, by=by)
-        else:
-            names = patients["train"]
-            tested = units.choose_test(names, strata, fraction=fraction, seed=seed, by=by)
-        sides["train"] = ["test" if flag else "train" for flag in tested]
-    if patients is not None:
-        # A patient's rows lie on one side, so test rows do not count as training rows here.
-        kept = units.first_of_each(patients["train"], options.max_images_per_patient)
-        for row, keep in enumerate(kept):
-            if not keep and sides["train"][row] == "train":
-                sides["train"][row] = None
-    return sides
+
+    def read_strata() -> list[int]:
+        if options.multi_label():
+            return [0] * len(ids["train"])
+        labels = _column(options, "train", options.label_column)
+        return [-1 if label is None else label for label in labels]
+
+    return patient_units.assign_sides(
+        options,
+        {name: len(part) for name, part in ids.items()},
+        ids=lambda: ids["train"],
+        strata=read_strata,
+        units=patients,
+    )
 
 
 def _column(options: Options, name: SplitName, column: str) -> list[Any]:
@@ -485,9 +477,9 @@ def _batches(
     patients, faults = _patients(options), None
     sides = _sides(options, ids, patients)
     if patients is not None and options.unit_column is not None:
-        mistaken = units.mistaken(patients)
+        mistaken = patient_units.mistaken(patients)
         faults = {
-            name: list(units.faults(part, mistaken, options.unit_column))
+            name: list(patient_units.faults(part, mistaken, options.unit_column))
             for name, part in patients.items()
         }
     columns = [options.image_column, options.label_column, *options.group_columns]

@@ -54,6 +54,10 @@ KINDS: dict[str, tuple[str, str, str]] = {
 NOTES = {"copy": "training image that stands twice"}
 
 
+class ImageError(DataError):
+    """The reason why an encoded image cannot be used."""
+
+
 class Problems:
     """Counts problems, keeps the first of each kind, and writes all of them to a file.
 

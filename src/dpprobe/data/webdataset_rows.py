@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from dpprobe.data import table, tar_shards, units
+from dpprobe.data import patient_units, table, tar_shards
+from dpprobe.data.alike_names import folded, text_of
 from dpprobe.data.problems import SHOWN
-from dpprobe.data.spelling import folded, text_of
 from dpprobe.data.tar_shards import Member, Sample
 from dpprobe.errors import DataError
 
 if TYPE_CHECKING:
-    from dpprobe.data.webdataset_options import ShardOptions, SplitName
+    from dpprobe.data.train_test_split import SplitName
+    from dpprobe.data.webdataset_options import ShardOptions
 
 BATCH_ROWS = 128
 
@@ -39,7 +40,15 @@ class Row(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-def read(options: ShardOptions) -> dict[SplitName, list[Row]]:
+class Reader(Protocol):
+    """Reads tar shards: the module `tar_shards`, or what has read them before."""
+
+    def read_samples(self, shard: Path) -> Iterable[Sample]: ...
+
+    def read_at(self, shard: Path, offset: int, size: int) -> bytes: ...
+
+
+def read(options: ShardOptions, reader: Reader = tar_shards) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
     Raises:
@@ -52,10 +61,10 @@ def read(options: ShardOptions) -> dict[SplitName, list[Row]]:
         most = getattr(options.limit, name)
         for number, shard in enumerate(options.shards(name)):
             try:
-                for sample in tar_shards.read_samples(shard):
+                for sample in reader.read_samples(shard):
                     if most is not None and len(rows) >= most:
                         break
-                    if row := _row(options, number, shard, sample):
+                    if row := _row(options, number, shard, sample, reader):
                         rows.append(row)
             except DataError as error:
                 broken.append(str(error))
@@ -67,9 +76,11 @@ def read(options: ShardOptions) -> dict[SplitName, list[Row]]:
     return parts
 
 
-def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
+def _row(
+    options: ShardOptions, number: int, shard: Path, sample: Sample, reader: Reader
+) -> Row | None:
     """Returns a sample as a row; None for one that has neither an image nor a label."""
-    fields, faults = _fields(options, shard, sample)
+    fields, faults = _fields(options, shard, sample, reader)
     images = [name for name in sample.members if options.is_image(name)]
     if not images and "cls" not in sample.members and "json" not in sample.members:
         return None
@@ -83,7 +94,7 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
     if sample.twice:
         faults.append(("id", f"key {sample.key!r} has {sample.twice[0]} twice"))
     faults += _several_values(options, fields)
-    label, fault = _label(options, shard, sample, fields)
+    label, fault = _label(options, shard, sample, fields, reader)
     if fault is not None and not any(kind == "label" for kind, _ in faults):
         faults.append(("label", fault))
     return Row(
@@ -98,7 +109,7 @@ def _row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row
 
 
 def _fields(
-    options: ShardOptions, shard: Path, sample: Sample
+    options: ShardOptions, shard: Path, sample: Sample, reader: Reader
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Reads key.json, where an option names a field of it; its fault is the label's."""
     wanted = (options.label_column, options.id_column, options.unit_column, *options.group_columns)
@@ -108,7 +119,7 @@ def _fields(
     if member is None:
         return {}, [("label", f"no member {sample.key}.json")]
     try:
-        fields = json.loads(tar_shards.read_at(shard, member.offset, member.size))
+        fields = json.loads(reader.read_at(shard, member.offset, member.size))
     except (OSError, ValueError) as error:
         return {}, [("label", f"{member.name} is no JSON ({error})")]
     if not isinstance(fields, dict):
@@ -125,7 +136,11 @@ def _several_values(options: ShardOptions, fields: Mapping[str, Any]) -> Iterato
 
 
 def _label(
-    options: ShardOptions, shard: Path, sample: Sample, fields: Mapping[str, Any]
+    options: ShardOptions,
+    shard: Path,
+    sample: Sample,
+    fields: Mapping[str, Any],
+    reader: Reader,
 ) -> tuple[Any, str | None]:
     """Returns a label, or why there is none."""
     value: Any
@@ -133,7 +148,7 @@ def _label(
         member = sample.members.get("cls")
         if member is None:
             return None, f"no member {sample.key}.cls"
-        written = tar_shards.read_at(shard, member.offset, member.size)
+        written = reader.read_at(shard, member.offset, member.size)
         place, value = member.name, str(written, errors="replace").strip()
     else:
         place = options.label_column
@@ -173,7 +188,7 @@ def batches(
     """Yields batches for the tables, in the order of the shards."""
     mistaken: dict[str, str] = {}
     if options.unit_column is not None:
-        mistaken = units.mistaken(
+        mistaken = patient_units.mistaken(
             {name: [row.unit for row in part] for name, part in parts.items()}
         )
     chosen = sides(options, parts)
@@ -191,33 +206,22 @@ def sides(
     options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]]
 ) -> dict[SplitName, list[SplitName | None]]:
     """Returns the table that each row goes into; None where it is left out."""
-    chosen: dict[SplitName, list[SplitName | None]] = {
-        name: [name] * len(rows) for name, rows in parts.items()
-    }
-    rows = parts["train"]
-    if not options.has_test():
-        one_stratum = options.split_by == "id" or options.several_labels
-        strata = [0 if one_stratum else -1 if row.label is None else row.label for row in rows]
-        tested = (
-            options.choose_test([row.id for row in rows], strata)
-            if options.unit_column is None
-            else units.choose_test(
-                [row.unit for row in rows],
-                strata,
-                fraction=options.test_fraction,
-                seed=options.split_seed,
-                by=options.split_by,
-            )
-        )
-        chosen["train"] = ["test" if flag else "train" for flag in tested]
+
+    def read_strata() -> list[int]:
+        if options.several_labels:
+            return [0] * len(parts["train"])
+        return [-1 if row.label is None else row.label for row in parts["train"]]
+
+    units = None
     if options.unit_column is not None:
-        # A patient's rows lie on one side, so test rows do not count as training rows here.
-        kept = units.first_of_each([row.unit for row in rows], options.max_images_per_patient)
-        chosen["train"] = [
-            None if side == "train" and not keep else side
-            for side, keep in zip(chosen["train"], kept, strict=True)
-        ]
-    return chosen
+        units = {name: [row.unit for row in rows] for name, rows in parts.items()}
+    return patient_units.assign_sides(
+        options,
+        {name: len(rows) for name, rows in parts.items()},
+        ids=lambda: [row.id for row in parts["train"]],
+        strata=read_strata,
+        units=units,
+    )
 
 
 def _batch(
@@ -227,7 +231,7 @@ def _batch(
     patients = None
     if options.unit_column is not None:
         patients = [row.unit for row in rows]
-        further = units.faults(patients, mistaken, options.unit_column)
+        further = patient_units.faults(patients, mistaken, options.unit_column)
         for fault, more in zip(faults, further, strict=True):
             fault += more
     kind = pa.list_(pa.int8()) if options.several_labels else pa.int64()

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import EXTENSIONS, is_image_file, open_image
+from dpprobe.data.problems import ImageError
 from dpprobe.data.table import READ_ROWS, EncodedImage
 from dpprobe.data.tar_shards import read_image_bytes
 from dpprobe.data.usual_columns import IMAGE_COLUMNS

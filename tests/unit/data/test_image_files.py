@@ -11,8 +11,8 @@ import pillow_heif
 import pytest
 from PIL import Image
 
-from dpprobe.data.image_error import ImageError
 from dpprobe.data.image_files import misspelt, open_image, pixel_hash
+from dpprobe.data.problems import ImageError
 
 
 def noise(mode: str = "RGB", *, size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpprobe.exhibits import published
+from matplotlib.figure import Figure
+
+from dpprobe.exhibits import published, style
 from dpprobe.reporting.figures.curves import ceiling_gap, epsilon_accuracy, method_comparison
 from dpprobe.reporting.figures.options import option_figure
 from dpprobe.reporting.figures.tsne import tsne_grid
@@ -43,3 +45,14 @@ def test_every_new_figure_is_the_same_bytes_twice(tmp_path: Path) -> None:
         for extension in ("svg", "png"):
             first, second = (tmp_path / kind / f"{name}.{extension}" for name in ("a", "b"))
             assert first.read_bytes() == second.read_bytes(), kind
+
+
+def test_a_band_leaves_out_means_without_an_interval() -> None:
+    axes = Figure().subplots()
+    values = [style.in_percent(0.5, 0.4, 0.7), style.in_percent(0.6, None, None)]
+    style.draw_banded(axes, [1.0, 2.0], values, ("#000000", ("-", "o")), alpha=0.3)
+    (line,), (band,) = axes.lines, axes.collections
+    assert list(line.get_ydata()) == [50.0, 60.0]
+    places = {tuple(point) for point in band.get_paths()[0].vertices.round(9)}
+    assert places == {(1.0, 40.0), (1.0, 70.0)}
+    assert band.get_alpha() == 0.3

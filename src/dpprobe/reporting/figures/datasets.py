@@ -15,11 +15,20 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from dpprobe.errors import DataError
 from dpprobe.exhibits import style
 from dpprobe.exhibits.epsilon_axis import EpsilonScale, draw_epsilon_axis
-from dpprobe.reporting.figures.backbones import spread
+from dpprobe.exhibits.published import Published
+from dpprobe.features.shard_manifest import read_manifest
+from dpprobe.reporting.figures.backbones import (
+    backbone_figure,
+    image_side,
+    resolution_figure,
+    spread,
+)
 from dpprobe.reporting.figures.option_panels import budget
 from dpprobe.results.best_private import best_ceiling, best_result
-from dpprobe.results.cell_results import CellResult
+from dpprobe.results.cell_record import record_paths
+from dpprobe.results.cell_results import CellResult, read_cell_results
 from dpprobe.study.ablations import unique
+from dpprobe.study.study import Study
 
 DP_FC = "feature_covariance"
 MOST_EPSILONS = 4
@@ -35,6 +44,64 @@ class _Line:
     backbone: str
     cells: Mapping[float, CellResult]
     ceiling: float | None
+
+
+def plot_comparison(
+    *,
+    manifests: Sequence[Path],
+    study: Study,
+    results: Path,
+    published: Published,
+    dataset: str,
+    figure: str,
+    name: str,
+    backbones: Mapping[str, Mapping[str, object]],
+    base: str | None,
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws one of the comparisons of a dataset: "by_backbone", "by_resolution" or "real_labels".
+
+    Args:
+      manifests: of the training features, which tell the size of images.
+      figure: the name of the comparison.
+      name: the dataset's name in the published numbers.
+      backbones: the options of each backbone.
+      base: the method of the figure by resolution; chosen where None.
+    """
+    cells = read_cell_results(record_paths(results, study.cells(dataset)))
+    if figure == "by_backbone":
+        backbone_figure(cells, dataset=dataset, svg=svg, png=png, published=published, name=name)
+    elif figure == "by_resolution":
+        sizes = {path.parent.parent.name: image_side(read_manifest(path)) for path in manifests}
+        resolution_figure(
+            cells, backbones=backbones, sizes=sizes, dataset=dataset, svg=svg, png=png, base=base
+        )
+    else:
+        real_labels_figure(cells, dataset=dataset, svg=svg, png=png)
+
+
+def plot_datasets(
+    *,
+    metrics: Sequence[Path],
+    figure: str,
+    groups: Sequence[Sequence[str]],
+    svg: Path,
+    png: Path,
+) -> None:
+    """Draws one of the figures of all datasets: "datasets", "deltas" or "dataset_size".
+
+    Args:
+      metrics: metrics.json of the compared cells.
+      groups: the datasets that differ in delta alone.
+    """
+    cells = read_cell_results(metrics)
+    if figure == "deltas":
+        delta_figure(groups, cells, svg=svg, png=png)
+    elif figure == "dataset_size":
+        size_figure(cells, svg=svg, png=png)
+    else:
+        datasets_figure(cells, svg=svg, png=png)
 
 
 def datasets_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
@@ -148,7 +215,7 @@ def _draw(lines: Sequence[_Line], title: str, *, svg: Path, png: Path) -> None:
             for name, (colour, (dashes, marker)) in looks.items()
         ]
         if any(line.ceiling is not None for line in lines):
-            handles.append(_ceiling_handle())
+            handles.append(style.make_ceiling_handle(linewidth=0.8))
         figure.legend(handles=handles, loc="outside right upper", handlelength=2.8)
         counts = sorted({len(cell.values) for line in lines for cell in line.cells.values()})
         caption = f"mean of {style.counted_seeds(counts)}; bands: 95 % interval"
@@ -162,43 +229,13 @@ def _draw_line(
     line: _Line,
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
-    values = [(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
-    _draw_banded(
+    values = [style.in_percent(cell.mean, cell.low, cell.high) for cell in line.cells.values()]
+    style.draw_banded(
         axes, [scale.position(epsilon) for epsilon in line.cells], values, looks[line.name]
     )
     if line.ceiling is not None:
         colour = looks[line.name][0]
         axes.axhline(line.ceiling, color=colour, linestyle=style.CEILING_STYLE, linewidth=0.8)
-
-
-def _draw_banded(
-    axes: Axes,
-    x: Sequence[float],
-    values: Sequence[tuple[float, float | None, float | None]],
-    look: tuple[str, tuple[object, str]],
-) -> None:
-    """Draws a curve of means with the band of its intervals, where there are any."""
-    colour, (dashes, marker) = look
-    axes.plot(
-        x, [100 * mean for mean, _, _ in values], color=colour, linestyle=dashes, marker=marker,
-        markeredgecolor="white", markeredgewidth=0.5,
-    )  # fmt: skip
-    banded = [
-        (place, low, high)
-        for place, (_, low, high) in zip(x, values, strict=True)
-        if low is not None and high is not None
-    ]
-    axes.fill_between(
-        [place for place, _, _ in banded], [100 * low for _, low, _ in banded],
-        [100 * high for _, _, high in banded], color=colour, alpha=0.15, linewidth=0,
-    )  # fmt: skip
-
-
-def _ceiling_handle() -> Line2D:
-    return Line2D(
-        [], [], color=style.NEUTRAL, linestyle=style.CEILING_STYLE, linewidth=0.8,
-        label="non-private ceiling",
-    )  # fmt: skip
 
 
 def size_figure(cells: Sequence[CellResult], *, svg: Path, png: Path) -> None:
@@ -341,7 +378,11 @@ def _draw_labels(
     looks: Mapping[str, tuple[str, tuple[object, str]]],
 ) -> None:
     x = [scale.position(epsilon) for epsilon in line.cells]
-    headline = [(c.mean, c.low, c.high) for c in line.cells.values()]
-    real = [(c.real.mean, c.real.low, c.real.high) for c in line.cells.values() if c.real]
+    headline = [style.in_percent(c.mean, c.low, c.high) for c in line.cells.values()]
+    real = [
+        style.in_percent(cell.real.mean, cell.real.low, cell.real.high)
+        for cell in line.cells.values()
+        if cell.real
+    ]
     for values, look in zip((headline, real), looks.values(), strict=True):
-        _draw_banded(axes, x, values, look)
+        style.draw_banded(axes, x, values, look)

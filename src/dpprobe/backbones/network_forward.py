@@ -1,0 +1,384 @@
+"""The forward pass of the networks of all libraries, and the features of the blocks inside.
+
+Images come as bytes. They are scaled and normalised on the device, in float32, with torchvision's
+own arithmetic: a quarter of the bytes to move, and one pass less for the processor that decodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dpprobe.backbones.backbone import Runtime
+from dpprobe.devices import autocast, is_gpu
+from dpprobe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpprobe.backbones.options import NetworkOptions
+
+# Pixels of one pass on a CPU, 16 images of 128 x 128: beyond, activations outgrow what malloc
+# keeps, each is mapped afresh, and MobileNetV2 runs at a half to a third of its speed.
+CPU_PIXELS = 16 * 128 * 128
+# The attributes that hold a network's blocks: of ViTs and MobileNets, of ConvNeXts and NFNets.
+_SEQUENCES = (torch.nn.Sequential, torch.nn.ModuleList)
+_BLOCK_LISTS = ("blocks", "stages")
+
+Outputs = tuple[torch.Tensor, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network on its device, as `Backbone` wants it."""
+
+    dimension: int
+    layers: dict[str, int]
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    forward_layers: Callable[[torch.Tensor], Outputs] | None
+    graph: Graph
+
+
+def prepare(
+    model: torch.nn.Module,
+    options: NetworkOptions,
+    runtime: Runtime,
+    *,
+    name: str,
+    channels: int,
+    size: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    flip: bool,
+) -> Network:
+    """Puts a network that gives feature rows onto its device and tries it on one blank image.
+
+    Args:
+      model: images -> features.
+      options: of them, the layers and the token.
+      runtime: device, precision, compilation.
+      name: for messages.
+      channels: of an image.
+      size: its height and width.
+      mean: a channel, subtracted from values in 0..1.
+      std: a channel, divided by.
+      flip: True to take the mean of the features of the image and of its mirror image.
+
+    Raises:
+      ConfigError: when it does not take such images, gives no feature rows, has no such layers,
+        or cannot be compiled.
+    """
+    learned = frozenset(path for path, one in model.named_parameters() if one.requires_grad)
+    tapped: torch.nn.Module = Tapped(model, _taps(model, options, name), name)
+    tapped = tapped.to(runtime.device).to(memory_format=torch.channels_last)
+    tapped = tapped.eval().requires_grad_(False)
+    run = _Pass(tapped, runtime, mean=mean, std=std, flip=flip)
+    blank = torch.zeros(1, channels, *size, dtype=torch.uint8)
+    try:
+        features, layers = run(blank)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"model: {name} does not take images of {[channels, *size]} in precision "
+            f"{runtime.precision} ({line(error)}); change preprocessing.size, the model's "
+            "arguments, or features.precision"
+        ) from error
+    if features.ndim != 2:
+        raise ConfigError(
+            f"model: {name} gives features of shape {list(features.shape[1:])}, not one row an "
+            "image; choose its pooling in model_args (global_pool)"
+        )
+    if runtime.compiled:
+        run.model = _Compiled(tapped, name)
+    return Network(
+        dimension=features.shape[1],
+        layers={block: value.shape[1] for block, value in layers.items()},
+        forward=lambda batch: run(batch)[0],
+        forward_layers=run if layers else None,
+        graph=Graph(model, mean=mean, std=std, flip=flip, learned=learned),
+    )
+
+
+def forward_pass(
+    model: torch.nn.Module,
+    runtime: Runtime,
+    *,
+    name: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns `Backbone.forward` of a part of a network that is on its device already.
+
+    Args:
+      model: normalised images -> rows.
+      runtime: as in `prepare`.
+      name: for messages.
+      mean, std: a channel.
+    """
+    tapped = Tapped(model, [], name).eval()
+    run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
+    if runtime.compiled:
+        run.model = _Compiled(tapped, name)
+    return lambda batch: run(batch)[0]
+
+
+class Graph(torch.nn.Module):
+    """Bytes [batch, channels, height, width] -> features, in operations that other runtimes have.
+
+    They are those of the forward pass in float32. `learned` are the names of the model's parameters
+    that its library trains: position embeddings of sines, for one, are not among them.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        flip: bool,
+        learned: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
+        self.model, self.flip, self.learned = model, flip, learned
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        values = (images.to(torch.float32) / 255 - self.mean) / self.std
+        features: torch.Tensor = self.model(values)
+        return (features + self.model(values.flip(-1))) / 2 if self.flip else features
+
+
+class _Pass:
+    """Bytes [batch, channels, height, width] -> float32 features, and those of the layers."""
+
+    def __init__(
+        self,
+        model: Callable[[torch.Tensor], Outputs],
+        runtime: Runtime,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        flip: bool,
+    ) -> None:
+        self.model, self.runtime, self.flip = model, runtime, flip
+        self._mean = torch.tensor(mean, device=runtime.device).view(-1, 1, 1)
+        self._std = torch.tensor(std, device=runtime.device).view(-1, 1, 1)
+        self._on_gpu = is_gpu(runtime.device)
+        name = runtime.precision
+        self._dtype = None if name == "float32" else getattr(torch, name)
+
+    @torch.inference_mode()
+    def __call__(self, batch: torch.Tensor) -> Outputs:
+        batch = batch.to(self.runtime.device, non_blocking=True)
+        pieces = 1
+        if not self._on_gpu:
+            pieces = math.ceil(len(batch) / max(1, CPU_PIXELS // batch[0, 0].numel()))
+        with autocast(self.runtime.device, self._dtype):
+            parts = [self._views(self._normalised(part)) for part in batch.tensor_split(pieces)]
+        if len(parts) == 1:
+            return parts[0]
+        return (
+            torch.cat([features for features, _ in parts]),
+            {name: torch.cat([layers[name] for _, layers in parts]) for name in parts[0][1]},
+        )
+
+    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """Scales and normalises bytes; images that are float already count as normalised."""
+        if images.dtype != torch.uint8:
+            return images.contiguous(memory_format=torch.channels_last)
+        values = images.to(torch.float32, memory_format=torch.channels_last)
+        return values.div_(255).sub_(self._mean).div_(self._std)
+
+    def _views(self, images: torch.Tensor) -> Outputs:
+        features, layers = self._one(images)
+        if not self.flip:
+            return features, layers
+        mirrored, others = self._one(images.flip(-1))
+        return (
+            (features + mirrored) / 2,
+            {name: (value + others[name]) / 2 for name, value in layers.items()},
+        )
+
+    def _one(self, images: torch.Tensor) -> Outputs:
+        features, layers = self.model(images)
+        return features.float(), layers
+
+
+class _Compiled:
+    """A model through torch.compile, which has no fallback here.
+
+    It is compiled by the first batch of a shape, in a thread like all others: for another number
+    of rows or of threads it would be compiled again. Extraction has two: of one row, and of all
+    others.
+    """
+
+    def __init__(self, model: torch.nn.Module, name: str) -> None:
+        self._run = torch.compile(model, dynamic=False)
+        self._name = name
+
+    def __call__(self, images: torch.Tensor) -> Outputs:
+        try:
+            outputs: Outputs = self._run(images)
+        except Exception as error:  # the compiler and its tools raise whatever they run into
+            raise ConfigError(
+                f"features.compile: {self._name} fails when it is compiled for {images.device} "
+                f"({line(error)}); write compile: false"
+            ) from error
+        return outputs
+
+
+# blocks inside
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A network's blocks, the number of tokens before the patches, True if a class token leads."""
+
+    modules: list[torch.nn.Module]
+    prefix: int
+    class_token: bool
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """The place of one layer's features: the input (`entry`) or the output of a block."""
+
+    name: str
+    module: torch.nn.Module
+    entry: bool
+    first: int  # the token taken, or the first of the patches
+    pooled: bool
+
+
+class Tapped(torch.nn.Module):
+    """A network that gives features of some of its blocks beside its own, in one pass."""
+
+    def __init__(self, model: torch.nn.Module, taps: Sequence[_Tap], name: str) -> None:
+        super().__init__()
+        self.model = model
+        self.label = name
+        # Hooks run in the thread of their forward pass; on a CPU there are several at once.
+        self.taken = threading.local()
+        for tap in taps:
+            if tap.entry:
+                tap.module.register_forward_pre_hook(
+                    lambda _module, inputs, tap=tap: self._take(tap, inputs[0])
+                )
+            else:
+                tap.module.register_forward_hook(
+                    lambda _module, _inputs, output, tap=tap: self._take(tap, output)
+                )
+
+    def forward(self, images: torch.Tensor) -> Outputs:
+        self.taken.values = {}
+        features = self.model(images)
+        return features, self.taken.values
+
+    def _take(self, tap: _Tap, value: Any) -> None:
+        if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4):
+            raise ConfigError(
+                f"layers: block {tap.name} of {self.label} gives neither tokens nor maps; remove "
+                "layers"
+            )
+        if value.ndim == 4:  # [batch, channels, height, width]
+            self.taken.values[tap.name] = value.float().mean((2, 3))
+        elif tap.pooled:
+            self.taken.values[tap.name] = value[:, tap.first :].float().mean(1)
+        else:
+            self.taken.values[tap.name] = value[:, tap.first].float()
+
+
+def _taps(model: torch.nn.Module, options: NetworkOptions, name: str) -> list[_Tap]:
+    if not options.layers:
+        return []
+    blocks = find_blocks(model)
+    if blocks is None:
+        raise ConfigError(f"layers: {name} does not show its blocks; remove layers")
+    if options.token == "class" and not blocks.class_token:
+        raise ConfigError(f"token: {name} has no class token; write pooled")
+    depth = len(blocks.modules)
+    wanted = range(depth + 1) if options.layers == "all" else options.layers
+    for block in wanted:
+        if block > depth:
+            raise ConfigError(
+                f"layers: {name} has no block {block}; write numbers from 0 to {depth}"
+            )
+    pooled = options.token == "pooled" or not blocks.class_token
+    first = blocks.prefix if pooled else 0
+    return [
+        _Tap(str(block), blocks.modules[max(block - 1, 0)], block == 0, first, pooled)
+        for block in wanted
+    ]
+
+
+def find_blocks(model: torch.nn.Module) -> Blocks | None:
+    """Finds the blocks of a ViT in order, or the stages of a convolutional network."""
+    model = getattr(model, "visual", model)  # open_clip's tower,
+    model = getattr(model, "trunk", model)  # and the timm model that may be in it
+    if getattr(model, "output_fmt", "NCHW") == "NHWC":
+        return None
+    transformer: Any = getattr(model, "transformer", None)
+    if hasattr(transformer, "resblocks"):  # open_clip's own ViT, always with a class token
+        return Blocks(list(transformer.resblocks), 1, True)
+    for attribute in _BLOCK_LISTS:
+        blocks = getattr(model, attribute, None)
+        if isinstance(blocks, _SEQUENCES) and len(blocks):
+            prefix = int(getattr(model, "num_prefix_tokens", 0))
+            class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
+            return Blocks(list(blocks), prefix, class_token)
+    stages = [
+        stage
+        for index in range(1, 9)
+        if isinstance(stage := getattr(model, f"layer{index}", None), torch.nn.Module)
+    ]
+    return Blocks(stages, 0, False) if stages else None
+
+
+def list_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Lists all blocks in order, those of a convolutional network's stages; none if none shows."""
+    shown = find_blocks(model)
+    if shown is None:
+        return []
+    return [block for stage in shown.modules for block in _flattened(stage)]
+
+
+def _flattened(stage: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yields the blocks of a stage; a stage that keeps none is one itself."""
+    inner = getattr(stage, "blocks", None)
+    if isinstance(stage, _SEQUENCES):
+        for child in stage:
+            yield from _flattened(child)
+    elif isinstance(inner, _SEQUENCES):
+        yield from _flattened(inner)
+    else:
+        yield stage
+
+
+def description(network: Network) -> dict[str, int]:
+    """Returns the numbers of features and of blocks; 0 blocks where none shows."""
+    return {"dimension": network.dimension, "blocks": len(list_blocks(network.graph.model))}
+
+
+# weights and words
+
+
+def state_sha256(model: torch.nn.Module) -> str:
+    """Computes the SHA-256 over the names, types, shapes and values of all weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def line(error: Exception) -> str:
+    """Returns an error's text on one line, cut where it lists a whole model."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}..."

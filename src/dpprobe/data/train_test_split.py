@@ -1,0 +1,191 @@
+"""Deterministic splits for sources without a test set, by class or by id, and their options.
+
+Neither depends on the order of the rows or on a random generator's version.
+
+By class, a row's side depends on its id, the seed and the ids of its class. Adding one row to the
+source can move one other row of the same class across the boundary, as a class's share of the test
+set is rounded: a guarantee that starts at the *train* table is not for that change.
+
+By id, a row's side is a public function of its id and the seed: SHA-256 of both, read as a number
+in [0, 1), lies below the fraction or not. No other row, label or pixel enters, so whatever is done
+to one unit (added, left out, relabelled, replaced by null rows) moves no other one, and train and
+test tables of neighbouring sources differ in that unit's rows alone. All rows of a unit that has
+several have the unit's name for an id. The number of test units is then random over seeds, by a
+binomial distribution, and a class may have none.
+
+This holds where an id is a function of its unit. Ids that are positions in a file are that under
+the relation of the guarantee, which puts null rows in a unit's place and keeps all others where
+they are; one row more at the front of the file would rename, and so move, all that follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dpprobe import artifacts
+from dpprobe.data.options import DatasetOptions
+
+SplitBy = Literal["class", "id"]
+SplitName = Literal["train", "test"]
+_DIGEST_BITS = 256
+
+
+def count_test(rows: int, fraction: float) -> int:
+    """Counts the rows of a class that are tested on: the fraction, rounded to the nearest.
+
+    At least one row and at most all but one; a class of one row is trained on.
+    One more row raises the count by at most one.
+    """
+    if rows < 2:
+        return 0
+    return min(max(math.floor(fraction * rows + 0.5), 1), rows - 1)
+
+
+def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
+    """Counts training and test rows of a split by class, from the sizes of the classes."""
+    sizes = list(class_rows)
+    tested = sum(count_test(rows, fraction) for rows in sizes)
+    return sum(sizes) - tested, tested
+
+
+def count_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> tuple[int, int]:
+    """Counts training and test rows of a split by id."""
+    tested = choose_by_id(ids, fraction=fraction, seed=seed)
+    return tested.count(False), tested.count(True)
+
+
+def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
+    """Chooses each row by its id alone: SHA-256 of (seed, id) is below the fraction.
+
+    Rows of equal ids are on one side.
+    """
+    # In whole numbers: every digest is compared with exactly the float that the study wrote.
+    numerator, denominator = fraction.as_integer_ratio()
+    bound = numerator << _DIGEST_BITS
+    return [int.from_bytes(_rank(seed, each)) * denominator < bound for each in ids]
+
+
+def choose_test(
+    ids: Sequence[str],
+    strata: Sequence[Hashable],
+    *,
+    fraction: float,
+    seed: int,
+    by: SplitBy = "class",
+) -> list[bool]:
+    """Chooses the rows that are tested on.
+
+    By class, within each stratum rows are ranked by SHA-256 of (seed, id), and the smallest are
+    taken: as many as `count_test` says. By id, see `choose_by_id`.
+
+    Args:
+      ids: the rows' ids, each once.
+      strata: the rows' classes, or one constant for a split that ignores them; unused by id.
+      fraction: the part to test on, in (0, 1).
+      seed: another seed gives another split.
+      by: class or id.
+
+    Returns:
+      True for a test row, False for a training row, in the order of `ids`.
+    """
+    if by == "id":
+        return choose_by_id(ids, fraction=fraction, seed=seed)
+    members: dict[Hashable, list[int]] = {}
+    for row, stratum in enumerate(strata):
+        members.setdefault(stratum, []).append(row)
+    tested = [False] * len(ids)
+    for rows in members.values():
+        rows.sort(key=lambda row: _rank(seed, ids[row]))
+        for row in rows[: count_test(len(rows), fraction)]:
+            tested[row] = True
+    return tested
+
+
+def _rank(seed: int, row_id: str) -> bytes:
+    return hashlib.sha256(f"{seed}\n{row_id}".encode()).digest()
+
+
+class SplitOptions(DatasetOptions):
+    """Options of a source that is split here, by `test_fraction` and `split_seed`."""
+
+    split_by: SplitBy = Field(
+        "class",
+        description="How test rows are chosen where there is no test split: class takes the "
+        "fraction of each class; id takes each row, or patient, by a hash of its name alone, so "
+        "that none can move another. A release needs id.",
+    )
+
+    def preparation_params(self) -> dict[str, Any]:
+        """Returns the options that decide the split tables; `split_by` only where it is id.
+
+        So tables that were made before there was such an option are still current.
+        """
+        params = super().preparation_params()
+        if self.split_by == "class":
+            del params["split_by"]
+        return params
+
+    def choose_test(self, ids: Sequence[str], labels: Sequence[int]) -> list[bool]:
+        """Chooses the rows that are tested on: True for a test row, in the order of the ids."""
+        fraction, seed = self.fraction_and_seed()
+        return choose_test(ids, labels, fraction=fraction, seed=seed, by=self.split_by)
+
+    def fraction_and_seed(self) -> tuple[float, int]:
+        """Returns the options `test_fraction` and `split_seed`, which each source declares."""
+        values = self.model_dump(include={"split_seed", "test_fraction"})
+        return values["test_fraction"], values["split_seed"]
+
+    def release_fault(self) -> str | None:
+        return self.subsample_fault() or self.split_fault(own_test=self.has_test())
+
+    def split_fault(self, *, own_test: bool) -> str | None:
+        """Returns what `release_fault` does, for a source with or without a test set."""
+        if own_test or self.split_by == "id":
+            return None
+        return (
+            "split_by: class chooses test rows by their rank within their class, so that one can "
+            "move another across the boundary; write split_by: id"
+        )
+
+    def split_rule(self) -> str:
+        return self.rule_of_split(own_test=self.has_test())
+
+    def split_key(self) -> str:
+        return self.key_of_split(own_test=self.has_test())
+
+    def split_follows_names(self) -> bool:
+        return not self.has_test() and self.split_by == "id" and self.names_rows()
+
+    def names_rows(self) -> bool:
+        """Returns True if a column names each row, or its patient.
+
+        Ids that are paths change with the folders, and places in a file with the rows before them.
+        """
+        columns = self.model_dump(include={"unit_column", "id_column"})
+        return any(column is not None for column in columns.values())
+
+    def rule_of_split(self, *, own_test: bool) -> str:
+        """Returns what `split_rule` does, for a source with or without a test set."""
+        if own_test:
+            return "source"
+        fraction, seed = self.fraction_and_seed()
+        return f"{self.split_by}, seed {seed}, fraction {fraction}"
+
+    def key_of_split(self, *, own_test: bool) -> str:
+        """Returns what `split_key` does, for a source with or without a test set.
+
+        Options that decide what an id, or a side, is read from stand in it as a short hash.
+        """
+        names = self.side_options(own_test=own_test)
+        written = self.model_dump(mode="json", include=names, exclude_defaults=True)
+        digest = f", options {artifacts.fingerprint(written)[:12]}" if written else ""
+        return f"{self.rule_of_split(own_test=own_test)}{digest}"
+
+    def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
+        """Returns the options that say where a row's side, or else its id, is read from."""
+        return set()

@@ -1,0 +1,282 @@
+"""Near-duplicates between private and public images.
+
+The privacy of a head assumes that no private image, or another picture of the same thing, was
+among the public ones that the backbone was trained on, and a test image that the backbone saw makes
+test results too good. Mehta et al. 2022 (appendix, Deduplication) take near-duplicates of every
+split out of the public set by a model, after Kolesnikov et al. 2020. Here the private rows of both
+splits are held against public datasets of the study: by the SHA-256 of the encoded image, and by
+the cosine of two images' features. `removal` leaves out the private rows that are near.
+
+A row is near by itself: the answer is a function of that row and of public rows, whatever other
+private rows there are and in whatever blocks they are compared. Cosines are computed in float32,
+whose last bits depend on the block; where those could decide, the pair is computed in float64.
+
+The result is a function of the private images without noise: it is not private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from dpprobe.data.table import SplitTable
+from dpprobe.errors import DataError
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.progress import Progress
+
+# Rows of either side that are compared at a time.
+PRIVATE_ROWS = 4096
+PUBLIC_ROWS = 4096
+# The nearest rows of a split are listed, for people to look at, also where none is near enough.
+LISTED = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSplit:
+    """One split of one dataset: its features, and the table they were extracted from."""
+
+    dataset: str
+    features: FeatureStore
+    table: SplitTable
+
+    def __post_init__(self) -> None:
+        if self.features.ids != self.table.ids():
+            raise DataError(
+                f"{self.features.path}: not the features of {self.table.path}; delete them and "
+                "run again"
+            )
+
+
+MATCHES = pa.schema(
+    [
+        ("split", pa.string()),
+        ("near", pa.bool_()),
+        ("row", pa.int64()),
+        ("id", pa.string()),
+        ("public_dataset", pa.string()),
+        ("public_split", pa.string()),
+        ("public_row", pa.int64()),
+        ("public_id", pa.string()),
+        ("cosine", pa.float32()),
+        ("exact", pa.bool_()),
+    ]
+)
+
+
+def find_near_duplicates(
+    private: Sequence[DatasetSplit],
+    public: Sequence[DatasetSplit],
+    *,
+    threshold: float,
+    device: str,
+) -> tuple[dict[str, Any], pa.Table]:
+    """Compares every private row with every public one.
+
+    Args:
+      private: the train and the test split of the rows that heads are trained and tested on.
+      public: splits of public datasets, through the same backbone.
+      threshold: rows whose cosine is above it are near-duplicates.
+      device: where the products are computed.
+
+    Returns:
+      The record of the check, and a table of matches. The record holds for each split the number
+      of private rows that have a public row of the same bytes (`exact`) or of a larger cosine than
+      the threshold (`near`, the exact ones included), the largest cosine, and quantiles of each
+      private row's largest cosine. The table (`MATCHES`) holds the near rows of each split and at
+      least its `LISTED` nearest ones, each with its nearest public row, the most similar first.
+
+    Raises:
+      DataError: for rows whose features are another backbone's.
+    """
+    for rows in (*private[1:], *public):
+        if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
+            raise DataError(
+                f"{rows.features.path}: features of another backbone than "
+                f"{private[0].features.path}; delete both and run again"
+            )
+    ids = [rows.table.ids() for rows in public]
+    counts: dict[str, Any] = {}
+    records: list[dict[str, Any]] = []
+    for split in private:
+        nearest = _find_nearest(split, public, threshold, device)
+        counts[split.features.split] = nearest.counts()
+        records += nearest.matches(public, ids)
+    first = private[0].features
+    record = {
+        "dataset": private[0].dataset,
+        "dataset_fingerprint": first.dataset_fingerprint,
+        "backbone": first.backbone,
+        "threshold": threshold,
+        "public": {
+            f"{rows.dataset}/{rows.features.split}": {
+                "rows": rows.features.rows,
+                "dataset_fingerprint": rows.features.dataset_fingerprint,
+            }
+            for rows in public
+        },
+        **counts,
+    }
+    return record, pa.Table.from_pylist(records, schema=MATCHES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Nearest:
+    """The nearest public row of each row of a split.
+
+    Attributes:
+      best: its cosine.
+      where: int [n, 2], the number of the public split, and the row there.
+      exact: the same of each row that has a public one of the same bytes.
+      near: True for a near-duplicate, the exact ones included.
+    """
+
+    split: DatasetSplit
+    best: npt.NDArray[np.float32]
+    where: npt.NDArray[np.int64]
+    exact: Mapping[int, tuple[int, int]]
+    near: npt.NDArray[np.bool_]
+
+    def counts(self) -> dict[str, Any]:
+        """Returns the part of the record that speaks of this split."""
+        return {
+            "rows": self.split.features.rows,
+            "features": self.split.features.fingerprint,
+            "exact": len(self.exact),
+            "near": int(self.near.sum()),
+            "largest_cosine": round(float(self.best.max()), 6),
+            "cosine_quantiles": {
+                str(q): round(float(np.quantile(self.best, q)), 6) for q in (0.5, 0.9, 0.99)
+            },
+        }
+
+    def matches(
+        self, public: Sequence[DatasetSplit], ids: Sequence[Sequence[str]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the rows of the table, the most similar first."""
+        order = sorted(
+            range(len(self.best)),
+            key=lambda row: (row not in self.exact, not self.near[row], -self.best[row], row),
+        )
+        private_ids = self.split.table.ids()
+        for row in order[: max(int(self.near.sum()), LISTED)]:
+            number, place = self.exact.get(row, tuple(self.where[row].tolist()))
+            yield {
+                "split": self.split.features.split,
+                "near": bool(self.near[row]),
+                "row": row,
+                "id": private_ids[row],
+                "public_dataset": public[number].dataset,
+                "public_split": public[number].features.split,
+                "public_row": place,
+                "public_id": ids[number][place],
+                "cosine": float(self.best[row]),
+                "exact": row in self.exact,
+            }
+
+
+def _find_nearest(
+    split: DatasetSplit, public: Sequence[DatasetSplit], threshold: float, device: str
+) -> _Nearest:
+    n = split.features.rows
+    best = np.full(n, -np.inf, dtype=np.float32)
+    where = np.zeros((n, 2), dtype=np.int64)
+    work = n * sum(rows.features.rows for rows in public)
+    label = f"overlap {split.dataset} {split.features.split}"
+    with Progress(work // 10**6, label=label, unit="M pairs") as progress:
+        done = 0
+        for start, block in _unit_blocks(split.features, PRIVATE_ROWS, device):
+            for number, rows in enumerate(public):
+                for first, other in _unit_blocks(rows.features, PUBLIC_ROWS, device):
+                    _keep_nearest(best, where, start, block, number, first, other)
+                    pairs = len(block) * len(other)
+                    progress.advance((done + pairs) // 10**6 - done // 10**6)
+                    done += pairs
+    exact = _exact_matches(split, public)
+    slack = _slack(split.features.dimension)
+    near = best > threshold + slack
+    close = np.flatnonzero(~near & (best >= threshold - slack))
+    near[close] = _largest_in_float64(split, public, close, threshold - 2 * slack) > threshold
+    near[list(exact)] = True
+    return _Nearest(split=split, best=best, where=where, exact=exact, near=near)
+
+
+def _slack(dimension: int) -> float:
+    """Returns a bound of the error of a cosine in float32: sums of that many rounded products."""
+    return (dimension + 8) * 2.0**-23
+
+
+def _largest_in_float64(
+    split: DatasetSplit, public: Sequence[DatasetSplit], rows: npt.NDArray[np.int64], floor: float
+) -> npt.NDArray[np.float64]:
+    """Computes the largest cosine of each of some rows, of the pairs that can be above a floor.
+
+    Each pair is summed by itself, so that the result depends on the two rows alone.
+    """
+    largest = np.full(len(rows), -np.inf)
+    if not len(rows):
+        return largest
+    ours = split.features.select(rows).astype(np.float64)
+    unit_rows = _unit(torch.from_numpy(ours.astype(np.float32)))
+    for other in public:
+        for _, block in other.features.blocks(PUBLIC_ROWS):
+            theirs = np.asarray(block, dtype=np.float64)
+            products = unit_rows @ _unit(torch.from_numpy(block)).T
+            for row, place in np.argwhere(products.numpy() >= floor):
+                cosine = _cosine(ours[row], theirs[place])
+                largest[row] = max(largest[row], cosine)
+    return largest
+
+
+def _cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+    """Computes the cosine of two rows; 0 where one is all zeros."""
+    norms = np.sqrt((first * first).sum()) * np.sqrt((second * second).sum())
+    return min(float((first * second).sum() / norms), 1.0) if norms > 0 else 0.0
+
+
+def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yields rows of unit norm, float32 [m, d]; a row of zeros stays one, at cosine 0 of all."""
+    for start, block in store.blocks(rows):
+        yield start, _unit(torch.from_numpy(block).to(device))
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-30)
+
+
+def _keep_nearest(
+    best: npt.NDArray[np.float32],
+    where: npt.NDArray[np.int64],
+    start: int,
+    block: torch.Tensor,
+    number: int,
+    first: int,
+    other: torch.Tensor,
+) -> None:
+    """Updates the nearest public row of each private one by a block of public rows."""
+    values, places = (block @ other.T).max(dim=1)
+    cosines, rows = values.cpu().numpy(), places.cpu().numpy()
+    part = slice(start, start + len(block))
+    nearer = cosines > best[part]
+    best[part][nearer] = cosines[nearer]
+    where[part][nearer] = np.stack([np.full(len(rows), number), first + rows], axis=1)[nearer]
+
+
+def _exact_matches(
+    private: DatasetSplit, public: Sequence[DatasetSplit]
+) -> dict[int, tuple[int, int]]:
+    """Finds private images among the public ones, byte for byte: row -> (split, row)."""
+    hashes: dict[bytes, list[int]] = {}
+    for row, digest in enumerate(private.table.image_hashes()):
+        hashes.setdefault(digest, []).append(row)
+    matches: dict[int, tuple[int, int]] = {}
+    for number, rows in enumerate(public):
+        for place, digest in enumerate(rows.table.image_hashes()):
+            for row in hashes.get(digest, ()):
+                matches.setdefault(row, (number, place))
+    return matches

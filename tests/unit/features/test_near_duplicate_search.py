@@ -1,0 +1,226 @@
+"""Near-duplicates: found by bytes and by cosine, in blocks, and told in the statement."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpprobe.data import table
+from dpprobe.data.registry import dataset_options
+from dpprobe.errors import DataError
+from dpprobe.features import near_duplicate_search
+from dpprobe.features.feature_store import FeatureStore
+from dpprobe.features.near_duplicate_search import DatasetSplit, find_near_duplicates
+from dpprobe.features.overlap_record import read_near_duplicates, write_near_duplicates
+from dpprobe.features.shard_header import ShardHeader
+from dpprobe.features.shard_manifest import write_manifest
+from dpprobe.features.shard_writer import write_shard
+
+SIDE = 4
+GENERATOR = np.random.default_rng(5)
+PIXELS = GENERATOR.integers(0, 256, (60, SIDE, SIDE), dtype=np.uint8)
+
+
+def png(pixels: np.ndarray, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, format="PNG", **options)
+    return stream.getvalue()
+
+
+def make_rows(
+    folder: Path,
+    name: str,
+    images: list[bytes],
+    *,
+    split: str = "train",
+    fingerprint: str = "b" * 64,
+) -> DatasetSplit:
+    """A split whose features are its images' pixels, in two shards."""
+    options = dataset_options({"source": "sklearn", "duplicates": "warn"})
+    ids = [f"{name}-{row}" for row in range(len(images))]
+    batch = table.make_batch(
+        ids=ids,
+        labels=[row % 2 for row in range(len(images))],
+        images=images,
+        paths=[None] * len(images),
+    )
+    other = table.make_batch(
+        ids=["a", "b"], labels=[0, 1], images=[png(PIXELS[0]), png(PIXELS[1])], paths=[None] * 2
+    )
+    parts = {split: batch, ({"train", "test"} - {split}).pop(): other}
+    table.write_dataset(
+        folder / name,
+        [(part, parts[part]) for part in ("train", "test")],
+        options=options,
+        class_names=["no", "yes"],
+        rows=len(images) + 2,
+    )
+    values = [np.asarray(Image.open(io.BytesIO(image)), dtype=np.float32) for image in images]
+    features = np.stack(values).reshape(len(images), -1)
+    info = table.read_info(folder / name / "dataset.json")
+    paths = []
+    for shard in range(2):
+        header = ShardHeader(
+            split=split, rows=len(images), shard=shard, shards=2, class_names=("no", "yes"),
+            multi_label=False, dtype="float32", dataset_fingerprint=info.fingerprint,
+            backbone="pixels", backbone_options={}, backbone_fingerprint=fingerprint,
+            weights_sha256=None, preprocessing={},
+        )  # fmt: skip
+        part = slice(header.start, header.stop)
+        paths.append(folder / name / f"shard-{shard:05d}-of-00002.h5")
+        write_shard(
+            paths[-1], header, features=features[part],
+            labels=np.arange(len(images))[part] % 2, ids=ids[part],
+        )  # fmt: skip
+    manifest = folder / name / "manifest.json"
+    write_manifest(paths, manifest, rows=len(images), dataset_fingerprint=info.fingerprint)
+    return DatasetSplit(
+        dataset=name,
+        features=FeatureStore(manifest),
+        table=table.SplitTable(folder / name / f"{split}.parquet"),
+    )
+
+
+def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray:
+    """The largest cosine of each private row, in float64."""
+    unit_rows = private.features.read().astype(np.float64)
+    unit_rows /= np.linalg.norm(unit_rows, axis=1, keepdims=True)
+    other = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
+    other /= np.linalg.norm(other, axis=1, keepdims=True)
+    cosines: np.ndarray = (unit_rows @ other.T).max(axis=1)
+    return cosines
+
+
+Pair = tuple[list[DatasetSplit], list[DatasetSplit]]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    """Private train rows of which the first is public byte for byte, the second in another
+    encoding, and test rows of which the second is public; and public rows."""
+    private = [
+        make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:28]]),
+        make_rows(tmp_path, "tested", [png(pixels) for pixels in PIXELS[28:31]], split="test"),
+    ]
+    again = [png(PIXELS[0]), png(PIXELS[1], compress_level=0), *map(png, PIXELS[31:45])]
+    assert again[1] != png(PIXELS[1])
+    public = [
+        make_rows(tmp_path, "seen", [*again, png(PIXELS[29])]),
+        make_rows(tmp_path, "more", [png(pixels) for pixels in PIXELS[45:]], split="test"),
+    ]
+    return private, public
+
+
+@pytest.mark.parametrize("rows", [3, 4096])
+def test_it_finds_what_brute_force_finds(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+    monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", rows + 1)
+    record, matches = find_near_duplicates(*pair, threshold=0.999, device="cpu")
+    for split, (exact, near) in {"train": (1, 2), "test": (1, 1)}.items():
+        private = pair[0][("train", "test").index(split)]
+        cosines, part = brute_force(private, pair[1]), record[split]
+        assert (part["rows"], part["exact"], part["near"]) == (len(cosines), exact, near)
+        assert part["near"] == np.sum(cosines > 0.999)
+        assert part["largest_cosine"] == pytest.approx(1, abs=1e-5)
+        wanted = np.quantile(cosines, 0.9)
+        assert part["cosine_quantiles"]["0.9"] == pytest.approx(wanted, abs=1e-5)
+        listed = [row for row in matches.to_pylist() if row["split"] == split]
+        assert len(listed) == min(near_duplicate_search.LISTED, len(cosines))
+        for row in listed:
+            assert row["cosine"] == pytest.approx(cosines[row["row"]], abs=1e-5)
+    listed = matches.to_pylist()
+    assert [row["id"] for row in listed if row["near"]] == ["private-0", "private-1", "tested-1"]
+    assert [row["public_id"] for row in listed if row["near"]] == ["seen-0", "seen-1", "seen-16"]
+    assert [row["exact"] for row in listed if row["near"]] == [True, False, True]
+    assert {row["public_dataset"] for row in listed} == {"seen", "more"}
+
+
+def test_a_lower_threshold_finds_what_lies_above_it(pair: Pair) -> None:
+    cosines = brute_force(pair[0][0], pair[1])
+    middle = float(np.median(cosines))
+    record, matches = find_near_duplicates(*pair, threshold=middle, device="cpu")
+    assert record["train"]["near"] == np.sum(cosines > middle) > near_duplicate_search.LISTED
+    listed = [row for row in matches.to_pylist() if row["split"] == "train"]
+    assert len(listed) == record["train"]["near"]
+
+
+def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A threshold at the very cosine of a pair: float32 would decide by the block's shape.
+    private, public = pair
+    ours = private[0].features.read().astype(np.float64)
+    theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
+    cosines = np.array([[near_duplicate_search._cosine(a, b) for b in theirs] for a in ours]).max(
+        axis=1
+    )
+    for row in (5, 17):
+        below = float(np.nextafter(cosines[row], 0))
+        for threshold, near in ((below, True), (float(cosines[row]), False)):
+            for rows in (1, 2, 5, 7, 4096):
+                monkeypatch.setattr(near_duplicate_search, "PRIVATE_ROWS", rows)
+                monkeypatch.setattr(near_duplicate_search, "PUBLIC_ROWS", 3 * rows)
+                _, matches = find_near_duplicates(*pair, threshold=threshold, device="cpu")
+                named = {
+                    m["row"] for m in matches.to_pylist() if m["near"] and m["split"] == "train"
+                }
+                assert (row in named) == near
+                assert named == set(np.flatnonzero(cosines > threshold))
+
+
+def test_at_threshold_one_only_the_same_bytes_count(pair: Pair) -> None:
+    record, _ = find_near_duplicates(*pair, threshold=1.0, device="cpu")
+    assert (record["train"]["near"], record["test"]["near"]) == (1, 1)
+
+
+def test_features_of_another_backbone_are_refused(tmp_path: Path, pair: Pair) -> None:
+    stranger = make_rows(tmp_path, "stranger", [png(PIXELS[0])] * 2, fingerprint="c" * 64)
+    for private, public in ((pair[0], [stranger]), ([pair[0][0], stranger], pair[1])):
+        with pytest.raises(DataError, match="another backbone"):
+            find_near_duplicates(private, public, threshold=0.9, device="cpu")
+
+
+def test_features_of_another_table_are_refused(pair: Pair) -> None:
+    private, public = pair
+    with pytest.raises(DataError, match="not the features of"):
+        DatasetSplit(dataset="private", features=private[0].features, table=public[0].table)
+
+
+def write(tmp_path: Path, pair: Pair, **options: Any) -> Path:
+    counts, matches = tmp_path / "counts.json", tmp_path / "counts.parquet"
+    write_near_duplicates(
+        *pair, **{"threshold": 0.999, **options}, device="cpu", counts=counts, matches=matches
+    )
+    return counts
+
+
+def test_the_record_belongs_to_the_features_it_was_found_on(tmp_path: Path, pair: Pair) -> None:
+    stores = [rows.features for rows in pair[0]]
+    counts = write(tmp_path, pair)
+    check = read_near_duplicates(counts, *stores)
+    assert (check["train"]["near"], check["test"]["near"]) == (2, 1)
+    assert "removed" not in check
+    assert "not differentially private" in check["note"]
+    for others in ([pair[1][0].features, stores[1]], [stores[0], pair[1][1].features]):
+        with pytest.raises(DataError, match="other features"):
+            read_near_duplicates(counts, *others)
+    counts.write_text("{}")
+    with pytest.raises(DataError, match=r"counts\.json: unreadable"):
+        read_near_duplicates(counts, *stores)
+
+
+def test_a_removal_that_left_something_is_told(tmp_path: Path, pair: Pair) -> None:
+    removed = {"backbone": "pixels", "threshold": 0.999}
+    with pytest.raises(DataError, match="2 train and 1 test rows are left"):
+        write(tmp_path, pair, removed=removed)
+    # another backbone had removed them: by bytes at least none may be left
+    with pytest.raises(DataError, match="1 train and 1 test rows are left"):
+        write(tmp_path, pair, removed={**removed, "backbone": "other"})
+    counts = write(tmp_path, (pair[0], pair[1][1:]), removed=removed)
+    check = read_near_duplicates(counts, *(rows.features for rows in pair[0]))
+    assert (check["train"]["near"], check["removed"]) == (0, removed)
